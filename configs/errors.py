@@ -1,0 +1,26 @@
+"""The errors a user can cause, each with the exit code it ends a command with."""
+
+from collections.abc import Iterable
+
+
+class MusterError(Exception):
+    """Something a user can act on: printed as one line, never as a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(MusterError):
+    """A wrong flag, file or input, found before any training starts."""
+
+    exit_code = 2
+
+
+def refuse(problems: Iterable[str], where: str = "") -> None:
+    """Raise one `UsageError` that holds every problem at once; do nothing where there is none.
+
+    Raises:
+        UsageError: `problems` is not empty.
+    """
+    found = [f"{where}{problem}" for problem in problems]
+    if found:
+        raise UsageError("\n".join(found))

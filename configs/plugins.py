@@ -1,0 +1,27 @@
+"""A folder of plug-ins: each file's name is a flag's value, and its `build` is what the flag selects."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UsageError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def names(package: str) -> list[str]:
+    """The plug-ins of `package` ("train.sync_modes"), by listing its folder: nothing is imported."""
+    folder = REPOSITORY.joinpath(*package.split("."))
+    return sorted(file.stem for file in folder.glob("*.py") if not file.stem.startswith("_"))
+
+
+def load(package: str, name: str) -> Any:
+    """The `build` of one plug-in.
+
+    Raises:
+        UsageError: no such plug-in; the message lists those there are.
+    """
+    known = names(package)
+    if name not in known:
+        raise UsageError(f"{package}: unknown {name!r}; known: {', '.join(known)}")
+    return importlib.import_module(f"{package}.{name}").build

@@ -1,0 +1,229 @@
+"""Every setting of a run: one field is one flag, one YAML key and one line of --help."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from configs import plugins
+from configs.errors import refuse
+
+MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
+
+
+def setting(default: Any, help: str, **more: Any) -> Any:
+    """A field with the text that --help shows; `aliases` are further flags for it."""
+    return field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What is trained, on what, how long, and how its gradients are synchronised.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    # what
+    task: str = setting("quickstart", "what to train, a file of train/tasks/")
+    data_dir: Path | None = setting(None, "folder with the task's own files (default: the Hub)")
+    model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
+    tokenizer: str | None = setting(None, "Hub name, folder, or vocab.txt (default: the model's)")
+    random_weights: bool = setting(False, "start from random weights, not the model's own")
+    lower_case: Literal["auto", "yes", "no"] = setting(
+        "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
+    )
+    max_seq_length: int = setting(128, "tokens per sample at most; longer ones are truncated")
+    pad: Literal["max_length", "longest"] = setting(
+        "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
+    )
+    dropout: float | None = setting(None, "probability of every dropout (default: the model's)")
+
+    # how long
+    epochs: int = setting(3, "passes over the training set; 0 only evaluates")
+    max_steps: int | None = setting(None, "stop after this many steps; changes nothing else")
+    schedule_steps: int | None = setting(
+        None, "length of the learning-rate schedule in steps (default: all epochs)"
+    )
+    batch_size: int = setting(64, "samples per step over all workers together")
+    eval_batch_size: int = setting(64, "evaluation samples per worker at a time")
+    accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into")
+    split: str = setting("even", "each worker's part of a batch: even, or weights such as 3,1,0,4")
+
+    # how gradients become equal
+    sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync_modes/")
+    bucket_mb: float = setting(25.0, "MiB of gradients per collective; 0: one per parameter")
+
+    # how it learns
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer")
+    lr: float = setting(5e-5, "peak learning rate")
+    schedule: Literal["linear", "constant"] = setting("linear", "learning rate after the warm-up")
+    warmup_steps: int = setting(0, "steps of linear warm-up")
+    weight_decay: float = setting(0.0, "decay of weights; biases and norms never decay")
+    adam_eps: float = setting(1e-8, "AdamW's epsilon")
+    momentum: float = setting(0.9, "SGD's momentum")
+    max_grad_norm: float = setting(1.0, "clip the synchronised gradient to this norm; 0: never")
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
+    evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
+    seed: int = setting(42, "seed of weights, sample order and dropout")
+
+    # where it runs
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto: cuda where there is one")
+    backend: Literal["auto", "gloo", "nccl"] = setting("auto", "auto: nccl on cuda, gloo on cpu")
+    threads: int | None = setting(None, "threads per worker (default: its share of the cores)")
+    data_workers: int = setting(0, "processes per worker that prepare batches")
+    timeout_s: float = setting(120.0, "seconds until a worker that others wait for is given up")
+
+    # what is written where
+    logs_dir: Path | None = setting(None, "where run folders go (default: logs/ of this checkout)")
+    run_id: str | None = setting(None, "name of the run folder (default: time, task, mode, size)")
+    overwrite: bool = setting(False, "write into a run folder that has something in it")
+    cache_dir: Path | None = setting(None, "tokenised data (default: ~/.cache/muster)")
+    tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
+    quiet: bool = setting(False, "print errors only", aliases=["-q"])
+    redirect: bool = setting(False, "send this worker's output to the run folder (for launchers)")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        for name, package in (("task", "train.tasks"), ("sync", "train.sync_modes")):
+            value, known = getattr(self, name), plugins.names(package)
+            if value not in known:
+                yield f"--{name}: unknown {value!r}; known: {', '.join(known)}"
+        for name in ("batch_size", "eval_batch_size", "accumulation", "max_seq_length"):
+            yield from _below(name, getattr(self, name), 1)
+        for name in ("max_steps", "schedule_steps", "threads"):
+            if getattr(self, name) is not None:
+                yield from _below(name, getattr(self, name), 1)
+        for name in ("epochs", "warmup_steps", "data_workers", "seed", "bucket_mb"):
+            yield from _below(name, getattr(self, name), 0)
+        for name in ("weight_decay", "momentum", "max_grad_norm"):
+            yield from _below(name, getattr(self, name), 0)
+        for name in ("lr", "adam_eps", "timeout_s"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                yield f"{_flag(name)} must be a finite number above 0 (got {value})"
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            yield f"--dropout must be at least 0 and below 1 (got {self.dropout})"
+        if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
+            yield (
+                f"--warmup-steps {self.warmup_steps} is longer than "
+                f"--schedule-steps {self.schedule_steps}"
+            )
+        if self.backend == "nccl" and self.device == "cpu":
+            yield "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"
+        if self.run_id is not None and not _is_name(self.run_id):
+            yield f"--run-id {self.run_id!r}: use letters, digits, '.', '_', '-', '+' and '='"
+        yield from self._split_problems()
+
+    def _split_problems(self) -> Iterator[str]:
+        if self.split == "even":
+            return
+        try:
+            weights = self.split_weights()
+        except ValueError:
+            yield f"--split {self.split!r}: use 'even' or one number per worker, such as 3,1,0,4"
+            return
+        if weights and (min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0):
+            yield f"--split {self.split}: weights must not be negative, and one must be above 0"
+
+    def split_weights(self) -> tuple[float, ...] | None:
+        """One weight per rank, or None for an even split."""
+        if self.split == "even":
+            return None
+        return tuple(float(weight) for weight in self.split.split(","))
+
+    def world_problems(self, world_size: int) -> Iterator[str]:
+        """What is wrong with this configuration on `world_size` workers."""
+        if self.sync == "single" and world_size > 1:
+            yield (
+                f"--sync single runs one process, but world_size is {world_size}; "
+                "use --sync ddp or --nodes 1"
+            )
+        weights = self.split_weights()
+        if weights is not None and len(weights) != world_size:
+            yield (
+                f"--split {self.split} has {len(weights)} weights, but world_size is {world_size};"
+                " give one per worker"
+            )
+
+    @property
+    def logs_root(self) -> Path:
+        """The folder that holds the run folders."""
+        return self.logs_dir if self.logs_dir is not None else plugins.REPOSITORY / "logs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """On what, and through what, the workers start.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    launcher: str = setting("auto", "auto, or a file of launch/launchers/")
+    nodes: int = setting(1, "machines; the local launcher pretends this many", aliases=["-N"])
+    nproc_per_node: int | Literal["gpu"] = setting(1, "workers per node; gpu: one for each GPU")
+    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    dry_run: bool = setting(False, "print the commands that would run, and run nothing")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        known = ["auto", *plugins.names("launch.launchers")]
+        if self.launcher not in known:
+            yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
+        yield from _below("nodes", self.nodes, 1)
+        if self.nproc_per_node != "gpu":
+            yield from _below("nproc_per_node", self.nproc_per_node, 1)
+        yield from port_problems(self.master_port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHand:
+    """Which worker this is, where no launcher says so: given on each node, as the courses do."""
+
+    master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
+    master_port: int = setting(29500, "port of rank 0")
+    world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"])
+    rank: int | None = setting(
+        None, "which one this is, from 0; -1: a single process", aliases=["--local-rank"]
+    )
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from port_problems(self.master_port)
+        if self.world_size is not None:
+            yield from _below("world_size", self.world_size, 1)
+        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
+            yield (
+                f"--rank {self.rank} is not below --world-size {self.world_size}; "
+                f"ranks go from 0 to {self.world_size - 1}"
+            )
+        if self.rank is not None and self.rank < -1:
+            yield f"--rank must be 0 or more, or -1 for a single process (got {self.rank})"
+
+
+def port_problems(port: int | None) -> Iterator[str]:
+    """What is wrong with a port that workers should meet at."""
+    if port is not None and not MIN_PORT <= port <= 65535:
+        yield f"--master-port must be between {MIN_PORT} and 65535 (got {port})"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _below(name: str, value: Any, least: float) -> Iterator[str]:
+    if not value >= least or not math.isfinite(value):
+        yield f"{_flag(name)} must be at least {least} (got {value})"
+
+
+def _is_name(text: str) -> bool:
+    plain = text.translate(str.maketrans("", "", "._-+="))
+    return plain.isascii() and plain.isalnum() and not text.startswith((".", "-"))

@@ -1,0 +1,1 @@
+"""A wish becomes commands on machines; nothing here needs torch."""

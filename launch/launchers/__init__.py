@@ -1,0 +1,1 @@
+"""Ways to start workers; a file's name is a value of --launcher."""

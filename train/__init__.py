@@ -1,0 +1,1 @@
+"""Batches become a better model; nothing here asks who started it."""

@@ -1,0 +1,1 @@
+"""What happened, as records on disk: numbers are never read back out of printed text."""

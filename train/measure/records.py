@@ -1,0 +1,88 @@
+"""The records of a run: what `logs/<run_id>/` holds, and the only thing reports are made from.
+
+One JSON object a line, one file per rank, one writer per file. Seconds are wall-clock seconds of
+the rank that writes; bytes are counts, never rates.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer step on one rank."""
+
+    step: int  # 1 is the first of the run
+    epoch: int  # 1 is the first
+    rank: int
+    loss: float  # mean over the samples of the global batch: the same on every rank
+    samples: int  # of the global batch
+    local_samples: int  # of this rank
+    data_s: float
+    forward_s: float
+    backward_s: float  # with ddp and accelerate: includes the communication they overlap with it
+    sync_s: float  # communication outside the backward pass
+    optimizer_s: float
+    step_s: float  # all of the step, whatever it was spent on
+    lr: float
+    grad_norm: float  # of the synchronised gradient, before clipping
+    payload_bytes: int  # of the tensors this rank handed to gradient collectives
+    kind: Literal["step"] = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecord:
+    """One evaluation over all ranks, as one rank saw it."""
+
+    step: int
+    epoch: int
+    rank: int
+    samples: int  # of the evaluation sets, each counted once over all ranks
+    local_samples: int
+    eval_s: float
+    metrics: dict[str, float]  # by their own names; the same on every rank
+    kind: Literal["eval"] = "eval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """How one rank ended: `exits/rank_00003.json`. A rank that was killed leaves none."""
+
+    rank: int
+    host: str
+    pid: int
+    time_unix_s: float
+    code: int
+    # lost_peer: a collective failed because another rank was gone, so the cause lies elsewhere
+    cause: Literal["done", "refused", "crash", "lost_peer", "signal"]
+    message: str = ""  # one line, or one line per problem
+    traceback: str = ""
+
+
+class RecordWriter:
+    """Appends records to one JSON-lines file; each line is on its way to disk when written."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
+
+    def write(self, record: StepRecord | EvalRecord) -> None:
+        self._file.write(json.dumps(asdict(record)) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON file so that a reader sees all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def rank_name(rank: int) -> str:
+    """`rank_00003`, as every per-rank file is called."""
+    return f"rank_{rank:05d}"

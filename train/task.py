@@ -1,0 +1,84 @@
+"""A task is a model, its data, its loss and its metrics; the trainer knows no more of it than this."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+
+
+class Samples(Protocol):
+    """A map-style dataset: any sample by its position, on every rank alike."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class Datasets(NamedTuple):
+    """The samples a task trains on, and the sets it is evaluated on by name ("" for the only one).
+
+    Metrics of a named set carry the name as a suffix: `accuracy_mm` for MNLI's "mm".
+    """
+
+    train: Samples
+    evaluation: Mapping[str, Samples]
+
+
+class Output(NamedTuple):
+    """One forward pass over a batch of n samples."""
+
+    loss: Tensor  # scalar: the mean over the n samples
+    logits: Tensor  # (n, ...)
+
+
+class Metric(Protocol):
+    """A metric that is complete after one all_reduce(SUM) of `state` over the ranks."""
+
+    state: Tensor  # float64, any shape; counts or sums, zero at first
+
+    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
+        """Count n samples: logits (n, ...), labels (n,), their positions in the set (n,)."""
+        ...
+
+    def compute(self) -> dict[str, float]:
+        """The metrics by their own names, from the summed `state`."""
+        ...
+
+
+class Task(Protocol):
+    """Implemented by each file of train/tasks/, whose `build(config)` makes one.
+
+    Every method is deterministic given the configuration, except for dropout.
+    """
+
+    def prepare(self) -> None:
+        """Make what `build_datasets` reads (download, tokenise); skip what is there already.
+
+        Runs on rank 0 while the others wait, then on one rank of each host that does not
+        see what rank 0 made.
+
+        Raises:
+            UsageError: a file is missing or wrong; the message names file and line.
+        """
+        ...
+
+    def is_prepared(self) -> bool:
+        """Whether this process sees what `prepare` made."""
+        ...
+
+    def build_datasets(self) -> Datasets: ...
+
+    def build_model(self) -> nn.Module:
+        """The model on the CPU in float32; random weights come from torch's seeded generator."""
+        ...
+
+    def collate(self, samples: Sequence[Any]) -> Batch:
+        """n samples as one batch; the key "labels" holds the n labels."""
+        ...
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output: ...
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        """A fresh metric for one evaluation set."""
+        ...
