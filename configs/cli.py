@@ -12,7 +12,7 @@ from jsonargparse import ActionYesNo, ArgumentParser
 
 from configs.errors import MusterError, UsageError, refuse
 from configs.plugins import REPOSITORY
-from configs.schema import ByHand, LaunchConfig, TrainConfig
+from configs.schema import LaunchConfig, TrainConfig
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run"})
@@ -127,7 +127,9 @@ def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
         action = ActionYesNo(no_prefix="no-")
         group.add_argument(*options, action=action, default=item.default, help=text)
     else:
-        group.add_argument(*options, type=hint, default=item.default, help=text, metavar=_kind(hint))
+        group.add_argument(
+            *options, type=hint, default=item.default, help=text, metavar=_kind(hint)
+        )
 
 
 def _read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
@@ -220,5 +222,3 @@ def _spellings(item: Field[Any]) -> list[str]:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-

@@ -1,4 +1,4 @@
-"""A folder of plug-ins: each file's name is a flag's value, and its `build` is what the flag selects."""
+"""A folder of plug-ins: a file's name is a flag's value, its `build` is what the flag selects."""
 
 import importlib
 from pathlib import Path
@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def names(package: str) -> list[str]:
-    """The plug-ins of `package` ("train.sync_modes"), by listing its folder: nothing is imported."""
+    """The plug-ins of `package` ("train.tasks"), by listing its folder: nothing is imported."""
     folder = REPOSITORY.joinpath(*package.split("."))
     return sorted(file.stem for file in folder.glob("*.py") if not file.stem.startswith("_"))
 

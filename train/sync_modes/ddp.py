@@ -1,0 +1,34 @@
+"""torch's DistributedDataParallel: buckets are all-reduced while the backward pass goes on."""
+
+from contextlib import AbstractContextManager
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from train.grad_sync import MIB, GradSync, ddp_options, gradient_bytes
+
+
+class Ddp(GradSync):
+    """Communication overlaps the backward pass, so its time is part of `backward_s`."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.world.world_size == 1:
+            return model
+        on_gpu = next(model.parameters()).is_cuda
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.world.local_rank] if on_gpu else None,
+            forward_sync_buffers=False,
+            **ddp_options(self.bucket_bytes / MIB),
+        )
+
+    def sync(self, model: nn.Module) -> None:
+        self.payload_bytes += gradient_bytes(model)  # the backward pass has sent them
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        if isinstance(model, DistributedDataParallel):
+            return model.no_sync()
+        return super().no_sync(model)
+
+
+build = Ddp

@@ -1,0 +1,74 @@
+"""What a person sees while a run goes on: rank 0's lines, one progress bar, a table at the end."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from tqdm import tqdm
+
+
+class Console:
+    """Prints on rank 0 only, and nothing at all when quiet.
+
+    The bar is drawn where a person looks: on a terminal, or where a launcher that shows this
+    output on its own terminal says so (MUSTER_TTY, the terminal's width in columns).
+    """
+
+    def __init__(self, *, speaks: bool, env: Mapping[str, str] = os.environ) -> None:
+        self._speaks = speaks
+        self._columns = int(env.get("MUSTER_TTY") or 0) or None
+        self._draws = speaks and (sys.stdout.isatty() or self._columns is not None)
+        self._colour = self._draws and "NO_COLOR" not in env and env.get("TERM") != "dumb"
+        self._bar: tqdm | None = None  # type: ignore[type-arg]
+
+    def line(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if not self._speaks:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, flush=True)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def start(self, total_steps: int, done_steps: int = 0) -> None:
+        """Show the bar."""
+        if self._draws:
+            self._bar = tqdm(
+                total=total_steps,
+                initial=done_steps,
+                file=sys.stdout,
+                ncols=self._columns,
+                unit="step",
+                leave=False,
+                mininterval=0.25,
+                colour="green" if self._colour else None,
+            )
+
+    def advance(self, loss: float) -> None:
+        """Move the bar by one step."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            self._bar.update()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Print names and values below a title."""
+        if not self._speaks:
+            return
+        from rich import box
+        from rich.console import Console as Rich
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE)
+        for name, value in rows:
+            table.add_row(name, value)
+        width = self._columns or (None if sys.stdout.isatty() else 100)
+        colour = None if self._colour else True
+        Rich(file=sys.stdout, width=width, no_color=colour, highlight=False).print(table)
+        sys.stdout.flush()

@@ -1,0 +1,110 @@
+"""Which samples each rank computes: one seeded permutation per epoch, cut into global batches.
+
+Step k of an epoch takes samples [k*M, (k+1)*M) of the permutation, whatever the number of ranks;
+the split only decides who computes which of them. So neither the batches nor the loss curve
+depend on the ranks or on the split.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+def split_batch(size: int, weights: Sequence[float]) -> list[int]:
+    """Cut `size` samples by `weights`: whole numbers that sum to `size`, by largest remainder.
+
+    A weight of zero gets zero samples. Ties go to the lower rank.
+    """
+    total = math.fsum(weights)
+    ideal = [size * weight / total for weight in weights]
+    parts = [math.floor(part) for part in ideal]
+    by_remainder = sorted(
+        (rank for rank, weight in enumerate(weights) if weight > 0),
+        key=lambda rank: (parts[rank] - ideal[rank], rank),
+    )
+    for rank in by_remainder[: size - sum(parts)]:
+        parts[rank] += 1
+    return parts
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples that one rank computes in one forward pass."""
+
+    indices: tuple[int, ...]
+    # n * world_size / M: scaled by it, a plain mean over ranks of the sum over micro-batches is
+    # the mean over all M samples. Zero for the dummy of a rank that has nothing to compute.
+    weight: float
+
+    @property
+    def samples(self) -> int:
+        return len(self.indices) if self.weight > 0 else 0
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step, as one rank sees it: its micro-batches, never none."""
+
+    samples: int  # M, of the global batch
+    micro_batches: tuple[MicroBatch, ...]
+
+    @property
+    def local_samples(self) -> int:
+        return sum(micro.samples for micro in self.micro_batches)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The samples of every step of every epoch, on every rank."""
+
+    dataset_size: int
+    batch_size: int  # global
+    weights: tuple[float, ...]  # one per rank
+    accumulation: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.dataset_size / self.batch_size)
+
+    def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
+        """The steps of one epoch (0 is the first) for one rank."""
+        order = torch.randperm(
+            self.dataset_size, generator=torch.Generator().manual_seed(hash_seed(self.seed, epoch))
+        ).tolist()
+        for start in range(0, self.dataset_size, self.batch_size):
+            yield self._cut(order[start : start + self.batch_size], rank)
+
+    def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
+        sizes = split_batch(len(batch), self.weights)
+        first = sum(sizes[:rank])
+        own = batch[first : first + sizes[rank]]
+        parts = split_batch(len(own), [1.0] * self.accumulation)
+        micro_batches, at = [], 0
+        for size in parts:
+            # A rank without samples still runs its share of forward passes, times zero, so that
+            # the collectives of all ranks match.
+            indices = tuple(own[at : at + size]) or (batch[0],)
+            micro_batches.append(MicroBatch(indices, size * len(sizes) / len(batch)))
+            at += size
+        return StepPlan(len(batch), tuple(micro_batches))
+
+
+def hash_seed(*parts: int) -> int:
+    """One 63-bit seed from several numbers: neighbouring numbers give unrelated seeds."""
+    mixed = 0x9E3779B97F4A7C15
+    for part in parts:  # splitmix64's finaliser (Steele, Lea and Flood, 2014)
+        mixed = (mixed + part) * 0xBF58476D1CE4E5B9 % 2**64
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+        mixed ^= mixed >> 31
+    return mixed >> 1
+
+
+def evaluation_indices(size: int, rank: int, world_size: int, batch_size: int) -> list[range]:
+    """The batches of an evaluation set that `rank` computes: over all ranks, each sample once."""
+    sizes = split_batch(size, [1.0] * world_size)
+    first = sum(sizes[:rank])
+    end = first + sizes[rank]
+    return [range(at, min(at + batch_size, end)) for at in range(first, end, batch_size)]

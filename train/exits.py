@@ -1,0 +1,117 @@
+"""How a worker ends: with an exit code, one message, and a record that tells cause from echo."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Literal
+
+from configs.errors import MusterError
+from train.measure.records import ExitRecord, rank_name, write_json
+from train.world import World
+
+Cause = Literal["done", "refused", "crash", "lost_peer", "signal"]
+
+# What gloo, nccl and the store say when the other end is gone.
+LOST_PEER_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection refused",
+    "timed out waiting",
+    "application timeout caused pair closure",
+    "failed to recv",
+    "socket timeout",
+    "remote process has terminated",
+    "nccl communicator was aborted",
+)
+
+
+class PeerFailed(MusterError):
+    """Another worker could not go on, so this one cannot either."""
+
+
+class Stopped(BaseException):
+    """A signal asked this worker to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Ending:
+    """Around all a worker does: catches however it ends, says so once, and keeps the code.
+
+    Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
+    that was killed outright leaves none.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.run_dir: Path | None = None
+        self.code = 0
+
+    def __enter__(self) -> "Ending":
+        signal.signal(signal.SIGTERM, _stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
+        self.code, cause, message = judge(error) if error is not None else (0, "done", "")
+        lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
+        if self.run_dir is not None:
+            record = ExitRecord(
+                rank=self.world.rank,
+                host=self.world.host,
+                pid=os.getpid(),
+                time_unix_s=time.time(),
+                code=self.code,
+                cause=cause,
+                message=message,
+                traceback=lines,
+            )
+            path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
+            write_json(path, asdict(record))
+        sys.stderr.write(lines or "".join(f"error: {line}\n" for line in message.splitlines()))
+        sys.stderr.flush()
+        return True
+
+
+def judge(error: BaseException) -> tuple[int, Cause, str]:
+    """Exit code, cause and one-line message of what ended a worker."""
+    if isinstance(error, PeerFailed):
+        return error.exit_code, "lost_peer", str(error)
+    if isinstance(error, MusterError):
+        return error.exit_code, "refused", str(error)
+    if isinstance(error, Stopped):
+        return 128 + error.number, "signal", f"stopped by {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT, "signal", "stopped by SIGINT"
+    text = " ".join(str(error).split())
+    if isinstance(error, RuntimeError) and any(word in text.lower() for word in LOST_PEER_WORDS):
+        return 1, "lost_peer", f"lost another worker ({text[:200]})"
+    return 1, "crash", f"{type(error).__name__}: {text}"
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
+
+    Without it a worker whose agent is gone trains on, unnoticed.
+    """
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)

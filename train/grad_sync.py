@@ -1,0 +1,171 @@
+"""A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from configs.schema import TrainConfig
+from train.precision import Precision
+from train.world import World
+
+MIB = 2**20
+
+
+class GradSync(ABC):
+    """Implemented by each file of train/sync_modes/, whose `build(world, config)` makes one."""
+
+    def __init__(self, world: World, config: TrainConfig) -> None:
+        self.world = world
+        self.bucket_bytes = int(config.bucket_mb * MIB)
+        self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model to train; afterwards its replicas are equal on all ranks."""
+        broadcast(self.world, [*model.parameters(), *model.buffers()])
+        return model
+
+    def prepare(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer to step; only the Accelerate path has one of its own."""
+        return optimizer
+
+    def precision(self, config: TrainConfig, device: torch.device) -> Precision:
+        """The arithmetic around model and optimizer; called after `wrap` and `prepare`."""
+        return Precision(config.precision, device)
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass; may start communication early."""
+        loss.backward()
+
+    @abstractmethod
+    def sync(self, model: nn.Module) -> None:
+        """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
+
+        A gradient missing on every rank stays None; one missing on some counts as zero there.
+        """
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Around every micro-batch of a step but its last: gradients only add up locally."""
+        return nullcontext()
+
+
+class BucketSync(GradSync):
+    """A hand-written mode: it says how to average one tensor, this gives it the gradients.
+
+    They come one parameter at a time (`--bucket-mb 0`, as the courses write it), or packed into
+    buckets, so that latency is paid once per bucket.
+    """
+
+    @abstractmethod
+    def average(self, tensor: Tensor) -> None:
+        """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
+
+    def sync(self, model: nn.Module) -> None:
+        gradients = self._gradients(model)
+        for bucket in buckets(gradients, self.bucket_bytes):
+            self._average_bucket(bucket)
+
+    def _gradients(self, model: nn.Module) -> list[Tensor]:
+        """The gradients that at least one rank has, last layer first; missing ones are zeros."""
+        trained = [param for param in model.parameters() if param.requires_grad][::-1]
+        has_one = torch.tensor([param.grad is not None for param in trained], dtype=torch.uint8)
+        some_rank_has = all_reduce(self.world, has_one.to(trained[0].device), dist.ReduceOp.MAX)
+        gradients = []
+        for param, wanted in zip(trained, some_rank_has.tolist(), strict=True):
+            if not wanted:
+                continue
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            elif param.grad.is_sparse:
+                param.grad = param.grad.to_dense()
+            gradients.append(param.grad)
+        return gradients
+
+    def _average_bucket(self, bucket: Sequence[Tensor]) -> None:
+        if len(bucket) == 1 and bucket[0].is_contiguous():
+            self.average(bucket[0])
+            return
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        self.average(flat)
+        parts = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, part in zip(bucket, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> list[list[Tensor]]:
+    """Runs of `tensors` of one dtype, each of at most `limit_bytes` or of a single tensor."""
+    found: list[list[Tensor]] = []
+    used = 0
+    for tensor in tensors:
+        fits = found and used + tensor.nbytes <= limit_bytes
+        if fits and found[-1][0].dtype == tensor.dtype:
+            found[-1].append(tensor)
+            used += tensor.nbytes
+        else:
+            found.append([tensor])
+            used = tensor.nbytes
+    return found
+
+
+@torch.no_grad()
+def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
+    """Make `tensors` those of rank 0, on every rank."""
+    if world.world_size == 1:
+        return
+    for bucket in buckets([tensor.detach() for tensor in tensors], 25 * MIB):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.broadcast(flat, src=0)
+        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def ddp_options(bucket_mb: float) -> dict[str, Any]:
+    """How torch's DDP is set up, by itself and through Accelerate.
+
+    Both also leave buffers alone: the trainer averages them, in every mode alike.
+    """
+    return {
+        "bucket_cap_mb": max(bucket_mb, 1 / MIB),  # one byte: one bucket per parameter
+        "find_unused_parameters": True,  # a parameter that some rank did not use must not hang it
+        "gradient_as_bucket_view": True,  # no copy between bucket and gradient
+    }
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """The bytes of all gradients that `model` holds."""
+    return sum(param.grad.nbytes for param in model.parameters() if param.grad is not None)
+
+
+def all_reduce(world: World, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+    """Reduce `tensor` over the ranks, in place; alone, there is nothing to do."""
+    if world.world_size > 1:
+        dist.all_reduce(tensor, op=op)
+    return tensor
+
+
+def all_gather(world: World, row: Tensor) -> Tensor:
+    """The `row` (n,) of every rank, as (world_size, n)."""
+    if world.world_size == 1:
+        return row[None]
+    rows = row.new_empty(world.world_size, *row.shape)
+    dist.all_gather_single(rows.view(-1), row)
+    return rows
+
+
+@torch.no_grad()
+def average_buffers(world: World, model: nn.Module, weight: float) -> None:
+    """Make floating-point buffers (BatchNorm's statistics) the weighted mean over ranks.
+
+    `weight` is this rank's share of the global batch; over all ranks it sums to one. So a rank
+    without samples does not count, and afterwards all ranks hold the same bits.
+    """
+    if world.world_size == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            all_reduce(world, buffer.mul_(weight), dist.ReduceOp.SUM)

@@ -1,0 +1,45 @@
+"""Where records go: this rank's JSON lines always, TensorBoard on rank 0 if asked for."""
+
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UsageError
+from train.measure.records import EvalRecord, RecordWriter, StepRecord, rank_name
+
+
+class Sinks:
+    """Writes each record to `metrics/rank_*.jsonl` of the run folder, and to TensorBoard.
+
+    Raises:
+        UsageError: TensorBoard is wanted but not installed.
+    """
+
+    def __init__(self, run_dir: Path, rank: int, *, tensorboard: bool = False) -> None:
+        self._lines = RecordWriter(run_dir / "metrics" / f"{rank_name(rank)}.jsonl")
+        self._board: Any = None
+        if tensorboard and rank == 0:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UsageError(
+                    "--tensorboard needs the package tensorboard; pip install tensorboard"
+                ) from None
+            self._board = SummaryWriter(str(run_dir / "tensorboard"))
+
+    def write(self, record: StepRecord | EvalRecord) -> None:
+        self._lines.write(record)
+        if self._board is None:
+            return
+        if isinstance(record, StepRecord):
+            values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
+            for phase in ("data", "forward", "backward", "sync", "optimizer", "step"):
+                values[f"seconds/{phase}"] = getattr(record, f"{phase}_s")
+        else:
+            values = {f"evaluation/{name}": value for name, value in record.metrics.items()}
+        for name, value in values.items():
+            self._board.add_scalar(name, value, record.step)
+
+    def close(self) -> None:
+        self._lines.close()
+        if self._board is not None:
+            self._board.close()

@@ -1,0 +1,96 @@
+"""One training process: `torchrun ... -m train.worker [flags]`, or by hand on each node
+
+python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0 [flags]
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from configs import cli, plugins
+from configs.errors import UsageError, refuse
+from configs.schema import ByHand, TrainConfig
+from train.exits import Ending, die_with_parent
+from train.run_folder import open_run_folder, redirect_output
+from train.world import World
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config, by_hand = cli.parse(
+        [TrainConfig, ByHand],
+        sys.argv[1:] if argv is None else argv,
+        prog="python -m train.worker",
+        description="Train one task as one of the workers of a run.",
+    )
+    return train(config, by_hand)
+
+
+def train(config: TrainConfig, by_hand: ByHand) -> int:
+    """Train as the worker that flags or environment describe; the exit code of its process.
+
+    Raises:
+        UsageError: flags or environment do not say who this worker is.
+    """
+    world = World.find(by_hand, os.environ)
+    if world.agent_store:
+        die_with_parent()
+    with Ending(world) as ending:
+        if config.redirect:  # before the heavy imports, so that nothing they say is lost
+            run_id = config.run_id or world.run_id
+            if run_id is None:
+                raise UsageError("--redirect is for launchers: it needs --run-id")
+            ending.run_dir = config.logs_root / run_id
+            redirect_output(ending.run_dir, world.rank)
+        refuse(config.world_problems(world.world_size))
+        _train(config, world, ending)
+    return ending.code
+
+
+def _train(config: TrainConfig, world: World, ending: Ending) -> None:
+    import torch  # here, since a wrong flag should be answered at once
+
+    from train import rendezvous
+    from train.console import Console
+    from train.measure import environment, summary
+    from train.measure.records import write_json
+    from train.measure.sinks import Sinks
+    from train.trainer import Trainer
+
+    on = rendezvous.device_type(config.device)
+    if config.precision == "fp16" and on == "cpu":
+        raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
+    backend = rendezvous.backend_for(config.backend, on)
+    with rendezvous.meet(world, backend, config.timeout_s) as peers:
+        world = peers.world
+        run_dir = ending.run_dir = open_run_folder(config, peers)
+        torch.set_num_threads(config.threads or peers.threads)
+        device = rendezvous.device_for(on, world)
+        if world.local_rank == 0:
+            facts = environment.describe(peers, device)
+            write_json(run_dir / "environment" / f"{world.host}.json", facts)
+        task = plugins.load("train.tasks", config.task)(config)
+        peers.prepare(task.prepare, task.is_prepared)
+        grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
+        console = Console(speaks=world.is_main and not config.quiet)
+        sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
+        try:
+            history = Trainer(
+                config, world, device, task, grad_sync, console, sinks
+            ).fit()
+        finally:
+            console.stop()
+            sinks.close()
+        if world.is_main:
+            totals = summary.summarise(
+                config,
+                world.world_size,
+                history.first_losses,
+                history.steps,
+                history.evaluations,
+            )
+            write_json(run_dir / "summary.json", totals)
+            console.table("", summary.rows(totals, str(run_dir)))
+
+
+if __name__ == "__main__":
+    cli.run(main)
