@@ -1,16 +1,17 @@
 """Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
 
-import re
 import sys
+from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonargparse import ActionYesNo, ArgumentParser
+from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.errors import MusterError, UsageError, refuse
+from configs.given import SWITCH, Given, dashed, from_argv, from_file
 from configs.plugins import REPOSITORY
 from configs.schema import LaunchConfig, TrainConfig
 
@@ -26,34 +27,34 @@ def parse(
     """One instance of each of `classes`, from `argv` and the YAML file that --config names.
 
     Raises:
-        UsageError: an unknown or wrong flag, key or value; every problem found at once.
+        UsageError: unknown or wrong flags, keys or values; every problem found at once.
         SystemExit: 0, after --help.
     """
-    parser = _Parser(
-        prog=prog,
-        usage=f"{prog} [--config FILE] [--flag VALUE ...]",
-        description=description,
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", type=str, metavar="FILE", help="YAML file of settings")
-    all_hints: dict[str, Any] = {"config": str}
-    by_flag = {"--help": "--help", "-h": "--help", "--config": "--config"}
-    for cls in classes:
-        group = parser.add_argument_group(cls.__name__, (cls.__doc__ or "").split("\n")[0])
-        hints = get_type_hints(cls)
-        all_hints |= hints
-        for item in fields(cls):
-            _add_flag(group, item, hints[item.name])
-            by_flag |= dict.fromkeys(_spellings(item), "--" + _dashed(item.name))
-            if hints[item.name] is bool:
-                by_flag["--no-" + _dashed(item.name)] = "--no-" + _dashed(item.name)
-    argv = _normalise(argv, by_flag)
-    given = _value_of("--config", argv)
-    path = Path(given) if given is not None else recipe_of(_value_of("--task", argv))
+    known = {item.name: item for cls in classes for item in fields(cls)}
+    hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
+    parser = _parser(classes, hints, prog, description)
+    switches = {name for name, hint in hints.items() if hint is bool} | {"help"}
+    flags = {"--help": "help", "-h": "help", "--config": "config"}
+    for name, item in known.items():
+        spellings = [f"--{name}", *item.metadata.get("aliases", ())]
+        spellings += [f"--no-{name}"] if name in switches else []
+        flags |= dict.fromkeys(map(dashed, spellings), name)
+
+    given, problems = from_argv(argv, flags, switches)
+    last = {one.name: one.text for one in given}
+    path = Path(last["config"]) if "config" in last else recipe_of(last.get("task"))
     if path is not None:
-        parser.set_defaults(_read_file(path, classes))
-    values = vars(_checked(lambda: parser.parse_args(argv), all_hints))
+        file_keys = {item.name for cls in FILE_CLASSES for item in fields(cls)} - NOT_REPEATED
+        from_path, file_problems = from_file(path, file_keys)
+        wanted = [one for one in from_path if one.name in known]
+        values = _typed(parser, wanted, hints, file_problems)
+        problems = file_problems + problems
+        parser.set_defaults(values)
+    if "help" in last:
+        parser.print_help()
+        sys.exit(0)
+    values = _typed(parser, [one for one in given if one.name in known], hints, problems)
+    refuse(problems)
     return _build(classes, values)
 
 
@@ -70,13 +71,8 @@ def to_argv(config: TrainConfig) -> list[str]:
     argv = [task]
     for item in fields(config):
         value = getattr(config, item.name)
-        if value == getattr(recipe, item.name):
-            continue
-        flag = "--" + _dashed(item.name)
-        if isinstance(value, bool):
-            argv.append(flag if value else "--no-" + _dashed(item.name))
-        else:
-            argv.append(f"{flag}={'null' if value is None else value}")
+        if value != getattr(recipe, item.name):
+            argv.append(_word(item.name, value))
     return argv
 
 
@@ -105,7 +101,88 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(message)  # `_checked` says it in our words
+        raise ValueError(message)  # `_typed` says it in our words
+
+
+class _Help(DefaultHelpFormatter):
+    """The default where it says something; the type is in the metavar already."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        plain = action.default is None or isinstance(action.default, bool)
+        return text if plain or action.nargs == 0 else f"{text} (default: {action.default})"
+
+
+def _parser(
+    classes: Sequence[type], hints: Mapping[str, Any], prog: str, description: str
+) -> ArgumentParser:
+    usage = f"{prog} [--config FILE] [--flag VALUE ...]"
+    parser = _Parser(
+        prog=prog,
+        usage=usage,
+        description=description,
+        formatter_class=_Help,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=str, metavar="FILE", help="YAML file of settings")
+    for cls in classes:
+        group = parser.add_argument_group(cls.__name__, (cls.__doc__ or "").split("\n")[0])
+        for item in fields(cls):
+            _add_flag(group, item, hints[item.name])
+    return parser
+
+
+def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
+    aliases = [alias for alias in item.metadata.get("aliases", ()) if not alias.startswith("--")]
+    options = ["--" + dashed(item.name), *aliases]
+    how: dict[str, Any] = {"type": hint, "metavar": _kind(hint)}
+    if hint is bool:
+        how = {"action": ActionYesNo(no_prefix="no-")}
+    group.add_argument(*options, default=item.default, help=item.metadata["help"], **how)
+
+
+def _typed(
+    parser: ArgumentParser,
+    given: Sequence[Given],
+    hints: Mapping[str, Any],
+    problems: list[str],
+) -> dict[str, Any]:
+    """The values that `given` makes; each one of the wrong type adds a line to `problems`."""
+    right = []
+    for one in given:
+        is_switch = hints[one.name] is bool
+        value = SWITCH.get(one.text.lower()) if is_switch else one.text
+        if value is None:
+            problems.append(_wrong(one, "true or false"))
+        else:
+            right.append((one, _word(one.name, value)))
+    try:
+        values = vars(parser.parse_args([word for _, word in right]))
+    except (ValueError, TypeError):
+        for one, word in right:
+            try:
+                parser.parse_args([word])
+            except (ValueError, TypeError):
+                problems.append(_wrong(one, _kind(hints[one.name])))
+        return {}
+    return {
+        # a shell does not expand --logs-dir=~/runs, and nothing else does in a file
+        name: value.expanduser() if isinstance(value, Path) else value
+        for name, value in values.items()
+    }
+
+
+def _wrong(one: Given, kind: str) -> str:
+    name = one.name if one.where else "--" + dashed(one.name)
+    return f"{one.where}{name}: expected {kind}, got {one.text!r}"
+
+
+def _word(name: str, value: Any) -> str:
+    """`--name=value`, as the parser reads it."""
+    if isinstance(value, bool):
+        return ("--" if value else "--no-") + dashed(name)
+    return f"--{dashed(name)}={'null' if value is None else value}"
 
 
 def _build(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -119,106 +196,9 @@ def _build(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...
     return tuple(built)
 
 
-def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
-    options = ["--" + _dashed(item.name)]
-    options += [alias for alias in item.metadata.get("aliases", ()) if not alias.startswith("--")]
-    text = item.metadata["help"]
-    if hint is bool:
-        action = ActionYesNo(no_prefix="no-")
-        group.add_argument(*options, action=action, default=item.default, help=text)
-    else:
-        group.add_argument(
-            *options, type=hint, default=item.default, help=text, metavar=_kind(hint)
-        )
-
-
-def _read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
-    """The values that the file gives to the fields of `classes`, typed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        keys = yaml.safe_load(text) or {}
-    except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--config {path}: not a text file") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" line {where.line + 1}" if where else ""
-        raise UsageError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(keys, dict):
-        raise UsageError(f"{path}: expected lines of 'name: value'")
-    known = {item.name for cls in FILE_CLASSES for item in fields(cls)} - NOT_REPEATED
-    unknown = [str(key) for key in keys if str(key).replace("-", "_") not in known]
-    refuse(
-        (f"unknown key {key!r}; known: {', '.join(sorted(known))}" for key in unknown),
-        where=f"{path}: ",
-    )
-    reader = _Parser(exit_on_error=False, allow_abbrev=False)
-    hints = {name: hint for cls in FILE_CLASSES for name, hint in get_type_hints(cls).items()}
-    for name, hint in hints.items():
-        reader.add_argument("--" + _dashed(name), type=hint)
-    spelt = yaml.safe_dump({str(key).replace("-", "_"): value for key, value in keys.items()})
-    found = vars(_checked(lambda: reader.parse_string(spelt, defaults=False), hints, f"{path}: "))
-    wanted = {item.name for cls in classes for item in fields(cls)}
-    return {name: value for name, value in found.items() if name in wanted}
-
-
-def _normalise(argv: Sequence[str], by_flag: Mapping[str, str]) -> list[str]:
-    """`argv` with dashes for underscores and aliases resolved.
-
-    Raises:
-        UsageError: an unknown flag; abbreviations are unknown, too.
-    """
-    known = {flag for flag in by_flag.values() if not flag.startswith("--no-")}
-    unknown, normal = [], []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if not name.startswith("-") or re.fullmatch(r"-[\d.].*|-", name):
-            normal.append(word)
-            continue
-        flag = by_flag.get(_dashed(name))
-        if flag is None:
-            unknown.append(f"unknown flag {name}; known: {', '.join(sorted(known))}")
-        else:
-            normal.append(flag + equals + value)
-    refuse(unknown)
-    return normal
-
-
-def _checked(read: Callable[[], Any], hints: Mapping[str, Any], where: str = "") -> Any:
-    """What `read` gives; the parser's complaints become one line that names the setting."""
-    try:
-        return read()
-    except Exception as error:  # jsonargparse raises several kinds, all of them about the input
-        text = " ".join(str(error).split())
-        name = re.search(r'Parser key "(\w+)"', text)
-        value = re.search(r"(?:Got|Given) value: (.*?)$", text)
-        if name and value:
-            flag = name[1] if where else "--" + _dashed(name[1])
-            text = f"{flag}: expected {_kind(hints[name[1]])}, got {value[1]!r}"
-        raise UsageError(where + text) from None
-
-
 def _kind(hint: Any) -> str:
     """What a value of this type looks like, for --help and for errors."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
     kinds = [_kind(arg) for arg in get_args(hint) if arg is not type(None)]
-    return " or ".join(kinds) or {int: "N", float: "NUMBER", str: "TEXT"}.get(hint, "PATH")
-
-
-def _value_of(flag: str, argv: Sequence[str]) -> str | None:
-    for at, word in enumerate(argv):
-        if word == flag and at + 1 < len(argv):
-            return argv[at + 1]
-        if word.startswith(flag + "="):
-            return word.partition("=")[2]
-    return None
-
-
-def _spellings(item: Field[Any]) -> list[str]:
-    return ["--" + _dashed(item.name), *item.metadata.get("aliases", ())]
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
+    return " or ".join(kinds) or {int: "INTEGER", float: "NUMBER", str: "TEXT"}.get(hint, "PATH")

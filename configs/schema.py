@@ -101,6 +101,8 @@ class TrainConfig:
             yield from _below(name, getattr(self, name), 0)
         for name in ("weight_decay", "momentum", "max_grad_norm"):
             yield from _below(name, getattr(self, name), 0)
+        if self.seed >= 2**63:
+            yield f"--seed must be below 2**63 (got {self.seed})"
         for name in ("lr", "adam_eps", "timeout_s"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):

@@ -1,0 +1,95 @@
+# Two commands do everything on a machine with Python 3.11 or newer: `make run` and `make test`.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ARGS ?=
+# Tests at a time. One that starts workers starts several, so more of them need more cores.
+JOBS ?= 2
+# Where torch comes from, if not from pip's own index (where Linux gets the CUDA build).
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# One stamp for each set of dependencies: a second `make run` starts at once.
+RUN := $(VENV)/.installed-run
+TEST := $(VENV)/.installed-test
+DEV := $(VENV)/.installed-dev
+$(RUN): INSTALLED := $(RUN)
+$(TEST): EXTRAS := [test]
+$(TEST): INSTALLED := $(RUN) $(TEST)
+$(DEV): EXTRAS := [test,dev]
+$(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
+
+.PHONY: help run test check format setup clean
+
+help: ## show this
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+	@echo
+	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
+	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
+	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
+
+run: $(RUN) ## install what is needed, then train with four workers on this machine
+	@$(BIN)/python launch/submit.py --nodes 4 --sync ddp $(ARGS)
+
+test: $(TEST) ## install what is needed, then run all tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+check: $(DEV) ## format, lint, types, import contracts, shell scripts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh slurm/*.sh)
+
+format: $(DEV) ## rewrite the source in the house's form
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+setup: $(DEV) ## install everything, and run nothing
+
+clean: ## remove .venv and the tools' caches; logs/ stays
+	rm -rf $(VENV) build muster.egg-info .pytest_cache .mypy_cache .ruff_cache \
+		.import_linter_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip keeps an installed torch of the right version, wherever it came from; so an index that was
+# not the last one named removes it first.
+ifneq ($(TORCH_INDEX),)
+ifneq ($(TORCH_INDEX),$(shell cat $(VENV)/.torch-index 2>/dev/null))
+.PHONY: $(VENV)/.torch-index
+endif
+endif
+$(VENV)/.torch-index: $(BIN)/python
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+		echo "installing torch from $(TORCH_INDEX)" >&2; \
+		$(PIP) uninstall --yes torch; \
+		$(PIP) install --index-url "$(TORCH_INDEX)" "$$(grep '^torch==' constraints.txt)"; \
+	fi
+	@echo "$(TORCH_INDEX)" > $@
+
+$(RUN) $(TEST) $(DEV): setup.cfg pyproject.toml constraints.txt $(VENV)/.torch-index
+	@echo "installing the pinned dependencies into $(VENV) (the first time takes minutes)" >&2
+	@$(PIP) install --constraint constraints.txt --editable ".$(EXTRAS)"
+	@touch $(INSTALLED)
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "error: no $(PYTHON) here; install Python 3.11 or newer, or name it: PYTHON=python3.12" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "error: Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version);" \
+			"name a newer one: PYTHON=python3.12" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu:" \
+			"sudo apt-get install $(notdir $(PYTHON))-venv" >&2; \
+		exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

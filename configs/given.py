@@ -1,0 +1,100 @@
+"""Settings as they were given, on a command line or in a file, before they have types."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from configs.errors import UsageError
+
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Given(NamedTuple):
+    """One setting as text; a switch that was only named has the text true or false."""
+
+    name: str  # of the field
+    text: str
+    where: str = ""  # "FILE:LINE: " for one from a file
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def from_argv(
+    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str]
+) -> tuple[list[Given], list[str]]:
+    """The settings in `argv`, and one line for each word that is none.
+
+    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
+    that turn a switch off included. Abbreviations are unknown flags, as typing errors are.
+    """
+    given, problems = [], []
+    rest = list(argv)
+    while rest:
+        word, equals, text = rest.pop(0).partition("=")
+        flag = dashed(word)
+        name = flags.get(flag)
+        if not flag.startswith("-"):
+            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE")
+        elif name is None:
+            known = sorted(f for f in flags if f.startswith("--") and not f.startswith("--no-"))
+            problems.append(f"unknown flag {word}; known: {', '.join(known)}")
+        elif name in switches and not equals:
+            given.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+        elif flag.startswith("--no-"):
+            problems.append(f"{flag} takes no value (got {text!r})")
+        elif equals and text:
+            given.append(Given(name, text))
+        elif not equals and rest and not _is_flag(rest[0], flags):
+            given.append(Given(name, rest.pop(0)))
+        else:
+            problems.append(f"{flag} needs a value")
+    return given, problems
+
+
+def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
+    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
+
+
+def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
+    """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
+
+    Values stay the text they are, so that `lr: 1e-4` and `lower_case: yes` mean what the flags do.
+
+    Raises:
+        UsageError: the file cannot be read, or is not such a file.
+    """
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--config {path}: not a text file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"{mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or "no text"
+        raise UsageError(f"{path}:{line} not YAML: {problem}") from None
+    if root is None:
+        return [], []
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{path}: expected lines of 'name: value'")
+    given, problems = [], []
+    seen: set[str] = set()
+    for key, value in root.value:
+        name = str(key.value).replace("-", "_")
+        where = f"{path}:{key.start_mark.line + 1}: "
+        if name not in known:
+            problems.append(f"{where}unknown key {key.value!r}; known: {', '.join(sorted(known))}")
+        elif name in seen:
+            problems.append(f"{where}{name} is given twice")
+        elif not isinstance(value, yaml.ScalarNode):
+            problems.append(f"{where}{name}: expected one value, got a list or a mapping")
+        else:
+            empty = value.tag == "tag:yaml.org,2002:null"
+            given.append(Given(name, "null" if empty else value.value, where))
+        seen.add(name)
+    return given, problems
