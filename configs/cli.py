@@ -136,10 +136,22 @@ def _parser(
 def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
     aliases = [alias for alias in item.metadata.get("aliases", ()) if not alias.startswith("--")]
     options = ["--" + dashed(item.name), *aliases]
-    how: dict[str, Any] = {"type": hint, "metavar": _kind(hint)}
+    how: dict[str, Any] = {"type": _reader(hint), "metavar": _kind(hint)}
     if hint is bool:
         how = {"action": ActionYesNo(no_prefix="no-")}
     group.add_argument(*options, default=item.default, help=item.metadata["help"], **how)
+
+
+def _reader(hint: Any) -> Any:
+    """What makes a value from its text; the parser's own way would read a name as YAML."""
+    kinds = get_args(hint) or (hint,)
+    if Path in kinds:
+        # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
+        return lambda text: None if text == "null" else Path(text).expanduser()
+    if str in kinds:
+        optional = len(kinds) > 1
+        return lambda text: None if optional and text == "null" else text
+    return hint
 
 
 def _typed(
@@ -158,7 +170,7 @@ def _typed(
         else:
             right.append((one, _word(one.name, value)))
     try:
-        values = vars(parser.parse_args([word for _, word in right]))
+        return vars(parser.parse_args([word for _, word in right]))
     except (ValueError, TypeError):
         for one, word in right:
             try:
@@ -166,11 +178,6 @@ def _typed(
             except (ValueError, TypeError):
                 problems.append(_wrong(one, _kind(hints[one.name])))
         return {}
-    return {
-        # a shell does not expand --logs-dir=~/runs, and nothing else does in a file
-        name: value.expanduser() if isinstance(value, Path) else value
-        for name, value in values.items()
-    }
 
 
 def _wrong(one: Given, kind: str) -> str:

@@ -71,13 +71,12 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, yaml.reader.ReaderError):
         raise UsageError(f"--config {path}: not a text file") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{mark.line + 1}:" if mark else ""
-        problem = getattr(error, "problem", None) or "no text"
-        raise UsageError(f"{path}:{line} not YAML: {problem}") from None
+        raise UsageError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from None
     if root is None:
         return [], []
     if not isinstance(root, yaml.MappingNode):

@@ -1,0 +1,383 @@
+import dataclasses
+import re
+import string
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import cli, plugins
+from configs.errors import MusterError, UsageError
+from configs.schema import ByHand, LaunchConfig, TrainConfig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def train_config(*argv: str) -> TrainConfig:
+    (config,) = cli.parse([TrainConfig], argv, prog="train", description="")
+    return config
+
+
+def problems(*argv: str, classes: tuple[type, ...] = (TrainConfig,)) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        cli.parse(classes, argv, prog="train", description="")
+    return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes) -> str:
+        path = tmp_path / "run.yaml"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return str(path)
+
+    return write
+
+
+# what wins
+
+
+def test_a_file_overrides_the_defaults(write):
+    config = train_config("--config", write("lr: 1e-4\nsync: all_reduce\n"))
+    assert (config.lr, config.sync, config.epochs) == (1e-4, "all_reduce", TrainConfig().epochs)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["file first", "flag first"])
+def test_flags_override_the_file_in_either_order(write, order):
+    words = [f"--config={write('lr: 1e-4')}", "--lr=0.5"]
+    assert train_config(*words[::order]).lr == 0.5
+
+
+def test_a_flag_can_restore_the_default_over_the_file(write):
+    path = write("quiet: true\nmodel: bert\nmax_steps: 5\n")
+    config = train_config("--config", path, "--no-quiet", "--model=null", "--max-steps=null")
+    assert (config.quiet, config.model, config.max_steps) == (False, None, None)
+
+
+def test_the_last_of_two_flags_wins():
+    assert train_config("--lr=1", "--lr", "2").lr == 2.0
+
+
+def test_without_a_config_the_recipe_of_the_task_is_read(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "quickstart.yaml").write_text("lr: 0.25\nepochs: 7\n")
+    (tmp_path / "configs" / "synthetic.yaml").write_text("lr: 0.75\n")
+    for package in ("train/tasks", "train/sync_modes"):
+        (tmp_path / package).parent.mkdir(exist_ok=True)
+        (tmp_path / package).symlink_to(REPOSITORY / package)
+    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(plugins, "REPOSITORY", tmp_path)
+    assert (train_config().lr, train_config().epochs) == (0.25, 7)
+    assert train_config("--epochs=1").epochs == 1
+    assert train_config("--task", "quickstart", "--task=synthetic").lr == 0.75
+    (tmp_path / "empty.yaml").touch()
+    assert train_config(f"--config={tmp_path / 'empty.yaml'}").lr == TrainConfig().lr
+
+
+def test_one_file_serves_launcher_and_worker(write):
+    path = write("nodes: 4\nlr: 0.5\n")
+    launch, train = cli.parse(
+        [LaunchConfig, TrainConfig], ["--config", path], prog="", description=""
+    )
+    assert (launch.nodes, train.lr) == (4, 0.5)
+    assert train_config("--config", path).lr == 0.5
+
+
+# how it is spelt
+
+
+@pytest.mark.parametrize("word", ["--batch-size=8", "--batch_size=8"])
+def test_dashes_equal_underscores(word):
+    assert train_config(word).batch_size == 8
+
+
+@pytest.mark.parametrize("key", ["batch-size", "batch_size"])
+def test_dashes_equal_underscores_in_a_file(write, key):
+    assert train_config("--config", write(f"{key}: 8")).batch_size == 8
+
+
+@pytest.mark.parametrize("word", ["--no-quiet", "--no_quiet", "--quiet=false", "--quiet=no"])
+def test_a_switch_can_be_turned_off(write, word):
+    assert train_config("--config", write("quiet: yes"), word).quiet is False
+
+
+def test_aliases():
+    (launch,) = cli.parse([LaunchConfig], ["-N", "4"], prog="", description="")
+    assert launch.nodes == 4
+    argv = ["--num_nodes=4", "--local_rank", "1", "--master_ip=10.0.0.1"]
+    (by_hand,) = cli.parse([ByHand], argv, prog="", description="")
+    assert by_hand == ByHand(world_size=4, rank=1, master_ip="10.0.0.1")
+    assert train_config("-q").quiet is True
+
+
+@pytest.mark.parametrize("value", ["-1e-4", "-1", "-.5"])
+def test_a_negative_number_is_a_value_and_no_flag(value):
+    got = float(value)
+    assert problems("--lr", value) == [f"--lr must be a finite number above 0 (got {got})"]
+
+
+def test_minus_one_is_a_rank():
+    (by_hand,) = cli.parse([ByHand], ["--rank", "-1"], prog="", description="")
+    assert by_hand.rank == -1
+
+
+@pytest.mark.parametrize("text", ["1e-4", "0.0001", "1.0e-4", "1E-4"])
+def test_floats_are_floats_in_flags_and_files(write, text):
+    assert train_config(f"--lr={text}").lr == 1e-4
+    assert train_config("--config", write(f"lr: {text}")).lr == 1e-4
+
+
+@pytest.mark.parametrize("text", ["yes", "no", "5", "010", "1e5", "2026-11-21", "a: b", "[1]"])
+def test_text_stays_as_it_was_written(write, text):
+    assert train_config(f"--model={text}").model == text
+    assert train_config("--config", write(f"model: '{text}'")).model == text
+
+
+@pytest.mark.parametrize("text", ["yes", "no"])
+def test_what_yaml_calls_a_truth_value_is_a_choice_where_one_is_asked_for(write, text):
+    assert train_config("--config", write(f"lower_case: {text}")).lower_case == text
+
+
+def test_a_path_may_begin_with_the_home_folder(write):
+    assert train_config("--logs-dir=~/runs").logs_dir == Path.home() / "runs"
+    assert train_config("--config", write("cache_dir: ~/runs")).cache_dir == Path.home() / "runs"
+
+
+# what is refused
+
+
+@pytest.mark.parametrize("word", ["--batch-siz=8", "--batch", "--foo", "-x", "--no-lr", "--Lr=1"])
+def test_an_unknown_or_abbreviated_flag_lists_the_known(word):
+    (line,) = problems(word)
+    assert line.startswith(f"unknown flag {word.partition('=')[0]}; known: --accumulation, ")
+    known = line.partition("known: ")[2].split(", ")
+    expected = {f"--{item.name}".replace("_", "-") for item in dataclasses.fields(TrainConfig)}
+    assert set(known) == expected | {"--help", "--config"}
+
+
+def test_an_unknown_key_names_its_line_and_lists_the_known(write):
+    path = write("lr: 1\nlearning_rate: 2\n")
+    (line,) = problems("--config", path)
+    assert line.startswith(f"{path}:2: unknown key 'learning_rate'; known: accumulation, ")
+    assert "nodes" in line and "run_id" not in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--epochs", "x"], "--epochs: expected INTEGER, got 'x'"),
+        (["--epochs=1.5"], "--epochs: expected INTEGER, got '1.5'"),
+        (["--epochs", "true"], "--epochs: expected INTEGER, got 'true'"),
+        (["--epochs", "null"], "--epochs: expected INTEGER, got 'null'"),
+        (["--max_steps", "x"], "--max-steps: expected INTEGER, got 'x'"),
+        (["--lr", "fast"], "--lr: expected NUMBER, got 'fast'"),
+        (["--device", "tpu"], "--device: expected {auto,cpu,cuda}, got 'tpu'"),
+        (["--quiet=1"], "--quiet: expected true or false, got '1'"),
+        (["--no-quiet=1"], "--no-quiet takes no value (got '1')"),
+        (["--lr"], "--lr needs a value"),
+        (["--lr="], "--lr needs a value"),
+        (["--lr", "--quiet"], "--lr needs a value"),
+        (["--model", "-q"], "--model needs a value"),
+        (["--config"], "--config needs a value"),
+        (["rte"], "unknown argument 'rte'; settings are given as --flag VALUE"),
+        (["--quiet", "no"], "unknown argument 'no'; settings are given as --flag VALUE"),
+        (["--config", "/nowhere"], "--config /nowhere: No such file or directory"),
+        (["--config", "/"], "--config /: Is a directory"),
+    ],
+)
+def test_each_wrong_flag_is_one_line(argv, line):
+    assert problems(*argv) == [line]
+
+
+def test_workers_per_node_are_a_number_or_gpu():
+    line = "--nproc-per-node: expected INTEGER or {gpu}, got 'x'"
+    assert problems("--nproc-per-node=x", classes=(LaunchConfig,)) == [line]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("epochs: x", ":1: epochs: expected INTEGER, got 'x'"),
+        ("lr: 1\n\nepochs: [1]", ":3: epochs: expected one value, got a list or a mapping"),
+        ("split: [3, 1]", ":1: split: expected one value, got a list or a mapping"),
+        ("lr:\n  x: 1", ":1: lr: expected one value, got a list or a mapping"),
+        ("quiet: maybe", ":1: quiet: expected true or false, got 'maybe'"),
+        ("lr:", ":1: lr: expected NUMBER, got 'null'"),
+        ("lr: 1\nlr: 2", ":2: lr is given twice"),
+        ("max-steps: 1\nmax_steps: 2", ":2: max_steps is given twice"),
+        ("- lr", ": expected lines of 'name: value'"),
+        ("lr", ": expected lines of 'name: value'"),
+        ("lr: 1\nepochs: [2", ":2: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("lr: 1\n\tepochs: 2", ":2: not YAML: found character '\\t' that cannot start any token"),
+        ("lr: 1\n---\nlr: 2", ":2: not YAML: but found another document"),
+    ],
+)
+def test_each_wrong_line_of_a_file_is_one_line(write, text, line):
+    path = write(text)
+    assert problems("--config", path) == [path + line]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"lr: \x00"])
+def test_a_file_that_is_no_text_is_refused(write, content):
+    (line,) = problems("--config", write(content))
+    assert "run.yaml: not a text file" in line
+
+
+def test_all_problems_of_flags_and_file_are_named_at_once(write):
+    path = write("epochs: x\nfoo: 1\nlr: y\n")
+    lines = problems("--config", path, "--seed=z", "--bar", "stray")
+    assert [line.split(": unknown")[0].split(": expected")[0].split(";")[0] for line in lines] == [
+        f"{path}:2",
+        f"{path}:1: epochs",
+        f"{path}:3: lr",
+        "unknown flag --bar",
+        "unknown argument 'stray'",
+        "--seed",
+    ]
+
+
+def test_values_of_several_classes_are_checked_at_once():
+    lines = problems("--nodes=0", "--lr=-1", classes=(LaunchConfig, TrainConfig))
+    assert len(lines) == 2
+
+
+# there and back
+
+
+def text_like(alphabet: str = string.printable) -> st.SearchStrategy[str]:
+    words = st.text(alphabet + "äß漢", min_size=1)
+    return words.filter(lambda word: word != "null" and word.isprintable())
+
+
+def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
+    """Right values of one field of TrainConfig."""
+    special = {
+        "task": st.sampled_from(plugins.names("train.tasks")),
+        "sync": st.sampled_from(plugins.names("train.sync_modes")),
+        "split": st.sampled_from(["even", "3,1,0,4", "1", "0.25,1e-3"]),
+        "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
+        "dropout": st.none() | st.floats(0, 1, exclude_max=True),
+        "warmup_steps": st.integers(0, 10),
+        "schedule_steps": st.none() | st.integers(10),
+        "device": st.sampled_from(["auto", "cuda"]),
+        "seed": st.integers(0, 2**63 - 1),
+    }
+    if name in special:
+        return special[name]
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    optional = type(None) in typing.get_args(hint)
+    kind = next(iter(typing.get_args(hint)), hint)
+    plain = {
+        bool: st.booleans(),
+        int: st.integers(1),
+        float: st.floats(0, exclude_min=True, allow_infinity=False),
+        str: text_like(),
+        Path: text_like().filter(lambda word: not word.startswith("~")).map(Path),
+    }[kind]
+    return st.none() | plain if optional else plain
+
+
+HINTS = typing.get_type_hints(TrainConfig)
+CONFIGS = st.fixed_dictionaries(
+    {}, optional={name: values(name, hint) for name, hint in HINTS.items()}
+).map(lambda chosen: TrainConfig(**chosen))
+
+
+@settings(max_examples=40, deadline=None)
+@given(CONFIGS)
+def test_argv_makes_the_same_configuration(config):
+    assert train_config(*cli.to_argv(config)) == config
+
+
+@settings(max_examples=40, deadline=None)
+@given(CONFIGS)
+def test_yaml_makes_the_same_configuration_but_for_what_is_of_one_run_alone(
+    tmp_path_factory, config
+):
+    path = tmp_path_factory.getbasetemp() / "again.yaml"
+    path.write_text(cli.to_yaml(config, LaunchConfig(nodes=3, dry_run=True)), encoding="utf-8")
+    of_one_run = {"run_id": None, "overwrite": False, "redirect": False}
+    assert train_config("--config", str(path)) == dataclasses.replace(config, **of_one_run)
+    (launch,) = cli.parse([LaunchConfig], ["--config", str(path)], prog="", description="")
+    assert launch == LaunchConfig(nodes=3)
+
+
+def test_argv_names_only_what_differs_from_the_recipe():
+    (recipe,) = cli.parse([TrainConfig], [], prog="", description="")
+    assert cli.to_argv(recipe) == ["--task=quickstart"]
+    changed = dataclasses.replace(recipe, lr=0.5, quiet=True, max_steps=None)
+    assert cli.to_argv(changed) == ["--task=quickstart", "--lr=0.5", "--quiet"]
+
+
+# how a command ends
+
+
+def test_a_muster_error_ends_the_command_with_its_lines_and_code(capsys):
+    def main() -> int:
+        raise UsageError("--lr is odd\n--seed is even")
+
+    with pytest.raises(SystemExit) as ended:
+        cli.run(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "error: --lr is odd\nerror: --seed is even\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(MusterError("no"), 1), (KeyboardInterrupt(), 130)])
+def test_exit_codes(error, code):
+    def main() -> int:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        cli.run(main)
+    assert ended.value.code == code
+
+
+def test_a_bug_keeps_its_traceback():
+    def main() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cli.run(main)
+
+
+# --help
+
+COMMANDS = ["launch/submit.py", "train/worker.py", "train/run_glue.py"]
+HELP = """
+import runpy, sys
+sys.argv = [{script!r}, "--help"]
+try:
+    runpy.run_path({script!r}, run_name="__main__")
+finally:
+    print("torch" in sys.modules, "transformers" in sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_help_is_quick_because_it_imports_no_torch(script):
+    code = HELP.format(script=str(REPOSITORY / script))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "False False"
+    assert re.match(r"usage: .*\n", done.stdout)
+
+
+def test_help_shows_the_values_that_a_file_sets(write, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train_config("--config", write("batch_size: 12345"), "--help")
+    assert ended.value.code == 0
+    assert re.search(r"--batch-size INTEGER.*?\(default:\s+12345\)", capsys.readouterr().out, re.S)
+
+
+def test_help_comes_before_complaints(capsys):
+    with pytest.raises(SystemExit) as ended:
+        train_config("--epochs=x", "-h")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: train ")

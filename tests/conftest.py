@@ -1,0 +1,40 @@
+"""Every test runs alone: no network, no scheduler, no one else's run around it, no user's cache."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
+FOREIGN = ("SLURM_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_")
+WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+MEETING = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+
+for name in list(os.environ):
+    if name.startswith(FOREIGN) or name in WORLD or name in MEETING:
+        del os.environ[name]
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "NO_COLOR": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Tests that start commands find this python's tools, however pytest itself was started.
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`~/.cache` of this session, here and in every process that a test starts."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist a file's tests share one process, so that its fixtures are built once.
+
+    A file with a process group of its own per parameter marks them with further `xdist_group`s.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
