@@ -1,0 +1,114 @@
+"""The house: what lies where, and what may know of what. Import directions are lint-imports'."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import plugins
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGES = ("configs", "launch", "train")
+SOURCES = sorted(file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py"))
+PLUGINS = ("train.sync_modes", "train.tasks", "launch.launchers")
+# Everything that a person wrote, whatever its kind; this file names what it forbids.
+WRITTEN = [
+    file
+    for folder in (*PACKAGES, "slurm", "tests", "docs", ".ci")
+    for file in sorted((REPOSITORY / folder).rglob("*"))
+    if file.is_file() and "__pycache__" not in file.parts and file != Path(__file__).resolve()
+]
+WRITTEN += [REPOSITORY / "Makefile"]
+
+
+def written_in(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def test_the_top_level_is_the_fixed_one():
+    folders = {"launch", "train", "configs", "logs", "tests"}
+    files = {"README.md", "setup.cfg", "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
+    assert {path for path in folders if not (REPOSITORY / path).is_dir()} == set()
+    assert {path for path in files if not (REPOSITORY / path).is_file()} == set()
+
+
+def test_no_other_package_has_come_to_the_top_level():
+    known = {*PACKAGES, "slurm", "logs", "tests", "docs", "build", "muster.egg-info"}
+    folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
+    assert {folder for folder in folders if not folder.startswith((".", "__"))} <= known
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_every_module_says_what_becomes_true(path):
+    docstring = ast.get_docstring(ast.parse(written_in(path)))
+    assert docstring
+    assert not docstring.startswith(("This module", "This file", "Module ", "Contains "))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_a_file_is_short_enough_to_have_one_reason_to_change(path):
+    assert len(written_in(path).splitlines()) <= 300
+
+
+@pytest.mark.parametrize("package", PLUGINS)
+def test_the_last_line_of_a_plugin_is_its_build(package):
+    for plugin in plugins.names(package):
+        path = REPOSITORY.joinpath(*package.split("."), f"{plugin}.py")
+        last = ast.parse(written_in(path)).body[-1]
+        match last:
+            case ast.Assign(targets=[ast.Name(id="build")]) | ast.FunctionDef(name="build"):
+                continue
+        pytest.fail(f"{name(path)}:{last.lineno}: the last statement must make `build`")
+
+
+def test_only_the_launching_side_knows_slurm():
+    known_to = tuple(str(REPOSITORY / folder) for folder in ("launch", "slurm", "tests"))
+    for path in WRITTEN:
+        if not str(path).startswith(known_to):
+            assert "SLURM_" not in written_in(path), name(path)
+
+
+def test_processes_are_ended_by_their_number_never_by_their_name():
+    for path in WRITTEN:
+        assert not re.search(r"\b(pkill|killall)\b", written_in(path)), name(path)
+
+
+def test_there_is_no_drawer_for_the_rest():
+    assert [name(path) for path in SOURCES if path.stem in ("utils", "helpers", "misc")] == []
+
+
+def test_no_file_hides_a_library():
+    """`python launch/submit.py` puts launch/ first on sys.path, where a queue.py would win."""
+    libraries = (
+        "accelerate datasets evaluate jsonargparse numpy psutil pytest rich safetensors scipy"
+        " sklearn submitit tensorboard tokenizers torch tqdm transformers yaml"
+    )
+    installed = sys.stdlib_module_names | set(libraries.split())
+    run_by_path = [path for path in SOURCES if path.parent.name in ("launch", "train")]
+    assert [name(path) for path in run_by_path if path.stem in installed] == []
+
+
+def test_a_login_node_without_torch_can_check_and_launch():
+    """Imports inside functions count, too: only lint-imports sees those."""
+    modules = [
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+        for path in SOURCES
+        if path.parent.name != "train" and "train" not in path.relative_to(REPOSITORY).parts
+    ]
+    code = (
+        "import importlib, sys\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "heavy = {'torch', 'transformers', 'accelerate', 'datasets', 'numpy'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

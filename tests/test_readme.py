@@ -1,0 +1,125 @@
+"""What README and docs/ say is true: links lead somewhere, command lines are accepted."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import cli
+from configs.schema import ByHand, TrainConfig
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "CHANGELOG.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+FIRST_SCREEN_LINES = 40
+LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
+# `train/worker.py` in running text, also `train/sync_modes/` and `configs/rte.yaml`
+PATH = re.compile(r"`((?:launch|slurm|train|configs|tests|docs)/[\w./-]*)`")
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8") if page.exists() else ""
+
+
+def commands(text: str) -> list[list[str]]:
+    """The command lines of all bash fences, joined over backslashes, comments left out."""
+    found = []
+    for _, language, body in FENCE.findall(text):
+        if language not in ("bash", "sh", "console"):
+            continue
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            while words and re.fullmatch(r"\w+=\S*", words[0]):
+                words.pop(0)  # VARIABLE=value in front of a command
+            if words:
+                found.append(words)
+    return found
+
+
+COMMANDS = [
+    pytest.param(words, id=f"{page.name}: {shlex.join(words)[:90]}")
+    for page in PAGES
+    for words in commands(text_of(page))
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue  # the web, whose answer a test must not wait for
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file) if file else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(text_of(path)), f"{page.name}: {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """What a heading is linked by, as GitHub makes it."""
+    plain = FENCE.sub("", text)
+    headings = re.findall(r"^#+ (.+?) *$", plain, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name
+)
+def test_paths_named_in_the_text_exist(page):
+    plain = FENCE.sub("", page.read_text(encoding="utf-8"))
+    missing = {path for path in PATH.findall(plain) if not (REPOSITORY / path).exists()}
+    # CONTRIBUTING adds files by way of example, and names them once more where it does
+    assert missing <= set(re.findall(r"add `([\w/.]+)`", plain))
+
+
+def test_the_first_screen_has_the_two_commands_that_set_everything_up():
+    screen = "".join(text_of(REPOSITORY / "README.md").splitlines(True)[:FIRST_SCREEN_LINES])
+    set_up = {"make", "pip", "pip3", "sudo", "apt-get", "source", "conda", "uv", "python3"}
+    found = [shlex.join(words) for words in commands(screen) if words[0] in set_up]
+    assert found == ["make run", "make test"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_command_lines_are_accepted(words):
+    match words:
+        case ["make", *rest]:
+            assert make_accepts(rest)
+        case ["python" | "python3", "launch/submit.py", *flags]:
+            submit = [sys.executable, "launch/submit.py", *flags, "--dry-run"]
+            assert_runs(submit)
+        case _ if worker := {"train.worker", "train/worker.py"} & set(words):
+            accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
+        case ["python" | "python3", script, *_] if script.endswith(".py"):
+            assert_runs([sys.executable, script, "--help"])
+        case ["python" | "python3", "-m", module, *_]:
+            assert_runs([sys.executable, "-m", module, "--help"])
+
+
+def make_accepts(words: list[str]) -> bool:
+    """Whether there is such a target, and such a variable."""
+    makefile = text_of(REPOSITORY / "Makefile")
+    for word in words:
+        name, is_variable, _ = word.partition("=")
+        pattern = rf"^{re.escape(name)} \?=" if is_variable else rf"^{re.escape(name)}:"
+        if not re.search(pattern, makefile, re.M):
+            return False
+    return True
+
+
+def accepts_worker_flags(flags: list[str]) -> None:
+    """Parsed as the worker does; $RANK and the like stand for what a shell puts there."""
+    words = [re.sub(r"\$\{?\w*\}?", lambda m: "0" if "RANK" in m[0] else "1", w) for w in flags]
+    cli.parse([TrainConfig, ByHand], words, prog="worker", description="")
+
+
+def assert_runs(argv: list[str]) -> None:
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
