@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import torch
@@ -176,17 +177,27 @@ def _call_the_roll(world: World, store: dist.Store, timeout_s: float) -> list[di
     started, told = time.monotonic(), False
     while not store.check(keys):
         waited = time.monotonic() - started
+        if store.check(["given_up"]):
+            raise MusterError(store.get("given_up").decode())
         if waited > timeout_s:
-            raise MusterError(
+            _give_up(
+                store,
                 f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
                 f"{world.world_size}; check that it was started, with the same --world-size "
-                f"and a --rank of its own"
+                f"and a --rank of its own",
             )
         if waited > 10 and world.is_main and not told:
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
             told = True
         time.sleep(0.02 if waited < 5 else 0.2)
     return [json.loads(store.get(key)) for key in keys]
+
+
+def _give_up(store: dist.Store, message: str) -> NoReturn:
+    """Say it to all who came, and stay until they have heard it: the store may be served here."""
+    store.set("given_up", message)
+    time.sleep(1.0)
+    raise MusterError(message)
 
 
 def _missing(store: dist.Store, keys: Sequence[str]) -> str:

@@ -47,6 +47,8 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
 
 
 def _train(config: TrainConfig, world: World, ending: Ending) -> None:
+    # Its warnings, stack traces with them, only repeat what our own errors say of a lost peer.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch  # here, since a wrong flag should be answered at once
 
     from train import rendezvous

@@ -1,0 +1,258 @@
+"""One of N workers of one process group that trains every case of the equality matrix in turn.
+
+Started by test_equality.py through torchrun: `matrix_worker.py OUTPUT_DIR`. Rank 0 writes
+the losses and final parameters of every case; every rank checks that all ranks hold the same bits.
+"""
+
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from configs.plugins import load
+from configs.schema import ByHand, TrainConfig
+from train import rendezvous
+from train.console import Console
+from train.grad_sync import all_gather
+from train.task import Batch, Datasets, Output
+from train.trainer import History, Trainer
+from train.world import World
+
+SAMPLES, BATCH, STEPS = 60, 16, 100  # the last batch of an epoch is cut: 12 samples
+MODES = [
+    *itertools.product(("gather_scatter", "all_reduce", "ddp"), (0.0, 0.002)),
+    ("accelerate", 25.0),
+]
+SPLITS = {
+    2: ["even", "5,3", "1,0"],
+    3: ["even", "6,1,2", "0,1,1"],
+    4: ["even", "8,1,4,3", "1,1,0,0"],
+    5: ["even", "7,1,2,4,2", "0,3,0,1,0"],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    task: str
+    precision: str
+    mode: str
+    bucket_mb: float
+    split: str
+    accumulation: int
+    clip: float
+
+    @property
+    def name(self) -> str:
+        return "|".join(map(str, vars(self).values()))
+
+    @property
+    def reference(self) -> "Case":
+        """What it must equal: one process, no accumulation, no split."""
+        return replace(self, mode="single", bucket_mb=25.0, split="even", accumulation=1)
+
+
+def cases(world_size: int) -> list[Case]:
+    """The matrix at one number of ranks; at one rank, the references.
+
+    Every mode and bucket form meets every split, and every combination of accumulation and
+    clipping, each pair of them at least once; MUSTER_WHOLE_MATRIX=1 crosses all with all.
+    """
+    ways = list(itertools.product((1, 3), (0.0, 0.05)))  # accumulation, clip
+    found = []
+    for (task, precision), (at_mode, mode), (at_split, split), (at_way, way) in itertools.product(
+        TRAININGS, enumerate(MODES), enumerate(SPLITS[max(2, world_size)]), enumerate(ways)
+    ):
+        if (at_mode + at_split + at_way) % 2 == 0 or "MUSTER_WHOLE_MATRIX" in os.environ:
+            found.append(Case(task, precision, *mode, split, *way))
+    return found if world_size > 1 else list(dict.fromkeys(case.reference for case in found))
+
+
+class Texts:
+    """Token rows of different lengths with a label; the same on every rank."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.tokens = torch.randint(1, 40, (SAMPLES, 8), generator=generator)
+        self.lengths = torch.randint(3, 9, (SAMPLES,), generator=generator)
+        self.points = torch.randn(SAMPLES, 6, generator=generator)
+        self.labels = torch.randint(2, (SAMPLES,), generator=generator)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class MatrixTask:
+    """What the tasks of the matrix share: data in memory, cross entropy."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.samples = Texts()
+
+    def build_datasets(self) -> Datasets:
+        return Datasets(self.samples, {})
+
+    def collate(self, samples: Sequence[int]) -> Batch:
+        at = torch.tensor(samples)
+        longest = int(self.samples.lengths[at].max())
+        mask = (torch.arange(longest) < self.samples.lengths[at, None]).long()
+        return {
+            "input_ids": self.samples.tokens[at, :longest] * mask,
+            "attention_mask": mask,
+            "points": self.samples.points[at],
+            "labels": self.samples.labels[at],
+        }
+
+
+class SmallBert(MatrixTask):
+    """A real BERT classifier, small."""
+
+    optimizer = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}
+
+    def build_model(self) -> nn.Module:
+        from transformers import BertConfig, BertForSequenceClassification
+
+        return BertForSequenceClassification(
+            BertConfig(
+                vocab_size=40,
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=24,
+                max_position_embeddings=8,
+            )
+        )
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        logits = model(**inputs).logits
+        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+
+
+class Mlp(MatrixTask):
+    """A multilayer perceptron, SGD with momentum."""
+
+    optimizer = {"optimizer": "sgd", "lr": 0.05, "weight_decay": 0.01}
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2))
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        logits = model(batch["points"])
+        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+
+
+class Branches(nn.Module):
+    """Parameters that are used always, for some samples only, by two layers, and never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.tied = nn.Linear(6, 6)
+        self.tied.weight = self.first.weight
+        self.rare = nn.Linear(6, 2)
+        self.never = nn.Linear(6, 2)
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.tied(torch.tanh(self.first(points))))
+        logits = self.last(hidden)
+        chosen = points[:, 0] > 1.2  # about one sample in nine, and in some batches none
+        if chosen.any():
+            extra = self.rare(hidden[chosen])
+            logits = logits.index_add(0, chosen.nonzero().flatten(), extra)
+        return logits
+
+
+class Patchy(Mlp):
+    """Some gradients are missing on some ranks, some on all; the optimizer would decay zeros."""
+
+    optimizer = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3}
+
+    def build_model(self) -> nn.Module:
+        return Branches()
+
+
+TASKS: dict[str, Any] = {"bert": SmallBert, "mlp": Mlp, "patchy": Patchy}
+TRAININGS = [("bert", "fp64"), ("bert", "fp32"), ("mlp", "fp32"), ("patchy", "fp64")]
+
+
+class NoSinks:
+    def write(self, record: object) -> None:
+        pass
+
+
+def train(case: Case, world: World) -> tuple[History, nn.Module, Trainer]:
+    task = TASKS[case.task]
+    config = TrainConfig(
+        task="synthetic",
+        sync=case.mode,
+        bucket_mb=case.bucket_mb,
+        split=case.split,
+        accumulation=case.accumulation,
+        max_grad_norm=case.clip,
+        precision=case.precision,  # type: ignore[arg-type]
+        dropout=0.0,
+        batch_size=BATCH,
+        epochs=-(-STEPS // -(-SAMPLES // BATCH)),
+        max_steps=STEPS,
+        warmup_steps=5,
+        device="cpu",
+        **task.optimizer,
+    )
+    trainer = Trainer(
+        config,
+        world,
+        torch.device("cpu"),
+        task(config),
+        load("train.sync_modes", case.mode)(world, config),
+        Console(speaks=False),
+        NoSinks(),  # type: ignore[arg-type]
+    )
+    history = trainer.fit()
+    return history, getattr(trainer.model, "module", trainer.model), trainer
+
+
+def assert_same_bits(world: World, trainer: Trainer, case: Case) -> None:
+    """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
+    digest = hashlib.sha256()
+    for tensor in [*trainer.model.parameters(), *trainer.model.buffers(), *_states(trainer)]:
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
+    digests = all_gather(world, own)
+    assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"
+
+
+def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
+    for param in trainer.model.parameters():
+        state = trainer.optimizer.state.get(param, {})
+        yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
+
+
+def main() -> None:
+    output = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    with rendezvous.meet(World.find(ByHand(), os.environ), "gloo", 120) as peers:
+        for case in cases(peers.world.world_size):
+            history, model, trainer = train(case, peers.world)
+            assert_same_bits(peers.world, trainer, case)
+            found[case.name] = {
+                "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+                "params": torch.cat([p.detach().double().flatten() for p in model.parameters()]),
+            }
+        if peers.world.is_main:
+            torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
+
+
+if __name__ == "__main__":
+    main()

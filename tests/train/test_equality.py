@@ -1,0 +1,62 @@
+"""Every sync mode equals single-process training: any ranks, any split, accumulation, clipping."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train import matrix_worker as matrix
+
+pytestmark = pytest.mark.xdist_group("equality")
+
+# Tried: 4e-7 and 6e-6 in float32. The worst parameter is the attention's key bias: its true
+# gradient is zero, so AdamW divides rounding errors by rounding errors.
+TOLERANCE = {
+    ("bert", "fp64"): (1e-12, 1e-12),
+    ("bert", "fp32"): (2e-6, 1e-4),
+    ("mlp", "fp32"): (1e-6, 1e-6),
+    ("patchy", "fp64"): (1e-12, 1e-12),
+}
+
+
+def run_matrix(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The losses and final parameters of every case, from one process group of `ranks`."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc-per-node={ranks}", matrix.__file__, str(output)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1700)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
+    return run_matrix(1, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_every_mode_equals_single(ranks, reference, tmp_path):
+    found = run_matrix(ranks, tmp_path)
+    wrong = []
+    for case in matrix.cases(ranks):
+        want, got = reference[case.reference.name], found[case.name]
+        loss_limit, param_limit = TOLERANCE[case.task, case.precision]
+        loss_gap = (want["losses"] - got["losses"]).abs().max().item()
+        param_gap = (want["params"] - got["params"]).abs().max().item()
+        if not (loss_gap <= loss_limit and param_gap <= param_limit):
+            wrong.append(f"{case.name}: losses {loss_gap:.1e}, parameters {param_gap:.1e}")
+    assert not wrong, "\n".join(wrong)
+    assert {case.mode for case in matrix.cases(ranks)} == {mode for mode, _ in matrix.MODES}
+
+
+def test_the_matrix_would_notice_a_mean_of_means(reference):
+    """The references differ from each other by far more than the tolerances allow."""
+    clipped, free = (
+        reference[name]["params"]
+        for name in ("mlp|fp32|single|25.0|even|1|0.05", "mlp|fp32|single|25.0|even|1|0.0")
+    )
+    assert (clipped - free).abs().max() > 1e-2

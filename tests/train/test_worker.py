@@ -1,0 +1,141 @@
+"""Whole runs of real workers: what they print, what they leave in the run folder, how they end."""
+
+import signal
+import time
+
+import pytest
+
+from tests.train.workers import finish, free_port, read_json, records, start, start_by_hand
+
+TRAIN = ["--task", "synthetic", "--lr", "0.01", "--dropout", "0", "--threads", "1"]
+
+
+def flags(logs, run_id, *more):
+    return [*TRAIN, "--logs-dir", str(logs), "--run-id", run_id, *more]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def single(logs):
+    """One process alone: what all others must equal."""
+    (ended,) = finish([start(["-m", "train.worker", *flags(logs, "single", "--sync", "single")])])
+    assert ended[0] == 0, ended[2]
+    return ended[1], logs / "single"
+
+
+def test_a_single_run_prints_and_records(single):
+    out, run_dir = single
+    summary, lines = read_json(run_dir / "summary.json"), records(run_dir, 0)
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, 97))
+    assert summary["accuracy"] > 0.95 and summary["steps"] == 96
+    said = out.splitlines()
+    assert [line.split()[0] for line in said[:8]] == ["step"] * 5 + ["epoch"] * 3
+    assert said[0] == f"step 1  loss {steps[0]['loss']:.6f}"
+    assert "seconds per iteration" in out and str(run_dir) in out and "\r" not in out
+    assert {"config.yaml", "environment", "exits", "metrics", "summary.json"} <= {
+        path.name for path in run_dir.iterdir()
+    }
+    spent = sum(steps[0][f"{phase}_s"] for phase in ("data", "forward", "backward", "sync"))
+    assert 0 < spent < steps[0]["step_s"]
+    (facts,) = (run_dir / "environment").iterdir()
+    assert read_json(facts)["packages"]["torch"] and read_json(facts)["interfaces"]
+    assert read_json(run_dir / "exits" / "rank_00000.json")["cause"] == "done"
+
+
+def test_by_hand_on_three_nodes_equals_single(single, logs):
+    port = free_port()
+    more = flags(logs, "hand", "--sync", "gather_scatter", "--split", "5,0,2", "--tensorboard")
+    ended = finish([start_by_hand(rank, 3, port, *more) for rank in (1, 2, 0)])
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
+    assert ended[0][1] == "" and "step 5" in ended[2][1]  # only rank 0 speaks
+    want, got = read_json(single[1] / "summary.json"), read_json(logs / "hand" / "summary.json")
+    assert got["first_losses"] == pytest.approx(want["first_losses"], abs=1e-6)
+    assert got["accuracy"] == want["accuracy"]
+    ranks = [[r for r in records(logs / "hand", rank) if r["kind"] == "step"] for rank in range(3)]
+    for of_all in zip(*ranks, strict=True):
+        assert len({record["loss"] for record in of_all}) == 1
+        assert len({record["grad_norm"] for record in of_all}) == 1
+        assert sum(record["local_samples"] for record in of_all) == of_all[0]["samples"]
+    assert ranks[1][0]["local_samples"] == 0
+    assert list((logs / "hand" / "tensorboard").glob("events*"))
+
+
+def test_accelerate_launch_starts_as_many_workers_as_it_was_told(single, logs):
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--main_process_port", str(free_port()), "-m", "train.worker"]
+    (ended,) = finish([start([*launch, *flags(logs, "accelerate", "--sync", "accelerate")])])
+    assert ended[0] == 0, ended[2]
+    got = read_json(logs / "accelerate" / "summary.json")
+    assert got["world_size"] == 2
+    want = read_json(single[1] / "summary.json")
+    assert got["first_losses"] == pytest.approx(want["first_losses"], abs=1e-6)
+
+
+def test_a_run_folder_in_use_is_refused_and_left_alone(single, logs):
+    before = (single[1] / "summary.json").read_bytes()
+    (ended,) = finish([start(["-m", "train.worker", *flags(logs, "single", "--sync", "single")])])
+    assert ended[0] == 2
+    assert ended[2].startswith("error: run folder") and "--overwrite" in ended[2]
+    assert len(ended[2].splitlines()) == 1
+    assert (single[1] / "summary.json").read_bytes() == before
+
+
+def test_a_config_file_repeats_a_run_exactly(single, logs):
+    again = ["--config", str(single[1] / "config.yaml"), "--run-id", "again", "-q"]
+    (ended,) = finish([start(["-m", "train.worker", *again])])
+    assert ended[0] == 0 and ended[1] == "", ended
+    losses = [[r["loss"] for r in records(logs / name, 0) if r["kind"] == "step"]
+              for name in ("single", "again")]  # fmt: skip
+    assert losses[0] == losses[1]
+
+
+def test_a_loss_that_is_no_number_stops_all_ranks(logs):
+    port = free_port()
+    more = flags(logs, "nan", "--sync", "all_reduce", "--optimizer", "sgd", "--lr", "1e30")
+    more += ["--max-grad-norm", "0"]
+    ended = finish([start_by_hand(rank, 2, port, *more) for rank in range(2)])
+    for code, _, err in ended:
+        assert code == 1
+        assert err.startswith("error: step ") and "rank" in err and "Traceback" not in err
+        assert len(err.splitlines()) == 1
+    assert read_json(logs / "nan" / "exits" / "rank_00001.json")["cause"] == "refused"
+
+
+def test_a_worker_that_is_killed_ends_the_others_at_once(logs):
+    port = free_port()
+    more = flags(logs, "killed", "--sync", "ddp", "--epochs", "100000")
+    workers = [start_by_hand(rank, 3, port, *more) for rank in range(3)]
+    metrics = logs / "killed" / "metrics" / "rank_00002.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers[2].send_signal(signal.SIGKILL)
+    killed_at = time.monotonic()
+    ended = finish(workers, timeout_s=30)
+    assert time.monotonic() - killed_at < 20
+    assert [code for code, *_ in ended] == [1, 1, -signal.SIGKILL]
+    assert all("error: lost another worker" in err for _, _, err in ended[:2]), ended
+    exits = logs / "killed" / "exits"
+    assert read_json(exits / "rank_00000.json")["cause"] == "lost_peer"
+    assert not (exits / "rank_00002.json").exists()
+
+
+def test_a_wrong_split_is_refused_before_anything_starts(logs):
+    more = flags(logs, "split", "--split", "1,2,3")
+    (ended,) = finish([start_by_hand(0, 2, free_port(), *more)], timeout_s=20)
+    assert ended[0] == 2 and "has 3 weights, but world_size is 2" in ended[2]
+    assert not (logs / "split").exists()
+
+
+def test_single_with_two_workers_is_refused(logs):
+    (ended,) = finish([start_by_hand(0, 2, free_port(), *flags(logs, "s2", "--sync", "single"))])
+    assert ended[0] == 2
+    assert ended[2] == (
+        "error: --sync single runs one process, but world_size is 2; use --sync ddp or --nodes 1\n"
+    )

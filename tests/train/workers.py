@@ -1,0 +1,68 @@
+"""Real workers in real processes, for the tests of this folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def start_by_hand(
+    rank: int, world_size: int, port: int, *flags: str, env: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """One worker, started as a person does on each node."""
+    where = ["--master-ip", "127.0.0.1", "--master-port", str(port)]
+    who = ["--world-size", str(world_size), "--rank", str(rank)]
+    return start(["-m", "train.worker", *where, *who, *flags], env)
+
+
+def start(python_args: Sequence[str], env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *python_args],
+        cwd=REPOSITORY,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(
+    processes: Sequence[subprocess.Popen[str]], timeout_s: float = 120
+) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each; ends whatever is still running at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    ended = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
+            ended.append((process.returncode, out, err))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return ended
+
+
+def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics" / f"rank_{rank:05d}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text())
+    return value
