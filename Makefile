@@ -66,10 +66,10 @@ ifneq ($(TORCH_INDEX),$(shell cat $(VENV)/.torch-index 2>/dev/null))
 .PHONY: $(VENV)/.torch-index
 endif
 endif
-$(VENV)/.torch-index: $(BIN)/python
+$(VENV)/.torch-index: $(VENV)/pyvenv.cfg
 	@if [ -n "$(TORCH_INDEX)" ]; then \
 		echo "installing torch from $(TORCH_INDEX)" >&2; \
-		$(PIP) uninstall --yes torch; \
+		$(PIP) uninstall --yes torch 2>/dev/null; \
 		$(PIP) install --index-url "$(TORCH_INDEX)" "$$(grep '^torch==' constraints.txt)"; \
 	fi
 	@echo "$(TORCH_INDEX)" > $@
@@ -79,7 +79,7 @@ $(RUN) $(TEST) $(DEV): setup.cfg pyproject.toml constraints.txt $(VENV)/.torch-i
 	@$(PIP) install --constraint constraints.txt --editable ".$(EXTRAS)"
 	@touch $(INSTALLED)
 
-$(BIN)/python:
+$(VENV)/pyvenv.cfg:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "error: no $(PYTHON) here; install Python 3.11 or newer, or name it: PYTHON=python3.12" >&2; \
 		exit 1; }
@@ -92,4 +92,3 @@ $(BIN)/python:
 			"sudo apt-get install $(notdir $(PYTHON))-venv" >&2; \
 		exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@touch $@
