@@ -378,6 +378,6 @@ def test_help_shows_the_values_that_a_file_sets(write, capsys):
 
 def test_help_comes_before_complaints(capsys):
     with pytest.raises(SystemExit) as ended:
-        train_config("--epochs=x", "-h")
+        train_config("--foo", "--epochs=x", "-h")
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: train ")
