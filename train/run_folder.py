@@ -1,23 +1,16 @@
-"""`logs/<run_id>/`: one folder per run, the same for all ranks, never one that is in use."""
+"""All ranks of a run write into one folder, and each its output into files of its own."""
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.cli import to_yaml
-from configs.errors import UsageError
+from configs.run_folder import claim, new_run_id
 from configs.schema import TrainConfig
 from train.measure.records import rank_name
 
 if TYPE_CHECKING:  # output is redirected before torch is imported
     from train.rendezvous import Peers
-
-
-def new_run_id(config: TrainConfig, world_size: int) -> str:
-    """A name that sorts by time and says what the run is."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return f"{stamp}-{config.task}-{config.sync}-{world_size}"
 
 
 def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
@@ -32,7 +25,7 @@ def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
     world = peers.world
 
     def choose() -> str:
-        run_id = config.run_id or world.run_id or new_run_id(config, world.world_size)
+        run_id = config.run_id or world.run_id or new_run_id(config, str(world.world_size))
         run_dir = config.logs_root / run_id
         if not config.redirect:
             claim(run_dir, overwrite=config.overwrite)
@@ -43,24 +36,6 @@ def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
     run_dir = config.logs_root / peers.agree("run_id", choose)
     run_dir.mkdir(parents=True, exist_ok=True)  # nodes need not share a file system
     return run_dir
-
-
-def claim(run_dir: Path, *, overwrite: bool) -> None:
-    """Make `run_dir`, empty of an earlier run's records.
-
-    Raises:
-        UsageError: it holds something and `overwrite` is not set, or it cannot be made.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        in_use = any(run_dir.iterdir())
-    except OSError as error:
-        raise UsageError(f"run folder {run_dir}: {error.strerror}; choose another --logs-dir") from None
-    if in_use and not overwrite:
-        raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
-    for pattern in ("metrics/rank_*.jsonl", "exits/rank_*.json", "summary.json", "config.yaml"):
-        for stale in run_dir.glob(pattern):
-            stale.unlink()
 
 
 def redirect_output(run_dir: Path, rank: int) -> None:

@@ -1,0 +1,47 @@
+"""`logs/<run_id>/`: named so that names sort by time, and never taken over from another run."""
+
+import time
+from pathlib import Path
+
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+
+# What a run writes and a later reader would mix up with the next run's.
+OWN = (
+    "config.yaml",
+    "launch.json",
+    "summary.json",
+    "agents/node_*.log",
+    "environment/*.json",
+    "exits/rank_*.json",
+    "metrics/rank_*.jsonl",
+    "tensorboard/events*",
+    "workers/rank_*.*",
+)
+
+
+def new_run_id(config: TrainConfig, size: str) -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.task}-{config.sync}-{size}"
+    taken = sum(1 for _ in config.logs_root.glob(f"{name}*")) if config.logs_root.is_dir() else 0
+    return f"{name}-{taken + 1}" if taken else name
+
+
+def claim(run_dir: Path, *, overwrite: bool) -> None:
+    """Make `run_dir`, free of an earlier run's records.
+
+    Raises:
+        UsageError: it holds something and `overwrite` is not set, or it cannot be made.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        in_use = any(run_dir.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"run folder {run_dir}: {error.strerror}; choose another --logs-dir"
+        ) from None
+    if in_use and not overwrite:
+        raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
+    for pattern in OWN:
+        for stale in run_dir.glob(pattern):
+            stale.unlink()

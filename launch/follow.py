@@ -1,0 +1,34 @@
+"""Show, as it is written, what rank 0 writes into its files."""
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+TAIL_BYTES = 32_768
+
+
+class Follower:
+    """Copies new bytes of files that may not exist yet to this process's stdout and stderr."""
+
+    def __init__(self, out: Path, err: Path) -> None:
+        self._streams: list[tuple[Path, BinaryIO]] = [
+            (out, sys.stdout.buffer),
+            (err, sys.stderr.buffer),
+        ]
+        self._offsets = {out: 0, err: 0}
+        self.tail = b""  # the end of what was shown
+
+    def poll(self) -> None:
+        """Show what came since the last time."""
+        for path, stream in self._streams:
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._offsets[path])
+                    new = file.read()
+            except FileNotFoundError:
+                continue
+            if new:
+                self._offsets[path] += len(new)
+                self.tail = (self.tail + new)[-TAIL_BYTES:]
+                stream.write(new)
+                stream.flush()

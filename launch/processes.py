@@ -1,0 +1,61 @@
+"""Nothing that a launcher started outlives it: not by Ctrl-C, not by a crash, not by kill -9."""
+
+import ctypes
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def adopt_orphans() -> None:
+    """Have processes whose parent dies become children of this one, so that it can end them.
+
+    A torchrun agent that is killed leaves its workers, each in a session of its own, behind.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def dies_with_parent() -> Callable[[], None] | None:
+    """For `Popen(preexec_fn=...)`: the kernel kills the child when this process is gone."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up here: the forked child should do next to nothing
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_descendants(grace_s: float) -> None:
+    """End every process below this one: SIGTERM, and after `grace_s` seconds SIGKILL."""
+    import psutil  # here, since --help and --dry-run do not need it
+
+    own = psutil.Process()
+    deadline = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while remaining := [child for child in own.children(recursive=True) if _runs(child)]:
+        if time.monotonic() > deadline:
+            _signal(remaining, signal.SIGKILL)
+        else:
+            _signal([child for child in remaining if child.pid not in asked], signal.SIGTERM)
+            asked |= {child.pid for child in remaining}
+        psutil.wait_procs(remaining, timeout=0.1)  # reaps those that are our children
+
+
+def _runs(process) -> bool:  # type: ignore[no-untyped-def]  # psutil is imported lazily
+    import psutil
+
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(processes: Sequence, number: int) -> None:  # type: ignore[type-arg]
+    import psutil
+
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
