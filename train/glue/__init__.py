@@ -1,0 +1,1 @@
+"""What the nine GLUE tasks share: their files, tokens, batches and models."""

@@ -1,0 +1,64 @@
+"""How one GLUE task differs from the others: its columns, its labels and its metrics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+HUB_SET = "nyu-mll/glue"
+
+
+class Part(NamedTuple):
+    """One set of samples, by the names it goes by."""
+
+    file: str  # in GLUE's own folder
+    split: str  # on the Hub
+
+
+TRAIN = Part("train.tsv", "train")
+DEV: Mapping[str, Part] = MappingProxyType({"": Part("dev.tsv", "validation")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One GLUE task, as its files and the Hub have it."""
+
+    name: str  # on the Hub: "rte"
+    text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
+    label: str = "label"
+    hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
+    labels: tuple[str, ...] = ()  # as the files spell them, in GLUE's order; empty: a score
+    label_names: tuple[str, ...] = ()  # what they mean, where the files have numbers
+    metrics: tuple[str, ...] = ("accuracy",)
+    columns: tuple[str, ...] | None = None  # of files that have no header line
+    short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the model: one per label, or one score."""
+        return len(self.labels) or 1
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What a model's configuration calls the labels."""
+        return self.label_names or self.labels
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """All sets by the name of their file in the cache; the first is for training."""
+        evaluation = {
+            f"dev_{name}" if name else "dev": part for name, part in self.evaluation.items()
+        }
+        return {"train": TRAIN, **evaluation}
+
+
+class Examples(NamedTuple):
+    """n samples as text."""
+
+    texts: tuple[list[str], ...]  # one or two columns of n
+    labels: list[float]  # n: class numbers in GLUE's order, or scores

@@ -1,0 +1,134 @@
+"""A GLUE task: prepared once, read by all ranks, and scored by GLUE's own metrics."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train.glue import cache, hub, models, tokens, tsv
+from train.glue.batches import Padding, Sample, TokenSet
+from train.glue.spec import HUB_SET, Examples, Spec
+from train.metrics import Confusion, Correlation
+from train.task import Batch, Datasets, Metric, Output, Samples
+
+DEFAULT_MODEL = "bert-base-cased"
+
+
+class GlueTask:
+    """One of GLUE's nine tasks, as `spec` describes it: a train.task.Task."""
+
+    def __init__(self, spec: Spec, config: TrainConfig) -> None:
+        self.spec = spec
+        self.config = config
+        self.data_dir = config.data_dir
+        self.model = config.model or DEFAULT_MODEL
+        self.tokenizer = config.tokenizer or _home(self.model)
+        self.is_fresh = config.random_weights or models.is_configuration(self.model)
+        self._label_order: list[int] | None = None
+
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache, unless they are there already.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        tokenizer = self._loaded_tokenizer
+        config = models.load_config(self.model, self.spec, self.is_fresh)
+        models.check(self.model, config, tokenizer, self.config.max_seq_length)
+        if cache.is_whole(self._folder):
+            return
+        sets = {}
+        for name in self.spec.parts:
+            examples = self._read(name)
+            sets[name] = tokens.encode(tokenizer, examples, self.config.max_seq_length)
+            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
+            kind = torch.float32 if self.spec.is_regression else torch.int64
+            sets[name]["labels"] = torch.tensor(examples.labels, dtype=kind)
+        padding = {
+            "input_ids": tokenizer.pad_token_id,
+            "token_type_ids": tokenizer.pad_token_type_id,
+        }
+        cache.write(
+            self._folder, sets, {"padding": padding, "padding_side": tokenizer.padding_side}
+        )
+
+    def is_prepared(self) -> bool:
+        """Whether this process sees the whole cache."""
+        try:
+            return cache.is_whole(self._folder)
+        except UsageError:
+            return False  # `prepare` says why
+
+    def build_datasets(self) -> Datasets:
+        train, *evaluation = (TokenSet(cache.read(self._folder, name)) for name in self.spec.parts)
+        return Datasets(train, dict(zip(self.spec.evaluation, evaluation, strict=True)))
+
+    def build_model(self) -> nn.Module:
+        """The classifier on the CPU in float32."""
+        config = models.load_config(self.model, self.spec, self.is_fresh)
+        self._label_order = models.label_order(config, self.spec)
+        return models.build(self.model, config, self.is_fresh)
+
+    def collate(self, samples: Sequence[Sample]) -> Batch:
+        """n samples as int64 (n, width) each, and labels (n,)."""
+        width = self.config.max_seq_length if self.config.pad == "max_length" else None
+        return self._padding.collate(samples, width)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        """The mean loss, and logits (n, labels) in GLUE's order of labels."""
+        inputs = {key: tensor for key, tensor in batch.items() if key != "labels"}
+        logits: Tensor = model(**inputs).logits
+        if self._label_order is not None:
+            logits = logits[:, self._label_order]
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()  # the loss needs more digits than the layers
+        labels = batch["labels"]
+        if self.spec.is_regression:
+            return Output(mse_loss(logits.squeeze(-1), labels.to(logits.dtype)), logits)
+        return Output(cross_entropy(logits, labels), logits)
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        if self.spec.is_regression:
+            return Correlation(len(evaluation_set))
+        return Confusion(self.spec.num_labels, self.spec.metrics)
+
+    def _read(self, name: str) -> Examples:
+        if self.data_dir is None:
+            return hub.read(self.spec, self.spec.parts[name])
+        return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
+
+    def _source(self) -> Iterator[str | bytes]:
+        """What the data is: all of its files, or its name on the Hub."""
+        if self.data_dir is None:
+            yield f"{HUB_SET} {self.spec.name}"
+            return
+        for path in tsv.find(self.spec, self.data_dir).values():
+            yield path.read_bytes()
+
+    @cached_property
+    def _loaded_tokenizer(self) -> Any:
+        return tokens.load(self.tokenizer, self.config.lower_case)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The cache for this very data, tokenizer and length."""
+        identity = tokens.identity(self._loaded_tokenizer)
+        parts = [*self._source(), identity, str(self.config.max_seq_length)]
+        name = f"{self.config.task}-{cache.fingerprint(parts)}"
+        return cache.root(self.config.cache_dir) / name
+
+    @cached_property
+    def _padding(self) -> Padding:
+        facts = cache.facts(self._folder)
+        return Padding(facts["padding"], facts["padding_side"])
+
+
+def _home(model: str) -> str:
+    """Where the tokenizer of `model` is: with it, or next to its config.json."""
+    return str(Path(model).parent) if models.is_configuration(model) else model

@@ -1,0 +1,79 @@
+"""Metrics are counts or tables that add up over the ranks: one all_reduce(SUM) completes them."""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+
+class Confusion:
+    """Accuracy, F1 and Matthews' correlation from counts of (label, prediction).
+
+    `names` chooses among accuracy, f1 (of class 1) and matthews_correlation.
+    """
+
+    def __init__(self, classes: int, names: tuple[str, ...]) -> None:
+        self.state = torch.zeros(classes, classes, dtype=torch.float64)  # [label, prediction]
+        self._names = names
+
+    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
+        """Count n samples: logits (n, classes), labels (n,); positions do not matter."""
+        predictions = logits.argmax(dim=-1)
+        cells = labels.long() * len(self.state) + predictions
+        counts = torch.bincount(cells, minlength=self.state.numel())
+        self.state += counts.to(self.state).view_as(self.state)
+
+    def compute(self) -> dict[str, float]:
+        """The chosen metrics over all samples counted."""
+        counts = self.state.cpu()
+        every = {"accuracy": _accuracy, "f1": _f1, "matthews_correlation": _matthews}
+        return {name: every[name](counts) for name in self._names}
+
+
+class Correlation:
+    """Pearson's and Spearman's correlation of predictions with labels, over a set of `size`.
+
+    Ranks need the values themselves, so the state is a table with one row per sample: each rank
+    fills its own rows, and zeros elsewhere make the sum the whole table.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.state = torch.zeros(size, 2, dtype=torch.float64)
+
+    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
+        """Enter n samples: logits (n, 1), labels (n,), their rows (n,)."""
+        rows = torch.stack([logits.reshape(len(labels)).double(), labels.double()], dim=1)
+        self.state[positions.to(self.state.device)] = rows.to(self.state)
+
+    def compute(self) -> dict[str, float]:
+        """Both correlations; NaN where one side is constant, as scipy has it."""
+        from scipy.stats import pearsonr, spearmanr  # half a second that classification saves
+
+        predictions, labels = self.state.cpu().numpy().T
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # constant input: the NaN says it
+            return {
+                "pearson": float(pearsonr(predictions, labels)[0]),
+                "spearmanr": float(spearmanr(predictions, labels)[0]),
+            }
+
+
+def _accuracy(counts: Tensor) -> float:
+    return _ratio(counts.trace().item(), counts.sum().item())
+
+
+def _f1(counts: Tensor) -> float:
+    return _ratio(2 * counts[1, 1].item(), (counts[1].sum() + counts[:, 1].sum()).item())
+
+
+def _matthews(counts: Tensor) -> float:
+    """The correlation between labels and predictions, for any number of classes."""
+    labels, predictions, total = counts.sum(1), counts.sum(0), counts.sum()
+    together = counts.trace() * total - labels @ predictions
+    apart = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
+    return _ratio(together.item(), math.sqrt(apart.item()))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,18 @@
+"""CoLA: is an English sentence acceptable?"""
+
+from functools import partial
+
+from train.glue.spec import Spec
+from train.glue.task import GlueTask
+
+build = partial(
+    GlueTask,
+    Spec(
+        name="cola",
+        columns=("source", "label", "original_star", "sentence"),
+        text=("sentence",),
+        labels=("0", "1"),
+        label_names=("unacceptable", "acceptable"),
+        metrics=("matthews_correlation",),
+    ),
+)

@@ -1,0 +1,16 @@
+"""SST-2: is a phrase of a film review positive?"""
+
+from functools import partial
+
+from train.glue.spec import Spec
+from train.glue.task import GlueTask
+
+build = partial(
+    GlueTask,
+    Spec(
+        name="sst2",
+        text=("sentence",),
+        labels=("0", "1"),
+        label_names=("negative", "positive"),
+    ),
+)

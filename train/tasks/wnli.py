@@ -1,0 +1,16 @@
+"""WNLI: does a sentence with a pronoun resolved follow from the other?"""
+
+from functools import partial
+
+from train.glue.spec import Spec
+from train.glue.task import GlueTask
+
+build = partial(
+    GlueTask,
+    Spec(
+        name="wnli",
+        text=("sentence1", "sentence2"),
+        labels=("0", "1"),
+        label_names=("not_entailment", "entailment"),
+    ),
+)
