@@ -1,0 +1,164 @@
+"""The one command: what it would run, what it refuses, and how it ends whatever happens."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until, worker
+
+QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
+ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+
+
+def trains(run_dir: Path, rank: int = 0) -> bool:
+    lines = run_dir / "metrics" / f"rank_{rank:05d}.jsonl"
+    return lines.exists() and lines.stat().st_size > 0
+
+
+def test_four_pretend_nodes_train_together(tmp_path):
+    code, out, err = submit("--nodes", "4", *QUICK, "--logs-dir", str(tmp_path))
+    assert code == 0, err
+    (run_dir,) = tmp_path.iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-synthetic-ddp-4x1", run_dir.name)
+    assert out.startswith(f"run {run_dir.name}: 4 nodes x 1 worker, synthetic, ddp -> {run_dir}\n")
+    assert "step 5  loss" in out and "epoch 1" in out and "seconds per iteration" in out
+    assert json.loads((run_dir / "summary.json").read_text())["world_size"] == 4
+    plan = json.loads((run_dir / "launch.json").read_text())["nodes"]
+    assert [node["node_rank"] for node in plan] == [0, 1, 2, 3]
+    assert sorted(path.name for path in (run_dir / "workers").glob("*.out")) == [
+        f"rank_0000{rank}.out" for rank in range(4)
+    ]
+    assert (run_dir / "config.yaml").exists() and (run_dir / "agents" / "node_00003.log").exists()
+    assert alive(run_dir.name) == []
+
+
+def test_several_workers_per_node_by_the_planned_lines(tmp_path):
+    """What --dry-run prints can be pasted, and is what runs."""
+    flags = ["--nodes", "2", "--nproc-per-node", "2", *QUICK, "--sync", "gather_scatter"]
+    flags += ["--logs-dir", str(tmp_path), "--run-id", "pasted"]
+    code, out, _ = submit(*flags, "--dry-run")
+    assert code == 0 and list(tmp_path.iterdir()) == []
+    lines = out.splitlines()
+    assert len(lines) == 2 and all(shlex.split(line)[0] == "cd" for line in lines)
+    shells = [subprocess.Popen(["bash", "-c", line], cwd="/") for line in lines]
+    assert [shell.wait(timeout=120) for shell in shells] == [0, 0]
+    summary = json.loads((tmp_path / "pasted" / "summary.json").read_text())
+    assert summary["world_size"] == 4 and summary["sync"] == "gather_scatter"
+
+
+def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
+    text = "a b'c\"$(touch pwned)`id`;&\\"
+    code, out, _ = submit(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path)
+    words = shlex.split(out)
+    assert code == 0 and f"--data-dir={tmp_path / text}" in words
+    for run_id in ("-x", "a/b", "../up", "a b", "$(id)", "a\nb"):
+        code, out, err = submit(*QUICK, f"--run-id={run_id}", "--dry-run", cwd=tmp_path)
+        assert code == 2 and out == "" and err.startswith("error: --run-id"), run_id
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
+        (["--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
+        (["--launcher", "pigeon"], "known: auto, local"),
+        (["--nproc-per-node", "gpu"], "shows no GPU"),
+        (["--node", "4"], "--node"),
+        (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(flags, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, out, err = submit("--task", "synthetic", *flags, "--logs-dir", str(tmp_path))
+    assert code in (1, 2) and said in err and "Traceback" not in err
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    assert out == "" and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_in_use_or_a_busy_port_is_refused(tmp_path):
+    import socket
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "mine")
+    assert code == 2 and "is not empty; use --overwrite or another --run-id" in err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--master-port", port)
+    assert code == 1 and f"--master-port {port} is in use" in err
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
+
+
+def test_the_failing_rank_is_what_one_sees_last(tmp_path):
+    """A crash on rank 1 alone: its own traceback, and not those of its neighbours."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import train.data\n"
+        "    def broken(self, epoch, rank): raise ZeroDivisionError('rank 1 is ill')\n"
+        "    train.data.BatchPlan.epoch = broken\n"
+    )
+    os.environ["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{REPOSITORY}"
+    try:
+        flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
+        code, _, err = submit(*flags)
+    finally:
+        del os.environ["PYTHONPATH"]
+    assert code == 1
+    assert err.splitlines()[-1] == "ZeroDivisionError: rank 1 is ill"
+    assert "error: rank 1 on" in err and "failed first" in err
+    assert err.count("Traceback") == 1
+    assert alive("ill") == []
+
+
+def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):
+    flags = ["--nodes", "3", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "bereft"]
+    process = start(*flags)
+    assert wait_until(lambda: trains(tmp_path / "bereft", rank=2))
+    os.kill(worker("bereft", 2, tmp_path), signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 137, err
+    assert "error: rank 2 ended without a word (killed? out of memory?)" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert alive("bereft") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
+def test_nothing_outlives_the_launcher(number, tmp_path):
+    run_id = f"orphans-{number.name}"
+    process = start("--nodes", "2", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", run_id)
+    assert wait_until(lambda: trains(tmp_path / run_id))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert wait_until(lambda: alive(run_id) == [], timeout_s=10)
+    if number == signal.SIGINT:
+        assert process.returncode == 130 and err.endswith("error: stopped by SIGINT\n")
+
+
+def test_without_the_environment_it_says_how_to_activate_it():
+    bare = [sys.executable, "-I", "-S", SUBMIT, "--nodes", "4"]
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
+
+
+def test_help_and_dry_run_need_no_torch():
+    probe = (
+        "import runpy, sys, os\n"
+        "try: runpy.run_path(sys.argv[1], run_name='__main__')\n"
+        "finally: os._exit(42 if 'torch' in sys.modules else 0)\n"
+    )
+    for flags in (["--help"], ["--nodes", "4", "--dry-run"]):
+        code = f"import sys; sys.argv = {['', SUBMIT, *flags]!r}; "
+        code += f"sys.argv[0:1] = []; sys.path.insert(0, ''); exec({probe!r}.replace('argv[1]', 'argv[0]'))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+        assert done.returncode == 0
