@@ -39,7 +39,7 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 	@$(BIN)/python launch/submit.py --nodes 4 --sync ddp $(ARGS)
 
 test: $(TEST) ## install what is needed, then run all tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .

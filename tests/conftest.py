@@ -27,14 +27,3 @@ os.environ |= {
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`~/.cache` of this session, here and in every process that a test starts."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist a file's tests share one process, so that its fixtures are built once.
-
-    A file with a process group of its own per parameter marks them with further `xdist_group`s.
-    """
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
