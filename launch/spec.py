@@ -1,4 +1,4 @@
-"""What to start, as values: a launcher plans commands from them, and does exactly what it planned."""
+"""What to start, as values: a launcher plans commands from them and does what it planned."""
 
 import shlex
 from collections.abc import Mapping, Sequence

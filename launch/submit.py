@@ -66,18 +66,21 @@ def _from_here(train: TrainConfig, launch: LaunchConfig) -> TrainConfig:
     """The settings as the workers need them: paths that hold in any folder, and a run id."""
     if launch.nproc_per_node != "gpu":
         refuse(train.world_problems(launch.nodes * launch.nproc_per_node))
-    absolute = {
-        field: Path(value).absolute()
-        for field in ("data_dir", "cache_dir", "logs_dir")
-        if (value := getattr(train, field)) is not None
-    }
-    names = {
-        field: str(Path(value).absolute())
-        for field in ("model", "tokenizer")
-        if (value := getattr(train, field)) is not None and Path(value).exists()
-    }
     size = f"{launch.nodes}x{launch.nproc_per_node}"
-    return replace(train, **absolute, **names, run_id=train.run_id or new_run_id(train, size))
+    return replace(
+        train,
+        data_dir=train.data_dir and train.data_dir.absolute(),
+        cache_dir=train.cache_dir and train.cache_dir.absolute(),
+        logs_dir=train.logs_dir and train.logs_dir.absolute(),
+        model=_absolute_if_path(train.model),
+        tokenizer=_absolute_if_path(train.tokenizer),
+        run_id=train.run_id or new_run_id(train, size),
+    )
+
+
+def _absolute_if_path(name: str | None) -> str | None:
+    """A model is a file or a folder if there is one of that name, else a name on the Hub."""
+    return str(Path(name).absolute()) if name and Path(name).exists() else name
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig) -> LaunchSpec:
@@ -101,7 +104,9 @@ def _write_down(spec: LaunchSpec, plan: list[NodeCommand], config: str) -> None:
         "run_id": spec.run_id,
         "nodes": [{**asdict(command), "cwd": str(command.cwd)} for command in plan],
     }
-    (spec.run_dir / "launch.json").write_text(json.dumps(launched, indent=2) + "\n", encoding="utf-8")
+    (spec.run_dir / "launch.json").write_text(
+        json.dumps(launched, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def _conclude(code: int, world_size: int, run_dir: Path, shown: bytes) -> int:

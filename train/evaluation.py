@@ -1,7 +1,7 @@
 """Evaluate over all ranks: each sample once, and what is exchanged is counts, not predictions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -41,16 +41,20 @@ def evaluate(
     local_samples = 0
     for name, samples in datasets.evaluation.items():
         metric = task.metric(samples)
-        indices = evaluation_indices(len(samples), world.rank, world.world_size, batch_size)
-        loader = DataLoader(samples, batch_sampler=indices, collate_fn=task.collate)  # type: ignore[arg-type]
+        cut = evaluation_indices(len(samples), world.rank, world.world_size, batch_size)
+        positions = [list(part) for part in cut]
+        loader: Iterable[Batch] = DataLoader(
+            samples,  # type: ignore[arg-type]  # any map-style dataset will do
+            batch_sampler=positions,
+            collate_fn=task.collate,
+        )
         loss_sum = 0.0
-        for positions, batch in zip(indices, loader, strict=True):
-            batch = to_device(batch)
+        for at, batch in zip(positions, map(to_device, loader), strict=True):
             with precision.autocast():
                 output = task.forward(plain, batch)
-            loss_sum += output.loss.item() * len(positions)
-            metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(positions))
-            local_samples += len(positions)
+            loss_sum += output.loss.item() * len(at)
+            metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
+            local_samples += len(at)
         device = next(plain.parameters()).device
         total = torch.cat([metric.state.flatten(), torch.tensor([loss_sum], dtype=torch.float64)])
         total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()

@@ -15,6 +15,8 @@ from configs.errors import MusterError
 from train.measure.records import ExitRecord, rank_name, write_json
 from train.world import World
 
+PR_SET_PDEATHSIG = 1
+
 Cause = Literal["done", "refused", "crash", "lost_peer", "signal"]
 
 # What gloo, nccl and the store say when the other end is gone.
@@ -109,7 +111,6 @@ def die_with_parent() -> None:
     Without it a worker whose agent is gone trains on, unnoticed.
     """
     if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -32,7 +32,7 @@ class Precision:
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Undo the scaling of the gradients, so that clipping sees the true ones."""
-        self._scaler.unscale_(optimizer) if self._scaler.is_enabled() else None
+        self._scaler.unscale_(optimizer)
 
     def step(self, optimizer: Optimizer) -> None:
         self._scaler.step(optimizer)

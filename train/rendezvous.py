@@ -33,9 +33,7 @@ class Peers:
     store: dist.Store
     threads: int  # this worker's share of the cores it may use
 
-    def agree(
-        self, name: str, choose: Callable[[], str], *, chooser: bool | None = None
-    ) -> str:
+    def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
         """What the chooser (rank 0, unless said otherwise) chose, on every rank.
 
         Raises:
@@ -61,13 +59,19 @@ class Peers:
         Where a host does not see what rank 0 made (no shared file system), one of its ranks
         makes it there. Nothing is locked.
         """
-        self.agree("prepared", lambda: make() or "")
+
+        def first() -> str:
+            make()
+            return "made"
+
+        def again() -> str:
+            if not is_made():
+                make()
+            return "made"
+
+        self.agree("prepared", first)
         leads = self.world.local_rank == 0
-        self.agree(
-            f"prepared/{self.world.node_rank}",
-            lambda: "" if is_made() else make() or "",
-            chooser=leads,
-        )
+        self.agree(f"prepared/{self.world.node_rank}", again, chooser=leads)
 
 
 @contextmanager
@@ -261,7 +265,7 @@ def _part(world: World, store: dist.Store) -> None:
 
 
 def device_type(choice: str) -> str:
-    """"cuda" or "cpu".
+    """ "cuda" or "cpu".
 
     Raises:
         MusterError: a GPU was asked for and torch sees none.

@@ -1,4 +1,4 @@
-"""A task is a model, its data, its loss and its metrics; the trainer knows no more of it than this."""
+"""A task is a model, its data, its loss and its metrics: all that the trainer knows of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol

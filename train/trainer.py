@@ -1,7 +1,7 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -112,7 +112,7 @@ class Trainer:
             self.grad_sync.sync(self.model)
             average_buffers(self.world, self.model, plan.local_samples / plan.samples)
         with timer.phase("optimizer"):
-            lr = self.schedule.get_last_lr()[0]
+            lr = float(self.schedule.get_last_lr()[0])
             grad_norm = self._clip()
             self.precision.step(self.optimizer)
             self.optimizer.zero_grad(set_to_none=True)
@@ -139,7 +139,7 @@ class Trainer:
     def _batches(self, epoch: int, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of an epoch that are still to do, each with its micro-batches."""
         plans = list(self.plan.epoch(epoch, self.world.rank))[: last - self.step]
-        loader = DataLoader(
+        loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=[list(micro.indices) for plan in plans for micro in plan.micro_batches],
             collate_fn=self.task.collate,

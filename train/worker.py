@@ -1,6 +1,6 @@
-"""One training process: `torchrun ... -m train.worker [flags]`, or by hand on each node
+"""One training process, started by torchrun (`torchrun ... -m train.worker`) or by hand.
 
-python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0 [flags]
+By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0`.
 """
 
 import os
@@ -76,9 +76,7 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
         console = Console(speaks=world.is_main and not config.quiet)
         sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
         try:
-            history = Trainer(
-                config, world, device, task, grad_sync, console, sinks
-            ).fit()
+            history = Trainer(config, world, device, task, grad_sync, console, sinks).fit()
         finally:
             console.stop()
             sinks.close()

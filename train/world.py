@@ -83,7 +83,7 @@ class World:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "World":
-        """The world that torchrun (or `accelerate launch`, or a script that sets its variables) made.
+        """The world that torchrun, `accelerate launch` or a script with their variables made.
 
         Raises:
             UsageError: a variable is missing or not a number, or RANK is not below WORLD_SIZE.
@@ -118,7 +118,9 @@ class World:
             master_port=port,
             host=socket.gethostname(),
             run_id=None if run_id == "none" else run_id,  # torchrun's word for "not given"
-            attempt=_number("TORCHELASTIC_RESTART_COUNT", env.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            attempt=_number(
+                "TORCHELASTIC_RESTART_COUNT", env.get("TORCHELASTIC_RESTART_COUNT", "0")
+            ),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
 

@@ -115,7 +115,7 @@ def _start(command: NodeCommand, logs: Path) -> "subprocess.Popen[bytes]":
             stdout=log,
             stderr=log,
             start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
-            preexec_fn=processes.dies_with_parent(),
+            preexec_fn=processes.dies_with_parent(),  # noqa: PLW1509  # this process has one thread
         )
 
 

@@ -151,14 +151,14 @@ def test_without_the_environment_it_says_how_to_activate_it():
     assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
 
 
-def test_help_and_dry_run_need_no_torch():
+@pytest.mark.parametrize("flags", [["--help"], ["--nodes", "4", "--dry-run"]])
+def test_help_and_dry_run_need_no_torch(flags):
     probe = (
-        "import runpy, sys, os\n"
-        "try: runpy.run_path(sys.argv[1], run_name='__main__')\n"
+        "import os, runpy, sys\n"
+        "sys.argv.pop(0)\n"
+        "sys.path.insert(0, '')\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally: os._exit(42 if 'torch' in sys.modules else 0)\n"
     )
-    for flags in (["--help"], ["--nodes", "4", "--dry-run"]):
-        code = f"import sys; sys.argv = {['', SUBMIT, *flags]!r}; "
-        code += f"sys.argv[0:1] = []; sys.path.insert(0, ''); exec({probe!r}.replace('argv[1]', 'argv[0]'))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-        assert done.returncode == 0
+    command = [sys.executable, "-c", probe, SUBMIT, *flags]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0

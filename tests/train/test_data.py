@@ -33,7 +33,9 @@ def test_an_epoch_holds_every_sample_once(size, batch, weights, accumulation, ep
     assert len(alone) == plan.steps_per_epoch
     for step, reference in enumerate(alone):
         steps = [ranks[step] for ranks in by_rank]
-        seen = [i for s in steps for micro in s.micro_batches if micro.weight for i in micro.indices]
+        seen = [
+            i for s in steps for micro in s.micro_batches if micro.weight for i in micro.indices
+        ]
         assert tuple(seen) == reference.micro_batches[0].indices  # same samples, same order
         assert all(len(s.micro_batches) == accumulation for s in steps)
         assert all(micro.indices for s in steps for micro in s.micro_batches)

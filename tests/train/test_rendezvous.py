@@ -8,7 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
+from configs.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
 from train.exits import PeerFailed
 from train.rendezvous import Peers, backend_for, device_type, fair_share
@@ -67,7 +67,7 @@ def both(rank_0, rank_1):
         peers = Peers(World(rank=rank, world_size=2, node_rank=rank, host=f"h{rank}"), store, 1)
         try:
             answers[rank] = work(peers)
-        except Exception as error:
+        except MusterError as error:
             answers[rank] = error
 
     threads = [threading.Thread(target=run, args=one) for one in enumerate((rank_0, rank_1))]
@@ -134,5 +134,5 @@ def test_pretend_nodes_share_cores_and_other_machines_do_not():
 def test_devices_and_backends_that_cannot_be_had():
     assert device_type("cpu") == "cpu" and backend_for("auto", "cpu") == "gloo"
     assert backend_for("auto", "cuda") == "nccl"
-    with pytest.raises(Exception, match="nccl needs a GPU on every worker; use --backend gloo"):
+    with pytest.raises(MusterError, match="nccl needs a GPU on every worker; use --backend gloo"):
         backend_for("nccl", "cpu")

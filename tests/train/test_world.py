@@ -85,6 +85,6 @@ def test_a_broken_environment_is_named(change, said):
     ],
 )
 def test_incomplete_flags_are_named(argv, said):
-    with pytest.raises(UsageError, match="missing|ranks go|between") as error:
+    with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
         World.find(by_hand(*argv), {})
     assert said in str(error.value)

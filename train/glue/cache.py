@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,12 @@ def write(folder: Path, sets: Mapping[str, dict[str, Tensor]], facts: Mapping[st
         manifest = json.dumps({**facts, "crc32": sums}, indent=2)
         (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
         if folder.exists() and not is_whole(folder):
-            folder.rename(partial / "damaged")  # and away with it
+            with suppress(FileNotFoundError):  # another builder was faster
+                folder.rename(partial / "damaged")
         try:
             partial.rename(folder)
         except OSError:
-            if not is_whole(folder):  # not another builder's, who was faster
+            if not is_whole(folder):
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -29,9 +30,7 @@ def describe(peers: Peers, device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "device": str(device),
-        "gpus": [
-            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-        ],
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "threads_per_worker": peers.threads,
         "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME"),
         "interfaces": _interfaces(),
@@ -56,7 +55,7 @@ def _version(package: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()

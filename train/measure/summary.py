@@ -33,7 +33,9 @@ def summarise(
         "steps": len(steps),
         "first_losses": list(first_losses),
         "final_loss": steps[-1].loss if steps else None,
-        "evaluations": [{"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations],
+        "evaluations": [
+            {"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations
+        ],
         **(evaluations[-1].metrics if evaluations else {}),
     }
     if timed:
@@ -56,7 +58,10 @@ def rows(summary: dict[str, Any], run_dir: str) -> list[tuple[str, str]]:
         step_s = summary["step_s"]
         shares = "  ".join(f"{name} {summary[f'{name}_s'] / step_s:.0%}" for name in PHASES)
         table += [
-            ("seconds per iteration", f"{step_s:.4f}  (mean of {summary['timed_steps']}, first left out)"),
+            (
+                "seconds per iteration",
+                f"{step_s:.4f}  (mean of {summary['timed_steps']}, first left out)",
+            ),
             ("share of it", shares),
             ("samples per second", f"{summary['samples_per_s']:.1f}"),
         ]
