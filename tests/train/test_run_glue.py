@@ -1,0 +1,217 @@
+"""The course's command lines mean what they say, and run from any folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UsageError
+from configs.plugins import REPOSITORY
+from train import course, run_glue
+
+# As the assignment gives it, but for the folders.
+GIVEN = (
+    "--model_type bert --model_name_or_path bert-base-cased --task_name RTE --do_train --do_eval"
+    " --data_dir /glue/RTE --max_seq_length 128 --per_gpu_train_batch_size 64"
+    " --learning_rate 2e-5 --num_train_epochs 3 --output_dir /tmp/RTE/ --overwrite_output_dir"
+).split()
+ON_RANK_2 = "--master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_rank 2".split()
+LEAST = "--model_name_or_path m --task_name RTE --output_dir out --do_eval".split()
+
+
+def translate(*argv, env=None):
+    return run_glue.translate(course.parse(argv), env or {})
+
+
+def refusal(*argv):
+    with pytest.raises(UsageError) as error:
+        translate(*argv)
+    return str(error.value)
+
+
+def test_the_given_command_on_one_machine():
+    run = translate(*GIVEN)
+    config = run.config
+    assert (config.task, config.model, config.data_dir) == (
+        "rte",
+        "bert-base-cased",
+        Path("/glue/RTE"),
+    )
+    assert (config.batch_size, config.epochs, config.lr) == (64, 3, 2e-5)
+    assert (config.max_seq_length, config.pad, config.sync) == (128, "max_length", "single")
+    assert (config.max_steps, config.schedule_steps, config.evaluate) == (None, None, "epoch")
+    assert run.world.world_size == 1
+    assert run.output_dir == Path("/tmp/RTE")
+    assert run.note == "batch size: 64 per worker x world size 1 x 1 accumulated = 64 in total"
+
+
+def test_the_given_command_on_four_machines_says_what_its_batch_size_comes_to():
+    run = translate(*GIVEN, *ON_RANK_2)
+    assert (run.config.sync, run.config.batch_size) == ("ddp", 256)
+    assert (run.world.rank, run.world.world_size, run.world.master_addr) == (2, 4, "10.10.1.1")
+    assert "= 256 in total" in run.note
+    assert "total of 64 on 4 workers needs --per_gpu_train_batch_size 16" in run.note
+    sixteen = translate(*GIVEN, *ON_RANK_2, "--per_gpu_train_batch_size", "16")
+    assert sixteen.config.batch_size == 64
+    assert "needs" not in sixteen.note
+
+
+def test_what_is_left_out_is_as_in_the_skeleton():
+    config = translate(*LEAST, "--do_train").config
+    assert (config.batch_size, config.eval_batch_size, config.accumulation) == (8, 8, 1)
+    assert (config.lr, config.weight_decay, config.adam_eps) == (5e-5, 0, 1e-8)
+    assert (config.max_grad_norm, config.epochs, config.warmup_steps) == (1, 3, 0)
+    assert (config.seed, config.precision, config.device) == (42, "fp32", "auto")
+    assert (config.lower_case, config.max_seq_length) == ("auto", 128)
+
+
+def test_accumulation_multiplies_the_batch():
+    run = translate(*GIVEN, *ON_RANK_2, "--gradient_accumulation_steps=2")
+    assert (run.config.batch_size, run.config.accumulation) == (512, 2)
+    assert "needs --per_gpu_train_batch_size 8" in run.note
+
+
+def test_max_steps_is_also_the_horizon_of_the_learning_rate():
+    config = translate(*GIVEN, "--max_steps", "40").config
+    assert (config.max_steps, config.schedule_steps, config.evaluate) == (40, 40, "end")
+    assert config.epochs >= 40  # no set is too small for as many steps
+    assert translate(*GIVEN, "--max_steps", "-1").config.epochs == 3
+
+
+def test_evaluation_alone_trains_nothing():
+    assert translate(*LEAST).config.epochs == 0
+    assert translate(*LEAST[:-1], "--do_train").config.evaluate == "never"
+    assert "--do_train, --do_eval, or both" in refusal(*LEAST[:-1])
+
+
+def test_the_other_flags_find_their_setting():
+    config = translate(
+        *LEAST,
+        *"--fp16 --no_cuda --do_lower_case --tokenizer_name t --cache_dir c --seed 7".split(),
+        *"--sync all_reduce --bucket_mb 0 --run_id mine --logs_dir logs2".split(),
+        *"--weight_decay .1 --adam_epsilon 1e-6 --max_grad_norm 0 --warmup_steps 5".split(),
+        *"--config_name m --overwrite_cache --per_gpu_eval_batch_size 3".split(),
+        *ON_RANK_2,
+    ).config
+    assert (config.precision, config.device, config.lower_case) == ("fp16", "cpu", "yes")
+    assert (config.tokenizer, config.cache_dir, config.seed) == ("t", Path("c"), 7)
+    assert (config.sync, config.bucket_mb) == ("all_reduce", 0)
+    assert (config.run_id, config.logs_dir) == ("mine", Path("logs2"))
+    assert (config.weight_decay, config.adam_eps) == (0.1, 1e-6)
+    assert (config.max_grad_norm, config.warmup_steps, config.eval_batch_size) == (0, 5, 3)
+
+
+@pytest.mark.parametrize("name", ["SST-2", "sts-b", "CoLA", "WNLI", "MNLI", "QNLI"])
+def test_tasks_are_named_as_in_the_skeleton(name):
+    assert translate(*LEAST, "--task_name", name).config.task == name.lower().replace("-", "")
+
+
+def test_dashes_are_as_good_as_underscores():
+    dashed = [word.replace("_", "-") if word.startswith("--") else word for word in GIVEN]
+    assert vars(course.parse(dashed)) == vars(course.parse(GIVEN))
+    assert course.parse([*LEAST, "--data-dir=a_b-c"]).data_dir == Path("a_b-c")
+
+
+def test_the_single_process_rank_and_torchruns_environment():
+    assert translate(*GIVEN, "--world_size", "4", "--local_rank", "-1").world.world_size == 1
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    env = dict.fromkeys(names, "1") | {"RANK": "1", "WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+    run = translate(*GIVEN, env=env)
+    assert (run.world.rank, run.config.batch_size, run.config.sync) == (1, 128, "ddp")
+    assert run.config.run_id is None  # rank 0 chooses it for all
+    assert translate(*GIVEN, env=env | {"RANK": "0"}).config.run_id
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--fp16 --fp16_opt_level O1", "apex"),
+        ("--config_name other", "weights go with their own configuration"),
+        ("--num_train_epochs 2.5", "give whole epochs"),
+        ("--task_name imdb", "unknown 'imdb'; known: sst-2, sts-b, cola"),
+        ("--per_gpu_train_batch_size 0", "--per_gpu_train_batch_size must be at least 1"),
+        ("--learning_rate 0", "--learning_rate must be a finite number above 0"),
+        ("--sync ring", "--sync: unknown 'ring'"),
+        ("--learn_rate 1", "unknown: --learn_rate 1; known: --adam_epsilon, --bucket_mb"),
+        ("--do_tra", "unknown: --do_tra"),
+        ("--max_steps many", "--max_steps: invalid int value: 'many'"),
+        ("--model_type gpt2", "choose from"),
+        ("--local_rank 4 --world_size 4 --master_ip a", "--local_rank 4 is not below"),
+        ("--local_rank 1 --master_ip a", "--world-size is missing"),
+        ("--sync single --local_rank 0 --world_size 4", "--master-ip is missing"),
+    ],
+)
+def test_wrong_flags_are_refused_in_the_courses_words(flags, said):
+    assert said in refusal(*LEAST, *flags.split())
+
+
+def test_what_the_skeleton_needs_is_needed():
+    assert "--task_name" in refusal("--do_train", "--model_name_or_path", "m")
+
+
+def test_both_sets_of_mnli_are_written(tmp_path):
+    run = translate(*LEAST, "--run_id", "r", "--logs_dir", str(tmp_path), "--task_name", "MNLI")
+    run = run_glue.replace(run, output_dir=tmp_path / "out")
+    last = {"epoch": 1, "step": 9, "accuracy": 0.5, "eval_loss": 1.0}
+    last |= {"accuracy_mm": 0.25, "eval_loss_mm": 1.0}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "summary.json").write_text(json.dumps({"evaluations": [{}, last]}))
+    run_glue.write_results(run)
+    assert (tmp_path / "out" / "eval_results.txt").read_text() == "acc = 0.5\n"
+    assert (tmp_path / "out-MM" / "eval_results.txt").read_text() == "acc = 0.25\n"
+
+
+@pytest.fixture(scope="module")
+def course_folder(tmp_path_factory):
+    """A model to be named by its configuration, its vocabulary, and RTE in GLUE's form."""
+    from train.glue import generated
+
+    folder = tmp_path_factory.mktemp("course")
+    generated.write(folder)
+    for name, rows in (("train.tsv", 33), ("dev.tsv", 11)):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:rows]))
+    model = json.loads((REPOSITORY / "configs" / "models" / "small-bert.json").read_text())
+    small = model | {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    (folder / "config.json").write_text(json.dumps(small))
+    return folder
+
+
+def run_script(folder, *flags):
+    command = [sys.executable, str(REPOSITORY / "train" / "run_glue.py")]
+    given = (
+        f"--model_name_or_path {folder}/config.json --tokenizer_name {folder}/vocab.txt"
+        f" --task_name RTE --data_dir {folder} --output_dir {folder}/out --logs_dir {folder}/logs"
+        f" --max_seq_length 40 --do_train --do_eval --no_cuda"
+    )
+    return subprocess.run(
+        [*command, *given.split(), *flags], cwd="/", capture_output=True, text=True, check=False
+    )
+
+
+def test_a_run_from_elsewhere_writes_its_results_and_will_not_overwrite_them(course_folder):
+    done = run_script(course_folder, "--num_train_epochs=1", "--model_type", "bert")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("batch size: 8 per worker x world size 1")
+    (run_dir,) = (course_folder / "logs").iterdir()
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["steps"] == 4
+    results = course_folder / "out" / "eval_results.txt"
+    assert results.read_text() == f"acc = {summary['accuracy']}\n"
+    results.write_text("mine\n")
+    done = run_script(course_folder)
+    assert (done.returncode, results.read_text()) == (2, "mine\n")
+    assert done.stderr == (
+        f"error: --output_dir {course_folder}/out has something in it; "
+        "give another, or --overwrite_output_dir\n"
+    )
+
+
+def test_a_model_of_another_family_is_refused(course_folder):
+    args = course.parse([*LEAST, "--model_type", "xlnet"])
+    args.model_name_or_path = str(course_folder / "config.json")
+    with pytest.raises(UsageError, match=r"--model_type xlnet, but .* is of type bert"):
+        run_glue._check_family(args)
