@@ -10,6 +10,7 @@ import pytest
 
 from configs import cli
 from configs.schema import ByHand, TrainConfig
+from train import course, run_glue
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -97,6 +98,8 @@ def test_command_lines_are_accepted(words):
             assert_runs(submit)
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
+        case ["python" | "python3", "train/run_glue.py", *flags]:
+            run_glue.translate(course.parse(flags), env={})
         case ["python" | "python3", script, *_] if script.endswith(".py"):
             assert_runs([sys.executable, script, "--help"])
         case ["python" | "python3", "-m", module, *_]:
