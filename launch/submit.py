@@ -116,6 +116,9 @@ def _conclude(code: int, world_size: int, run_dir: Path, shown: bytes) -> int:
         return code
     failure = explain(run_dir, world_size)
     if failure is None:
+        if code:
+            logs = run_dir / "agents"
+            print(f"error: all workers are done, but torchrun is not: see {logs}", file=sys.stderr)
         return code
     if failure.text.encode() not in shown:  # rank 0's own error has just been seen
         print(failure.text, file=sys.stderr)

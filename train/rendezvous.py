@@ -32,6 +32,11 @@ class Peers:
     world: World
     store: dist.Store
     threads: int  # this worker's share of the cores it may use
+    host_leader: int  # the lowest rank on this host: it does what is done once per host
+
+    @property
+    def leads_host(self) -> bool:
+        return self.world.rank == self.host_leader
 
     def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
         """What the chooser (rank 0, unless said otherwise) chose, on every rank.
@@ -70,8 +75,7 @@ class Peers:
             return "made"
 
         self.agree("prepared", first)
-        leads = self.world.local_rank == 0
-        self.agree(f"prepared/{self.world.node_rank}", again, chooser=leads)
+        self.agree(f"prepared/{self.host_leader}", again, chooser=self.leads_host)
 
 
 @contextmanager
@@ -82,7 +86,7 @@ def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
         MusterError: an address, port or worker that is not there, after `timeout_s` seconds.
     """
     if world.world_size == 1:
-        yield Peers(world, dist.HashStore(), fair_share(0, [_presence(world)]))
+        yield Peers(world, dist.HashStore(), fair_share(0, [_presence(world)]), 0)
         return
     store = _open_store(world, timeout_s)
     roll = _call_the_roll(world, store, timeout_s)
@@ -97,7 +101,9 @@ def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
             world = _with_neighbours(world, [str(one["host"]) for one in roll])
-        yield Peers(world, store, fair_share(world.rank, roll))
+        hosts = [(one["machine"], one["host"]) for one in roll]
+        leader = hosts.index(hosts[world.rank])
+        yield Peers(world, store, fair_share(world.rank, roll), leader)
         _part(world, store)
     finally:
         dist.destroy_process_group()
@@ -258,10 +264,15 @@ def _choose_interface(world: World) -> None:
 
 
 def _part(world: World, store: dist.Store) -> None:
-    """Rank 0 stays until the others are done, since it may serve the store they talk to."""
-    store.set(f"done/{world.rank}", "")
-    if world.is_main:
-        store.wait([f"done/{rank}" for rank in range(world.world_size)], timedelta(seconds=30))
+    """All leave together: none closes its connections while another still uses them.
+
+    Rank 0 leaves last, since it may serve the store through which they say so.
+    """
+    patience = timedelta(seconds=60)
+    for step in ("done", "left"):
+        store.set(f"{step}/{world.rank}", "")
+        if step == "done" or world.is_main:
+            store.wait([f"{step}/{rank}" for rank in range(world.world_size)], patience)
 
 
 def device_type(choice: str) -> str:

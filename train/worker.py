@@ -67,8 +67,8 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
         run_dir = ending.run_dir = open_run_folder(config, peers)
         torch.set_num_threads(config.threads or peers.threads)
         device = rendezvous.device_for(on, world)
-        if world.local_rank == 0:
-            facts = environment.describe(peers, device)
+        if peers.leads_host:
+            facts = environment.describe(world, device)
             write_json(run_dir / "environment" / f"{world.host}.json", facts)
         task = plugins.load("train.tasks", config.task)(config)
         peers.prepare(task.prepare, task.is_prepared)

@@ -64,7 +64,7 @@ def both(rank_0, rank_1):
     store, answers = dist.HashStore(), {}
 
     def run(rank, work):
-        peers = Peers(World(rank=rank, world_size=2, node_rank=rank, host=f"h{rank}"), store, 1)
+        peers = Peers(World(rank=rank, world_size=2, host=f"h{rank}"), store, 1, rank)
         try:
             answers[rank] = work(peers)
         except MusterError as error:

@@ -12,15 +12,15 @@ import psutil
 import torch
 
 from configs.plugins import REPOSITORY
-from train.rendezvous import Peers
+from train.world import World
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
 
 
-def describe(peers: Peers, device: torch.device) -> dict[str, Any]:
+def describe(world: World, device: torch.device) -> dict[str, Any]:
     """Commit, versions, processors and network interfaces of this host."""
     return {
-        "host": peers.world.host,
+        "host": world.host,
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": sys.version.split()[0],
@@ -31,7 +31,7 @@ def describe(peers: Peers, device: torch.device) -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "device": str(device),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        "threads_per_worker": peers.threads,
+        "threads_per_worker": torch.get_num_threads(),
         "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME"),
         "interfaces": _interfaces(),
     }

@@ -5,6 +5,7 @@ the rank that writes; bytes are counts, never rates.
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -78,7 +79,7 @@ class RecordWriter:
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON file so that a reader sees all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
     partial.replace(path)
 

@@ -1,0 +1,39 @@
+"""The main job, as a user starts it: every sync mode shows the first five losses of `single`."""
+
+import json
+
+import pytest
+
+from configs import plugins
+from tests.launch.submit import submit
+
+MODES = plugins.names("train.sync_modes")
+FLAGS = ["--dropout", "0", "--max-steps", "5", "--evaluate", "never", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
+
+
+def first_losses(mode, nodes, logs):
+    run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
+    code, out, err = submit(*run, *FLAGS, timeout_s=200)
+    assert code == 0, err
+    summary = json.loads((logs / mode / "summary.json").read_text())
+    assert summary["world_size"] == nodes
+    shown = [line.split()[-1] for line in out.splitlines() if line.startswith("step ")]
+    assert [f"{loss:.6f}" for loss in summary["first_losses"]] == shown
+    return summary["first_losses"]
+
+
+@pytest.fixture(scope="module")
+def single(logs):
+    return first_losses("single", 1, logs)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
+def test_the_first_five_losses_of_the_quickstart_agree(mode, single, logs):
+    found = first_losses(mode, 4, logs)
+    assert len(found) == 5
+    assert found == pytest.approx(single, abs=5e-6)  # five decimals
