@@ -35,7 +35,8 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
     try:
         return load(name, **options)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{flag} {name}: {_reason(error, 'a folder or config.json')}") from None
+        file = "vocab.txt" if flag == "--tokenizer" else "config.json"
+        raise UsageError(f"{flag} {name}: {_reason(error, f'a folder or {file}')}") from None
 
 
 def read(spec: Spec, part: Part) -> Examples:

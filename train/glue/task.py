@@ -38,8 +38,8 @@ class GlueTask:
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
-        tokenizer = self._loaded_tokenizer
         config = models.load_config(self.model, self.spec, self.is_fresh)
+        tokenizer = self._loaded_tokenizer
         models.check(self.model, config, tokenizer, self.config.max_seq_length)
         if cache.is_whole(self._folder):
             return
