@@ -27,3 +27,13 @@ os.environ |= {
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`~/.cache` of this session, here and in every process that a test starts."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+# They take most of the time; begun last, one of them would keep one of two cores waiting.
+LONGEST_FIRST = ("test_equality.py", "test_modes_agree.py", "test_submit.py", "test_worker.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # of xdist, whose processes take file after file
+        rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
