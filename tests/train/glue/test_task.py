@@ -339,6 +339,7 @@ def test_tokenizers_that_are_none_are_refused(made):
     empty = made / "empty"
     empty.mkdir()
     assert "has no tokenizer files" in refusal(build(made, tokenizer=str(empty)))
+    (empty / "config.json").write_text(json.dumps(MODEL))  # which transformers 5 takes for one
     assert "has no tokenizer files" in refusal(build(made, tokenizer=None, model=str(empty)))
     assert "give a Hub name, a folder, or a vocab.txt" in refusal(
         build(made, tokenizer=str(made / "config.json"))
