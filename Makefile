@@ -45,7 +45,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh slurm/*.sh)
 
 format: $(DEV) ## rewrite the source in the house's form

@@ -81,9 +81,14 @@ def test_paths_named_in_the_text_exist(page):
     assert missing <= set(re.findall(r"[Aa]dd `([\w/.]+)`", plain))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_left_to_be_filled_in(page):
+    assert re.findall(r"XX\w*|TODO|TBD|FIXME", page.read_text(encoding="utf-8")) == []
+
+
 def test_the_first_screen_has_the_two_commands_that_set_everything_up():
     screen = "".join(text_of(REPOSITORY / "README.md").splitlines(True)[:FIRST_SCREEN_LINES])
-    set_up = {"make", "pip", "pip3", "sudo", "apt-get", "source", "conda", "uv", "python3"}
+    set_up = {"make", "pip", "pip3", "sudo", "apt-get", "git", "conda", "uv", "python3"}
     found = [shlex.join(words) for words in commands(screen) if words[0] in set_up]
     assert found == ["make run", "make test"]
 
