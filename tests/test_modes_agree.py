@@ -32,6 +32,17 @@ def single(logs):
     return first_losses("single", 1, logs)
 
 
+def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
+    """As `make run` starts it; the test of the generator holds that a bag of words stays low."""
+    run = ["--nodes", "4", "--sync", "ddp", "--run-id", "main", "--logs-dir", str(tmp_path)]
+    code, out, err = submit(*run, timeout_s=280)
+    assert code == 0, err
+    summary = json.loads((tmp_path / "main" / "summary.json").read_text())
+    assert summary["accuracy"] > 0.9 and summary["batch_size"] == 64
+    assert [one["epoch"] for one in summary["evaluations"]] == [1, 2, 3]
+    assert "epoch 3" in out and "run folder" in out
+
+
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
 def test_the_first_five_losses_of_the_quickstart_agree(mode, single, logs):
     found = first_losses(mode, 4, logs)

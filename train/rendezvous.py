@@ -1,9 +1,7 @@
 """All workers find each other, or each says who is missing and what to check."""
 
-import errno
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
-import torch
 import torch.distributed as dist
 
 from configs.errors import MusterError
 from train.exits import PeerFailed
+from train.network import check_own_address, choose_interface, wait_for_address
 from train.world import World
 
 # Preparing data (a download, tokenising) may take far longer than a collective.
@@ -90,7 +87,7 @@ def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
         return
     store = _open_store(world, timeout_s)
     roll = _call_the_roll(world, store, timeout_s)
-    _choose_interface(world)
+    choose_interface(world)
     dist.init_process_group(
         backend,
         store=dist.PrefixStore("group", store),
@@ -111,9 +108,9 @@ def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:
     if not world.agent_store and world.is_main:
-        _check_own_address(world)
+        check_own_address(world)
     elif not world.is_main:
-        _wait_for_address(world, timeout_s)
+        wait_for_address(world, timeout_s)
     store = dist.TCPStore(
         world.master_addr,
         world.master_port,
@@ -122,62 +119,6 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
         wait_for_workers=False,  # the roll call waits, since it can name who is missing
     )
     return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
-
-
-def _check_own_address(world: World) -> None:
-    """Rank 0 listens on --master-ip, so it must be an address of this machine, and free."""
-    address = f"{world.master_addr}:{world.master_port}"
-    try:
-        family, kind, *_, where = socket.getaddrinfo(
-            world.master_addr, world.master_port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except socket.gaierror:
-        raise MusterError(
-            f"--master-ip {world.master_addr} does not resolve on {world.host}; "
-            "use a numeric address such as 10.10.1.1"
-        ) from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise MusterError(
-                f"{address} is in use on {world.host}; choose another --master-port, "
-                "the same on every node"
-            ) from None
-        addresses = sorted(
-            one.address
-            for interface in psutil.net_if_addrs().values()
-            for one in interface
-            if one.family == socket.AF_INET
-        )
-        raise MusterError(
-            f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
-            f"({error.strerror}); it has {', '.join(addresses)}"
-        ) from None
-
-
-def _wait_for_address(world: World, timeout_s: float) -> None:
-    started, last = time.monotonic(), "no answer"
-    while True:
-        try:
-            with socket.create_connection((world.master_addr, world.master_port), timeout=5):
-                return
-        except socket.gaierror:
-            raise MusterError(
-                f"--master-ip {world.master_addr} does not resolve on {world.host}; "
-                "use a numeric address such as 10.10.1.1"
-            ) from None
-        except OSError as error:
-            last = error.strerror or str(error)
-        if time.monotonic() - started > timeout_s:
-            raise MusterError(
-                f"rank {world.rank} on {world.host} could not reach rank 0 at "
-                f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({last.lower()}); "
-                "check that rank 0 is running, that address and port are the same on every "
-                "node, and that no firewall is between them"
-            )
-        time.sleep(0.1)
 
 
 def _call_the_roll(world: World, store: dist.Store, timeout_s: float) -> list[dict[str, object]]:
@@ -245,24 +186,6 @@ def _with_neighbours(world: World, hosts: Sequence[str]) -> World:
     )
 
 
-def _choose_interface(world: World) -> None:
-    """Let gloo and nccl use the interface that leads to rank 0, unless the user chose one.
-
-    By itself gloo takes whatever the hostname resolves to, which may be 127.0.1.1 or a
-    control network that must not carry gradients.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((world.master_addr, world.master_port))  # sends nothing
-        except OSError:
-            return
-        own = probe.getsockname()[0]
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == own for one in addresses):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
 def _part(world: World, store: dist.Store) -> None:
     """All leave together: none closes its connections while another still uses them.
 
@@ -273,47 +196,3 @@ def _part(world: World, store: dist.Store) -> None:
         store.set(f"{step}/{world.rank}", "")
         if step == "done" or world.is_main:
             store.wait([f"{step}/{rank}" for rank in range(world.world_size)], patience)
-
-
-def device_type(choice: str) -> str:
-    """ "cuda" or "cpu".
-
-    Raises:
-        MusterError: a GPU was asked for and torch sees none.
-    """
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise MusterError(
-            f"--device cuda, but torch sees no GPU on {socket.gethostname()}; use --device cpu"
-        )
-    return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def device_for(kind: str, world: World) -> torch.device:
-    """The device of this worker: with GPUs, the one that has its local rank.
-
-    Raises:
-        MusterError: there are fewer GPUs than workers on this node.
-    """
-    if kind == "cpu":
-        return torch.device("cpu")
-    if world.local_rank >= torch.cuda.device_count():
-        raise MusterError(
-            f"{world.host} has {torch.cuda.device_count()} GPUs for {world.local_world_size} "
-            f"workers; use --nproc-per-node {torch.cuda.device_count()}, or --device cpu"
-        )
-    device = torch.device("cuda", world.local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def backend_for(choice: str, device_type: str) -> str:
-    """nccl between GPUs, gloo between CPUs.
-
-    Raises:
-        MusterError: nccl was asked for without a GPU.
-    """
-    if choice == "nccl" and device_type != "cuda":
-        raise MusterError("--backend nccl needs a GPU on every worker; use --backend gloo")
-    if choice != "auto":
-        return choice
-    return "nccl" if device_type == "cuda" else "gloo"

@@ -81,6 +81,7 @@ class Trainer:
         total = self.config.epochs * self.plan.steps_per_epoch
         last = min(total, self.config.max_steps or total)
         self.console.start(last)
+        epoch = -1
         for epoch in range(self.config.epochs):
             for plan, batches in self._batches(epoch, last):
                 self._report(self._train_step(epoch, plan, batches))
@@ -88,7 +89,7 @@ class Trainer:
                 self._evaluate(epoch, when="epoch")
             if self.step == last:
                 break
-        self._evaluate(self.config.epochs - 1, when="end")
+        self._evaluate(epoch, when="end")
         self.console.stop()
         return self.history
 

@@ -51,6 +51,7 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch  # here, since a wrong flag should be answered at once
 
+    from train import device as devices
     from train import rendezvous
     from train.console import Console
     from train.measure import environment, summary
@@ -58,15 +59,15 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     from train.measure.sinks import Sinks
     from train.trainer import Trainer
 
-    on = rendezvous.device_type(config.device)
+    on = devices.device_type(config.device)
     if config.precision == "fp16" and on == "cpu":
         raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
-    backend = rendezvous.backend_for(config.backend, on)
+    backend = devices.backend_for(config.backend, on)
     with rendezvous.meet(world, backend, config.timeout_s) as peers:
         world = peers.world
         run_dir = ending.run_dir = open_run_folder(config, peers)
         torch.set_num_threads(config.threads or peers.threads)
-        device = rendezvous.device_for(on, world)
+        device = devices.device_for(on, world)
         if peers.leads_host:
             facts = environment.describe(world, device)
             write_json(run_dir / "environment" / f"{world.host}.json", facts)

@@ -65,7 +65,7 @@ def cases(world_size: int) -> list[Case]:
 
     In float64, where the tolerance is tightest, every mode and bucket form meets every split; in
     float32 each meets one split per number of ranks. The four ways to accumulate and clip rotate
-    through them. MUSTER_WHOLE_MATRIX=1 crosses all with all.
+    through them. WHOLE_MATRIX=1 crosses all with all.
     """
     ways = list(itertools.product((1, 3), (0.0, 0.05)))  # accumulation, clip
     splits = SPLITS[max(2, world_size)]
@@ -76,7 +76,7 @@ def cases(world_size: int) -> list[Case]:
         chosen = (sum(numbers) + world_size) % len(ways) == 0
         if precision == "fp32":
             chosen = chosen and (split + mode + world_size) % 3 == 0
-        if chosen or "MUSTER_WHOLE_MATRIX" in os.environ:
+        if chosen or "WHOLE_MATRIX" in os.environ:
             found.append(Case(task, precision, *MODES[mode], splits[split], *ways[way]))
     if world_size > 1:
         return found

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from configs.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
+from train.device import backend_for, device_type
 from train.exits import PeerFailed
-from train.rendezvous import Peers, backend_for, device_type, fair_share
+from train.rendezvous import Peers, fair_share
 from train.world import World
 
 QUICK = ["--task", "synthetic", "--sync", "ddp", "--timeout-s", "3"]
