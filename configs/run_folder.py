@@ -27,6 +27,23 @@ def new_run_id(config: TrainConfig, size: str) -> str:
     return f"{name}-{taken + 1}" if taken else name
 
 
+def claim_new(config: TrainConfig, size: str) -> str:
+    """A new run id whose folder is made here, so that no run that starts at once takes it too.
+
+    Raises:
+        UsageError: the folder cannot be made.
+    """
+    while True:
+        run_id = new_run_id(config, size)
+        try:
+            (config.logs_root / run_id).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unusable(config.logs_root / run_id, error) from None
+        return run_id
+
+
 def claim(run_dir: Path, *, overwrite: bool) -> None:
     """Make `run_dir`, free of an earlier run's records.
 
@@ -37,11 +54,13 @@ def claim(run_dir: Path, *, overwrite: bool) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         in_use = any(run_dir.iterdir())
     except OSError as error:
-        raise UsageError(
-            f"run folder {run_dir}: {error.strerror}; choose another --logs-dir"
-        ) from None
+        raise _unusable(run_dir, error) from None
     if in_use and not overwrite:
         raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
     for pattern in OWN:
         for stale in run_dir.glob(pattern):
             stale.unlink()
+
+
+def _unusable(run_dir: Path, error: OSError) -> UsageError:
+    return UsageError(f"run folder {run_dir}: {error.strerror}; choose another --logs-dir")

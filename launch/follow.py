@@ -1,5 +1,6 @@
 """Show, as it is written, what rank 0 writes into its files."""
 
+import os
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +20,11 @@ class Follower:
         self.tail = b""  # the end of what was shown
 
     def poll(self) -> None:
-        """Show what came since the last time."""
+        """Show what came since the last time.
+
+        Raises:
+            BrokenPipeError: whoever read what is shown has gone.
+        """
         for path, stream in self._streams:
             try:
                 with path.open("rb") as file:
@@ -30,5 +35,17 @@ class Follower:
             if new:
                 self._offsets[path] += len(new)
                 self.tail = (self.tail + new)[-TAIL_BYTES:]
-                stream.write(new)
-                stream.flush()
+                try:
+                    stream.write(new)
+                    stream.flush()
+                except OSError as error:
+                    _silence(stream)
+                    if isinstance(error, BrokenPipeError):
+                        raise  # but a run outlives a closed terminal, or a full disk under its log
+
+
+def _silence(stream: BinaryIO) -> None:
+    """Let what is still to be written to `stream` go nowhere, rather than fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

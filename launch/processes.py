@@ -1,12 +1,14 @@
 """Nothing that a launcher started outlives it: not by Ctrl-C, not by a crash, not by kill -9."""
 
 import ctypes
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+KILLED = 128 + signal.SIGKILL
 
 
 def adopt_orphans() -> None:
@@ -23,18 +25,25 @@ def dies_with_parent() -> Callable[[], None] | None:
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up here: the forked child should do next to nothing
-    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # gone before it could be asked
+            os._exit(KILLED)
+
+    return ask
 
 
-def end_descendants(grace_s: float) -> None:
-    """End every process below this one: SIGTERM, and after `grace_s` seconds SIGKILL."""
+def end_descendants(grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+    """End every process below this one: SIGTERM, and after `grace_s` or in a hurry SIGKILL."""
     import psutil  # here, since --help and --dry-run do not need it
 
     own = psutil.Process()
     deadline = time.monotonic() + grace_s
     asked: set[int] = set()
     while remaining := [child for child in own.children(recursive=True) if _runs(child)]:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or in_a_hurry():
             _signal(remaining, signal.SIGKILL)
         else:
             _signal([child for child in remaining if child.pid not in asked], signal.SIGTERM)

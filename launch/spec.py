@@ -17,13 +17,12 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One run, before any machine is asked anything."""
+    """One run: what is started, whatever the machines are like."""
 
     run_id: str
     run_dir: Path
     nodes: tuple[NodeSpec, ...]
     worker_argv: tuple[str, ...]  # flags of train.worker
-    master_port: int | None = None  # None: the launcher finds a free one
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -69,11 +68,11 @@ class Job(Protocol):
 class Launcher(Protocol):
     """Implemented by each file of launch/launchers/, whose `build()` makes one."""
 
-    def probe(self, spec: LaunchSpec) -> Facts:
-        """Ask the machines.
+    def probe(self, nodes: Sequence[NodeSpec], master_port: int | None) -> Facts:
+        """Ask the machines; without a `master_port`, find a free one on the first.
 
         Raises:
-            MusterError: a machine cannot run what `spec` wants.
+            MusterError: a machine cannot run what it should.
         """
         ...
 

@@ -1,6 +1,5 @@
 """Start a run: `python launch/submit.py --nodes 4 --sync ddp`, here or on a cluster."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -22,14 +21,15 @@ except ModuleNotFoundError as missing:
 
 import json
 import shlex
+import shutil
 import signal
 from dataclasses import asdict, replace
 
 from configs.errors import refuse
-from configs.run_folder import claim, new_run_id
+from configs.run_folder import claim, claim_new, new_run_id
 from configs.schema import LaunchConfig, TrainConfig
 from launch.failure import explain
-from launch.spec import Launcher, LaunchSpec, NodeCommand, NodeSpec
+from launch.spec import Facts, Launcher, LaunchSpec, NodeCommand, NodeSpec
 
 
 def main() -> int:
@@ -41,32 +41,25 @@ def main() -> int:
     )
     name = "local" if launch.launcher == "auto" else launch.launcher
     launcher: Launcher = plugins.load("launch.launchers", name)()
-    train = _from_here(train, launch)
-    spec = _spec(launch, train)
-    facts = launcher.probe(spec)
+    nodes = (NodeSpec("localhost", launch.nproc_per_node),) * launch.nodes
+    facts = launcher.probe(nodes, launch.master_port)
+    refuse(train.world_problems(sum(facts.nproc)))
+    train = _named(_from_here(train), f"{launch.nodes}x{facts.nproc[0]}", make=not launch.dry_run)
+    spec = _spec(train, nodes)
     plan = launcher.plan(spec, facts)
     if launch.dry_run:
         print("\n".join(command.line() for command in plan))
         return 0
-    claim(spec.run_dir, overwrite=train.overwrite)
     _write_down(spec, plan, cli.to_yaml(train, launch))
     if not train.quiet:
-        workers = "worker" if launch.nproc_per_node == 1 else "workers"
-        nodes = "node" if launch.nodes == 1 else "nodes"
-        print(
-            f"run {spec.run_id}: {launch.nodes} {nodes} x {launch.nproc_per_node} {workers}, "
-            f"{train.task}, {train.sync} -> {spec.run_dir}",
-            flush=True,
-        )
+        print(f"run {spec.run_id}: {_size(facts)}, {train.task}, {train.sync} -> {spec.run_dir}")
+        sys.stdout.flush()
     job = launcher.launch(spec, plan)
     return _conclude(job.wait(), sum(facts.nproc), spec.run_dir, job.shown)
 
 
-def _from_here(train: TrainConfig, launch: LaunchConfig) -> TrainConfig:
-    """The settings as the workers need them: paths that hold in any folder, and a run id."""
-    if launch.nproc_per_node != "gpu":
-        refuse(train.world_problems(launch.nodes * launch.nproc_per_node))
-    size = f"{launch.nodes}x{launch.nproc_per_node}"
+def _from_here(train: TrainConfig) -> TrainConfig:
+    """The settings with paths that hold in any folder."""
     return replace(
         train,
         data_dir=train.data_dir and train.data_dir.absolute(),
@@ -74,7 +67,6 @@ def _from_here(train: TrainConfig, launch: LaunchConfig) -> TrainConfig:
         logs_dir=train.logs_dir and train.logs_dir.absolute(),
         model=_absolute_if_path(train.model),
         tokenizer=_absolute_if_path(train.tokenizer),
-        run_id=train.run_id or new_run_id(train, size),
     )
 
 
@@ -83,17 +75,32 @@ def _absolute_if_path(name: str | None) -> str | None:
     return str(Path(name).absolute()) if name and Path(name).exists() else name
 
 
-def _spec(launch: LaunchConfig, train: TrainConfig) -> LaunchSpec:
+def _named(train: TrainConfig, size: str, *, make: bool) -> TrainConfig:
+    """The settings with the run's id; with `make`, its folder is this run's from here on."""
+    if train.run_id is None:
+        return replace(train, run_id=(claim_new if make else new_run_id)(train, size))
+    if make:
+        claim(train.logs_root / train.run_id, overwrite=train.overwrite)
+    return train
+
+
+def _size(facts: Facts) -> str:
+    nodes, workers = len(facts.nproc), facts.nproc[0]
+    return f"{nodes} {'node' if nodes == 1 else 'nodes'} x {workers} " + (
+        "worker" if workers == 1 else "workers"
+    )
+
+
+def _spec(train: TrainConfig, nodes: tuple[NodeSpec, ...]) -> LaunchSpec:
     assert train.run_id is not None
     shows_bar = sys.stdout.isatty() and not train.quiet
     return LaunchSpec(
         run_id=train.run_id,
         run_dir=train.logs_root / train.run_id,
-        nodes=(NodeSpec("localhost", launch.nproc_per_node),) * launch.nodes,
+        nodes=nodes,
         # The folder is claimed here: to the workers it is theirs already.
         worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
-        master_port=launch.master_port,
-        env={"MUSTER_TTY": str(os.get_terminal_size().columns)} if shows_bar else {},
+        env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
     )
 
 
@@ -121,7 +128,8 @@ def _conclude(code: int, world_size: int, run_dir: Path, shown: bytes) -> int:
             print(f"error: all workers are done, but torchrun is not: see {logs}", file=sys.stderr)
         return code
     if failure.text.encode() not in shown:  # rank 0's own error has just been seen
-        print(failure.text, file=sys.stderr)
+        said = (f"run folder: {run_dir}", *failure.context, failure.text)
+        print("\n".join(said), file=sys.stderr)
     return failure.code
 
 

@@ -6,10 +6,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
+
+import psutil
 
 from configs.errors import MusterError
 from train.measure.records import ExitRecord, rank_name, write_json
@@ -105,13 +108,25 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
     return 1, "crash", f"{type(error).__name__}: {text}"
 
 
-def die_with_parent() -> None:
+def die_with_parent(env: Mapping[str, str] = os.environ) -> None:
     """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
 
-    Without it a worker whose agent is gone trains on, unnoticed.
+    Without it a worker whose agent is gone trains on, unnoticed. An agent may be gone before this
+    is called: a launcher gives its pid in MUSTER_LAUNCHER, and its workers descend from it.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = env.get("MUSTER_LAUNCHER")
+    if launcher is not None and not _descends_from(int(launcher)):
+        sys.exit(128 + signal.SIGKILL)
+
+
+def _descends_from(pid: int) -> bool:
+    try:
+        return any(one.pid == pid for one in psutil.Process().parents())
+    except psutil.NoSuchProcess:  # a parent ends as we look
+        return False
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

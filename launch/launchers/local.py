@@ -1,5 +1,6 @@
 """Start the workers on this machine; several nodes are pretended, one torchrun agent for each."""
 
+import itertools
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 from launch import processes, torchrun
 from launch.follow import Follower
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec, NodeCommand, NodeSpec
 
 ADDRESS = "127.0.0.1"
 # Below the range from which the kernel gives ports to outgoing connections.
@@ -29,16 +30,17 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Local:
     """This machine as one node, or as several pretended ones."""
 
-    def probe(self, spec: LaunchSpec) -> Facts:
-        nproc = tuple(_gpus() if node.nproc == "gpu" else node.nproc for node in spec.nodes)
+    def probe(self, nodes: Sequence[NodeSpec], master_port: int | None) -> Facts:
+        nproc = tuple(_gpus() if node.nproc == "gpu" else node.nproc for node in nodes)
         if not all(nproc):
             raise MusterError(
                 "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
             )
-        port = spec.master_port
-        if port is not None and not _is_free(port):
-            raise MusterError(f"--master-port {port} is in use on this machine; choose another")
-        return Facts(sys.executable, REPOSITORY, ADDRESS, port or _free_port(), nproc)
+        if master_port is not None and not _is_free(master_port):
+            raise MusterError(
+                f"--master-port {master_port} is in use on this machine; choose another"
+            )
+        return Facts(sys.executable, REPOSITORY, ADDRESS, master_port or _free_port(), nproc)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return [
@@ -65,7 +67,9 @@ class LocalJob:
         workers = spec.run_dir / "workers"
         self._follower = Follower(workers / "rank_00000.out", workers / "rank_00000.err")
         for number in STOP_SIGNALS:
-            signal.signal(number, self._note)
+            # nohup has a run outlive its terminal
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note)
         processes.adopt_orphans()
         logs = spec.run_dir / "agents"
         logs.mkdir(exist_ok=True)
@@ -79,12 +83,12 @@ class LocalJob:
         """0 if every agent ended with 0; 128 + its number if a signal ended the run; else 1."""
         try:
             while self._running() and not self._failed() and not self._signals:
-                self._follower.poll()
+                self._show()
                 time.sleep(POLL_S)
             self._wait_for_echoes()
         finally:
-            processes.end_descendants(STOP_S if len(self._signals) < 2 else 0.0)
-            self._follower.poll()
+            processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
+            self._show()
         if self._signals:
             return 128 + self._signals[0]
         return 1 if self._failed() else 0
@@ -92,14 +96,23 @@ class LocalJob:
     def _wait_for_echoes(self) -> None:
         deadline = time.monotonic() + ECHO_S
         while self._running() and not self._signals and time.monotonic() < deadline:
-            self._follower.poll()
+            self._show()
             time.sleep(POLL_S)
+
+    def _show(self) -> None:
+        try:
+            self._follower.poll()
+        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+            self._signals.append(signal.SIGPIPE)
 
     def _running(self) -> bool:
         return any(agent.poll() is None for agent in self._agents)
 
     def _failed(self) -> bool:
         return any(agent.poll() not in (None, 0) for agent in self._agents)
+
+    def _interrupted_twice(self) -> bool:
+        return self._signals.count(signal.SIGINT) > 1
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
@@ -110,7 +123,8 @@ def _start(command: NodeCommand, logs: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             command.argv,
             cwd=command.cwd,
-            env={**os.environ, **command.env},
+            # the launcher's pid: a worker that starts as all is ending can tell that it is late
+            env={**os.environ, **command.env, "MUSTER_LAUNCHER": str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -122,7 +136,8 @@ def _start(command: NodeCommand, logs: Path) -> "subprocess.Popen[bytes]":
 def _gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([name for name in visible.split(",") if name.strip()])
+        names = [name.strip() for name in visible.split(",")]
+        return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
     return sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
@@ -137,11 +152,10 @@ def _free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((ADDRESS, port))
-        except OSError:
-            return False
+    try:
+        socket.create_server(("", port)).close()  # as torchrun's store: it listens everywhere
+    except OSError:
+        return False
     return True
 
 

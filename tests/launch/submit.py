@@ -4,15 +4,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
 
-def start(*flags: str, cwd: str | Path = "/", python: str = sys.executable) -> subprocess.Popen:
+def start(*flags: str, cwd: str | Path = "/", before: Sequence[str] = ()) -> subprocess.Popen:
     return subprocess.Popen(
-        [python, SUBMIT, *flags],
+        [*before, sys.executable, SUBMIT, *flags],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -32,27 +35,32 @@ def submit(*flags: str, cwd: str | Path = "/", timeout_s: float = 120) -> tuple[
     return process.returncode, out, err
 
 
-def alive(run_id: str) -> list[int]:
-    """Processes with `run_id` on their command line; a zombie has none any more."""
+def alive(folder: Path) -> list[int]:
+    """Processes with a test's own `folder` on their command line; a zombie has none any more.
+
+    To look at, never to kill: what is killed must descend from what the test started.
+    """
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(run_id.encode() in word for word in words):
-                found.append(int(folder.name))
+            if any(bytes(folder) in word for word in words):
+                found.append(int(entry.name))
     return found
 
 
-def worker(run_id: str, rank: int, exits_of: Path) -> int:
-    """The pid of one worker, by its agent's node rank."""
-    for pid in alive(run_id):
-        env = (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")
-        if f"RANK={rank}".encode() in env:
-            return pid
-    raise LookupError(f"no rank {rank} of {run_id}")
+def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
+    """One worker of a launcher, from the moment its process is there."""
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        try:
+            if process.environ().get("RANK") == str(rank):
+                return process
+        except psutil.Error:
+            continue
+    return None
 
 
 def wait_until(condition, timeout_s: float = 60) -> bool:  # type: ignore[no-untyped-def]
@@ -60,5 +68,5 @@ def wait_until(condition, timeout_s: float = 60) -> bool:  # type: ignore[no-unt
     while time.monotonic() < deadline:
         if condition():
             return True
-        time.sleep(0.1)
+        time.sleep(0.02)
     return bool(condition())

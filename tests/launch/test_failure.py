@@ -1,14 +1,28 @@
 """The cause of a failed run is told from its echoes."""
 
 import json
+import os
 
 import pytest
 
 from launch.failure import explain
 
+AGENT_LOG = """\
+W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
+Traceback (most recent call last):
+SyntaxError: invalid syntax
+E1121 03:17:26.197000 12250 /venv/torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
 
 @pytest.fixture
 def ended(tmp_path):
+    (tmp_path / "workers").mkdir()
+    for rank in range(4):
+        (tmp_path / "workers" / f"rank_{rank:05d}.err").touch()
+
     def write(rank, cause, time_unix_s, message="", traceback="", code=1):
         folder = tmp_path / "exits"
         folder.mkdir(exist_ok=True)
@@ -35,8 +49,25 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     ended(1, "crash", 3.0, "boom", "Traceback: late\n")
     ended(2, "signal", 0.5, "stopped by SIGTERM")
     failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
-    assert failure.text.splitlines()[-1] == "Traceback: early"
-    assert "rank 3 on node3 failed first" in failure.text and "late" not in failure.text
+    assert failure.text == "Traceback: early"
+    assert failure.context == (
+        "error: rank 3 on node3 failed first; the others stopped because of it:",
+    )
+
+
+def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path):
+    ended(1, "lost_peer", 1.0, "lost another worker")
+    failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
+    assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)
+    assert failure.text.startswith("error: ranks 0, 2 ended without a word")
+    assert str(tmp_path / "workers" / "rank_00002.err") in failure.text
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_killed_worker_without_neighbours_is_named_too(tmp_path):
+    failure = explain(tmp_path, 1)
+    assert failure.code == 137 and failure.context == ()
+    assert failure.text.startswith("error: rank 0 ended without a word")
 
 
 def test_a_refusal_is_its_own_lines_and_code(ended):
@@ -45,8 +76,20 @@ def test_a_refusal_is_its_own_lines_and_code(ended):
     assert failure.text == "error: train.tsv:7: bad\nerror: dev.tsv: empty"
 
 
-def test_without_any_record_the_agents_log_is_shown(tmp_path):
+def test_of_workers_that_never_started_the_agents_log_is_shown(tmp_path):
+    """The log of the agent that failed first, and of that not what torchrun says after it."""
     (tmp_path / "agents").mkdir()
-    (tmp_path / "agents" / "node_00000.log").write_text("one\ntwo: No module named train\n")
+    for node, (log, time_s) in enumerate([("stopped\n", 30), ("", 10), (AGENT_LOG, 20)]):
+        path = tmp_path / "agents" / f"node_{node:05d}.log"
+        path.write_text(log)
+        os.utime(path, (time_s, time_s))
     failure = explain(tmp_path, 2)
-    assert failure.code == 1 and failure.text.endswith("No module named train")
+    assert failure.code == 1 and "ranks 0, 1 failed before the start" in failure.context[0]
+    assert failure.text == "Traceback (most recent call last):\nSyntaxError: invalid syntax"
+
+
+def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
+    (tmp_path / "agents").mkdir()
+    report = "".join(AGENT_LOG.splitlines(keepends=True)[3:])
+    (tmp_path / "agents" / "node_00000.log").write_text(report)
+    assert explain(tmp_path, 1).text == report.strip()

@@ -1,10 +1,12 @@
 """The plan of a launcher, as a value."""
 
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
 
+from configs.errors import MusterError
 from launch.launchers.local import Local
 from launch.spec import Facts, LaunchSpec, NodeSpec
 
@@ -50,12 +52,28 @@ def test_a_line_is_one_command_for_a_shell():
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():
-    facts = Local().probe(SPEC)
+    facts = Local().probe(SPEC.nodes, None)
     assert 20_000 <= facts.master_port < 32_000 and facts.nproc == (2, 1)
 
 
-@pytest.mark.parametrize(("visible", "count"), [("0,2,5", 3), ("0", 1)])
+def test_a_port_is_busy_on_whatever_address_it_is_used():
+    with (
+        socket.create_server(("127.0.0.2", 0)) as taken,
+        pytest.raises(MusterError, match="is in use on this machine"),
+    ):
+        Local().probe(SPEC.nodes, taken.getsockname()[1])
+
+
+def test_a_port_that_was_just_given_up_is_free():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # the side that closes first keeps the port for a minute
+            client.recv(1)
+    assert Local().probe(SPEC.nodes, port).master_port == port
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,2,5", 3), ("0", 1), ("1,-1,0", 1)])
 def test_gpus_are_those_that_are_visible(monkeypatch, visible, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    spec = LaunchSpec("r", Path("/r"), (NodeSpec("localhost", "gpu"),), ())
-    assert Local().probe(spec).nproc == (count,)
+    assert Local().probe((NodeSpec("localhost", "gpu"),), None).nproc == (count,)

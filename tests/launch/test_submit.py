@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_four_pretend_nodes_train_together(tmp_path):
         f"rank_0000{rank}.out" for rank in range(4)
     ]
     assert (run_dir / "config.yaml").exists() and (run_dir / "agents" / "node_00003.log").exists()
-    assert alive(run_dir.name) == []
+    assert alive(tmp_path) == []
 
 
 def test_several_workers_per_node_by_the_planned_lines(tmp_path):
@@ -83,6 +84,15 @@ def test_what_is_wrong_is_said_before_anything_starts(flags, said, tmp_path, mon
     assert out == "" and list(tmp_path.iterdir()) == []
 
 
+def test_the_world_is_checked_when_gpus_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    flags = ["--nproc-per-node", "gpu", "--logs-dir", str(tmp_path), "--dry-run"]
+    code, out, err = submit(*QUICK, *flags, "--sync", "single")
+    assert code == 2 and out == "" and "world_size is 2" in err
+    code, out, _ = submit(*QUICK, *flags)
+    assert code == 0 and re.search(r"--run-id=\d{8}-\d{6}-synthetic-ddp-1x2( |$)", out)
+
+
 def test_a_run_folder_in_use_or_a_busy_port_is_refused(tmp_path):
     import socket
 
@@ -116,32 +126,76 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path):
     assert code == 1
     assert err.splitlines()[-1] == "ZeroDivisionError: rank 1 is ill"
     assert "error: rank 1 on" in err and "failed first" in err
+    assert f"run folder: {tmp_path / 'ill'}" in err
     assert err.count("Traceback") == 1
-    assert alive("ill") == []
+    assert alive(tmp_path) == []
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
+    """As after a slip in train/: the error itself, and not torchrun's report of it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'RANK' in os.environ: sys.modules['train.exits'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "stillborn")
+    assert code == 1 and "error: rank 0 failed before the start" in err
+    assert "import of train.exits halted" in err.splitlines()[-1]
 
 
 def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):
     flags = ["--nodes", "3", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "bereft"]
     process = start(*flags)
     assert wait_until(lambda: trains(tmp_path / "bereft", rank=2))
-    os.kill(worker("bereft", 2, tmp_path), signal.SIGKILL)
+    worker(process, 2).kill()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 137, err
     assert "error: rank 2 ended without a word (killed? out of memory?)" in err.splitlines()[-1]
     assert "Traceback" not in err
-    assert alive("bereft") == []
+    assert alive(tmp_path) == []
 
 
+@pytest.mark.parametrize("moment", ["starting", "training"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
-def test_nothing_outlives_the_launcher(number, tmp_path):
-    run_id = f"orphans-{number.name}"
+def test_nothing_outlives_the_launcher(number, moment, tmp_path):
+    run_id = f"orphans-{number.name}-{moment}"
     process = start("--nodes", "2", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", run_id)
-    assert wait_until(lambda: trains(tmp_path / run_id))
+    if moment == "starting":
+        assert wait_until(lambda: worker(process, 0) or worker(process, 1))
+    else:
+        assert wait_until(lambda: trains(tmp_path / run_id))
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert wait_until(lambda: alive(run_id) == [], timeout_s=10)
+    assert wait_until(lambda: alive(tmp_path) == [], timeout_s=10)
     if number == signal.SIGINT:
         assert process.returncode == 130 and err.endswith("error: stopped by SIGINT\n")
+
+
+def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
+    flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
+    process = start(*flags, before=["nohup"])
+    assert wait_until(lambda: trains(tmp_path / "stubborn"))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    worker(process, 0).suspend()  # so that it cannot heed SIGTERM
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and time.monotonic() - asked < 3
+    assert alive(tmp_path) == []
+
+
+def test_a_run_that_nobody_watches_any_more_ends(tmp_path):
+    """`python launch/submit.py ... | head -1`"""
+    process = start(*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen")
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+    assert "Traceback" not in err and err.endswith("error: stopped by SIGPIPE\n")
+    assert alive(tmp_path) == []
 
 
 def test_without_the_environment_it_says_how_to_activate_it():
