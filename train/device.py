@@ -1,52 +1,51 @@
-"""GPUs where there are some, the CPU elsewhere, and the collectives that go with them."""
+"""One GPU for each worker where there are enough, else the CPU, alike on every rank."""
 
-import socket
+import sys
+from collections.abc import Sequence
 
 import torch
 
 from configs.errors import MusterError
+from train.roll import Presence, assign_gpus
 from train.world import World
 
 
-def device_type(choice: str) -> str:
-    """ "cuda" or "cpu".
+def visible_gpus(choice: str) -> list[str]:
+    """The unique ids of the GPUs that this process sees; none if it is to use the CPU."""
+    if choice == "cpu" or not torch.cuda.is_available():
+        return []
+    count = torch.cuda.device_count()
+    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
+
+
+def choose_device(choice: str, world: World, roll: Sequence[Presence]) -> torch.device:
+    """The device of this worker; all workers of a run use GPUs, or none does.
 
     Raises:
-        MusterError: a GPU was asked for and torch sees none.
+        MusterError: `choice` is cuda, and a worker has no GPU of its own.
     """
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise MusterError(
-            f"--device cuda, but torch sees no GPU on {socket.gethostname()}; use --device cpu"
-        )
-    return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
+    chosen = None if choice == "cpu" else assign_gpus(roll)
+    if chosen is not None:
+        device = torch.device("cuda", chosen[world.rank])
+        torch.cuda.set_device(device)
+        return device
+    own = [one for one in roll if one.machine == roll[world.rank].machine]
+    shortage = f"{len(own)} workers on {world.host} have {len(set(own[0].gpus))} GPUs"
+    if choice == "cuda":
+        raise MusterError(f"--device cuda, but {shortage}; start fewer, or use --device cpu")
+    if world.is_main and any(one.gpus for one in roll):
+        print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
+    return torch.device("cpu")
 
 
-def device_for(kind: str, world: World) -> torch.device:
-    """The device of this worker: with GPUs, the one that has its local rank.
-
-    Raises:
-        MusterError: there are fewer GPUs than workers on this node.
-    """
-    if kind == "cpu":
-        return torch.device("cpu")
-    if world.local_rank >= torch.cuda.device_count():
-        raise MusterError(
-            f"{world.host} has {torch.cuda.device_count()} GPUs for {world.local_world_size} "
-            f"workers; use --nproc-per-node {torch.cuda.device_count()}, or --device cpu"
-        )
-    device = torch.device("cuda", world.local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def backend_for(choice: str, device_type: str) -> str:
+def choose_backend(choice: str, device: torch.device) -> str:
     """nccl between GPUs, gloo between CPUs.
 
     Raises:
         MusterError: nccl was asked for without a GPU.
     """
-    if choice == "nccl" and device_type != "cuda":
-        raise MusterError("--backend nccl needs a GPU on every worker; use --backend gloo")
+    if choice == "nccl" and device.type != "cuda":
+        raise MusterError("--backend nccl needs a GPU for every worker; use --backend gloo")
     if choice != "auto":
         return choice
-    return "nccl" if device_type == "cuda" else "gloo"
+    return "nccl" if device.type == "cuda" else "gloo"

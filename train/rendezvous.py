@@ -1,21 +1,22 @@
 """All workers find each other, or each says who is missing and what to check."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 from configs.errors import MusterError
+from train.device import choose_backend, choose_device, visible_gpus
 from train.exits import PeerFailed
 from train.network import check_own_address, choose_interface, wait_for_address
+from train.roll import Presence, fair_share, host_leader, presence, with_neighbours
 from train.world import World
 
 # Preparing data (a download, tokenising) may take far longer than a collective.
@@ -28,12 +29,18 @@ class Peers:
 
     world: World
     store: dist.Store
-    threads: int  # this worker's share of the cores it may use
-    host_leader: int  # the lowest rank on this host: it does what is done once per host
+    roll: Sequence[Presence]
+    device: torch.device
+
+    @property
+    def threads(self) -> int:
+        """This worker's share of the cores it may use."""
+        return fair_share(self.world.rank, self.roll)
 
     @property
     def leads_host(self) -> bool:
-        return self.world.rank == self.host_leader
+        """Whether this rank does what is done once per host."""
+        return self.world.rank == host_leader(self.world.rank, self.roll)
 
     def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
         """What the chooser (rank 0, unless said otherwise) chose, on every rank.
@@ -72,24 +79,27 @@ class Peers:
             return "made"
 
         self.agree("prepared", first)
-        self.agree(f"prepared/{self.host_leader}", again, chooser=self.leads_host)
+        leader = host_leader(self.world.rank, self.roll)
+        self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
 
 
 @contextmanager
-def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
+def meet(world: World, device: str, backend: str, timeout_s: float) -> Iterator[Peers]:
     """The process group of all workers, from their meeting to its end.
 
     Raises:
-        MusterError: an address, port or worker that is not there, after `timeout_s` seconds.
+        MusterError: an address, port, worker or GPU that is not there, after `timeout_s` seconds.
     """
+    own = presence(world, visible_gpus(device))
     if world.world_size == 1:
-        yield Peers(world, dist.HashStore(), fair_share(0, [_presence(world)]), 0)
+        yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
         return
     store = _open_store(world, timeout_s)
-    roll = _call_the_roll(world, store, timeout_s)
+    roll = _call_the_roll(world, own, store, timeout_s)
     choose_interface(world)
+    chosen = choose_device(device, world, roll)
     dist.init_process_group(
-        backend,
+        choose_backend(backend, chosen),
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
@@ -97,10 +107,8 @@ def meet(world: World, backend: str, timeout_s: float) -> Iterator[Peers]:
     )
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
-            world = _with_neighbours(world, [str(one["host"]) for one in roll])
-        hosts = [(one["machine"], one["host"]) for one in roll]
-        leader = hosts.index(hosts[world.rank])
-        yield Peers(world, store, fair_share(world.rank, roll), leader)
+            world = with_neighbours(world, roll)
+        yield Peers(world, store, roll, chosen)
         _part(world, store)
     finally:
         dist.destroy_process_group()
@@ -121,9 +129,11 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
     return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
 
 
-def _call_the_roll(world: World, store: dist.Store, timeout_s: float) -> list[dict[str, object]]:
+def _call_the_roll(
+    world: World, own: Presence, store: dist.Store, timeout_s: float
+) -> list[Presence]:
     """What each rank says of itself, in rank order, once all are there."""
-    store.set(f"here/{world.rank}", json.dumps(_presence(world)))
+    store.set(f"here/{world.rank}", json.dumps(asdict(own)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
     started, told = time.monotonic(), False
     while not store.check(keys):
@@ -141,7 +151,7 @@ def _call_the_roll(world: World, store: dist.Store, timeout_s: float) -> list[di
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
             told = True
         time.sleep(0.02 if waited < 5 else 0.2)
-    return [json.loads(store.get(key)) for key in keys]
+    return [_presence(json.loads(store.get(key))) for key in keys]
 
 
 def _give_up(store: dist.Store, message: str) -> NoReturn:
@@ -155,35 +165,8 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
 
 
-def _presence(world: World) -> dict[str, object]:
-    boot = Path("/proc/sys/kernel/random/boot_id")  # one per kernel: containers share their cores
-    machine = boot.read_text().strip() if boot.exists() else world.host
-    can_ask = hasattr(os, "sched_getaffinity")
-    cores = sorted(os.sched_getaffinity(0)) if can_ask else list(range(os.cpu_count() or 1))
-    return {"host": world.host, "machine": machine, "cores": cores}
-
-
-def fair_share(rank: int, roll: Sequence[dict[str, object]]) -> int:
-    """How many threads `rank` should run: each core is shared by the workers that may use it."""
-    own = roll[rank]
-    neighbours = [one for one in roll if one["machine"] == own["machine"]]
-    share = 0.0
-    for core in own["cores"]:  # type: ignore[attr-defined]
-        share += 1 / sum(core in one["cores"] for one in neighbours)  # type: ignore[operator]
-    return max(1, int(share + 1e-9))
-
-
-def _with_neighbours(world: World, hosts: Sequence[str]) -> World:
-    """`world` with its local ranks, where workers of one host were started by hand."""
-    mine = [rank for rank, host in enumerate(hosts) if host == world.host]
-    order = list(dict.fromkeys(hosts))
-    return replace(
-        world,
-        local_rank=mine.index(world.rank),
-        local_world_size=len(mine),
-        node_rank=order.index(world.host),
-        num_nodes=len(order),
-    )
+def _presence(said: dict[str, Any]) -> Presence:
+    return Presence(said["host"], said["machine"], tuple(said["cores"]), tuple(said["gpus"]))
 
 
 def _part(world: World, store: dist.Store) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.cli import to_yaml
-from configs.run_folder import claim, new_run_id
+from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
 from train.measure.records import rank_name
 
@@ -25,10 +25,12 @@ def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
     world = peers.world
 
     def choose() -> str:
-        run_id = config.run_id or world.run_id or new_run_id(config, str(world.world_size))
+        run_id = config.run_id or world.run_id
+        if run_id is None:
+            run_id = claim_new(config, str(world.world_size))
+        elif not config.redirect:
+            claim(config.logs_root / run_id, overwrite=config.overwrite)
         run_dir = config.logs_root / run_id
-        if not config.redirect:
-            claim(run_dir, overwrite=config.overwrite)
         if not (run_dir / "config.yaml").exists():
             (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
         return run_id

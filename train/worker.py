@@ -6,6 +6,7 @@ By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-siz
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from configs import cli, plugins
 from configs.errors import UsageError, refuse
@@ -51,7 +52,6 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch  # here, since a wrong flag should be answered at once
 
-    from train import device as devices
     from train import rendezvous
     from train.console import Console
     from train.measure import environment, summary
@@ -59,15 +59,14 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     from train.measure.sinks import Sinks
     from train.trainer import Trainer
 
-    on = devices.device_type(config.device)
-    if config.precision == "fp16" and on == "cpu":
-        raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
-    backend = devices.backend_for(config.backend, on)
-    with rendezvous.meet(world, backend, config.timeout_s) as peers:
-        world = peers.world
+    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+        world, device = peers.world, peers.device
         run_dir = ending.run_dir = open_run_folder(config, peers)
+        if config.precision == "fp16" and device.type == "cpu":
+            raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
         torch.set_num_threads(config.threads or peers.threads)
-        device = devices.device_for(on, world)
+        # As decided, for whatever builds on it: all ranks use GPUs, or none does.
+        config = replace(config, device="cuda" if device.type == "cuda" else "cpu")
         if peers.leads_host:
             facts = environment.describe(world, device)
             write_json(run_dir / "environment" / f"{world.host}.json", facts)
@@ -93,5 +92,15 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
             console.table("", summary.rows(totals, str(run_dir)))
 
 
+def _main() -> int:
+    """The process's whole life; its end leaves no time for threads of torch's to object."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written. The interpreter's own end would run C++ destructors, which abort the process
+    # now and then where a peer has left first or a collective was cut short.
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(_main)

@@ -250,7 +250,7 @@ def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with rendezvous.meet(World.find(ByHand(), os.environ), "gloo", 120) as peers:
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
         for case in cases(peers.world.world_size):
             history, model, trainer = train(case, peers.world)
             assert_same_bits(peers.world, trainer, case)

@@ -4,15 +4,14 @@ import socket
 import threading
 
 import pytest
+import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
-from train.device import backend_for, device_type
 from train.exits import PeerFailed
-from train.rendezvous import Peers, fair_share
+from train.rendezvous import Peers
+from train.roll import Presence
 from train.world import World
 
 QUICK = ["--task", "synthetic", "--sync", "ddp", "--timeout-s", "3"]
@@ -65,7 +64,9 @@ def both(rank_0, rank_1):
     store, answers = dist.HashStore(), {}
 
     def run(rank, work):
-        peers = Peers(World(rank=rank, world_size=2, host=f"h{rank}"), store, 1, rank)
+        roll = [Presence(f"h{host}", "machine", (0,), ()) for host in range(2)]
+        world = World(rank=rank, world_size=2, host=f"h{rank}")
+        peers = Peers(world, store, roll, torch.device("cpu"))
         try:
             answers[rank] = work(peers)
         except MusterError as error:
@@ -112,28 +113,3 @@ def test_data_is_made_once_or_once_per_host_that_does_not_see_it(shared):
 
     assert both(work, work) == (True, True)
     assert made == (["h0"] if shared else ["h0", "h1"])
-
-
-cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
-
-
-@given(st.lists(cores, min_size=1, max_size=8))
-def test_threads_never_oversubscribe_by_more_than_the_one_each_needs(affinities):
-    roll = [{"machine": "m", "cores": mine} for mine in affinities]
-    shares = [fair_share(rank, roll) for rank in range(len(roll))]
-    assert all(share >= 1 for share in shares)
-    assert sum(share for share in shares if share > 1) <= 8
-
-
-def test_pretend_nodes_share_cores_and_other_machines_do_not():
-    here, there = {"machine": "a", "cores": [0, 1, 2, 3]}, {"machine": "b", "cores": [0, 1]}
-    assert [fair_share(rank, [here, here, there]) for rank in range(3)] == [2, 2, 2]
-    pinned = [{"machine": "a", "cores": [0, 1]}, {"machine": "a", "cores": [2, 3]}]
-    assert [fair_share(rank, pinned) for rank in range(2)] == [2, 2]
-
-
-def test_devices_and_backends_that_cannot_be_had():
-    assert device_type("cpu") == "cpu" and backend_for("auto", "cpu") == "gloo"
-    assert backend_for("auto", "cuda") == "nccl"
-    with pytest.raises(MusterError, match="nccl needs a GPU on every worker; use --backend gloo"):
-        backend_for("nccl", "cpu")

@@ -25,7 +25,9 @@ class Accelerate(GradSync):
 
     def __init__(self, world: World, config: TrainConfig) -> None:
         super().__init__(world, config)
-        on_gpu = config.device != "cpu" and torch.cuda.is_available()
+        on_gpu = config.device == "cuda"
+        if on_gpu:  # the one this worker was given; by itself it takes that of its local rank
+            os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
         if world.world_size > 1:
             # Accelerate reads the world from torchrun's variables, which nobody set by hand; and
             # it would choose its own number of threads where OMP_NUM_THREADS is not set.

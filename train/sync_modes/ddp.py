@@ -14,10 +14,10 @@ class Ddp(GradSync):
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world.world_size == 1:
             return model
-        on_gpu = next(model.parameters()).is_cuda
+        device = next(model.parameters()).device
         return DistributedDataParallel(
             model,
-            device_ids=[self.world.local_rank] if on_gpu else None,
+            device_ids=[device] if device.type == "cuda" else None,
             forward_sync_buffers=False,
             **ddp_options(self.bucket_bytes / MIB),
         )
