@@ -10,14 +10,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 try:
     from configs import cli, plugins
 except ModuleNotFoundError as missing:
-    root = Path(sys.path[0])
-    ready = (root / ".venv" / "bin" / "activate").exists()
-    print(
-        f"error: {sys.executable} has no {missing.name}; activate Muster's environment: "
-        + (f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"),
-        file=sys.stderr,
-    )
-    sys.exit(2)
+    from configs import activation
+
+    activation.explain(missing)
 
 import json
 import shlex

@@ -17,7 +17,13 @@ if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from configs import cli
+try:
+    from configs import cli
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
 from configs.errors import UsageError, refuse
 from configs.run_folder import new_run_id
 from configs.schema import ByHand, TrainConfig

@@ -198,8 +198,9 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path):
     assert alive(tmp_path) == []
 
 
-def test_without_the_environment_it_says_how_to_activate_it():
-    bare = [sys.executable, "-I", "-S", SUBMIT, "--nodes", "4"]
+@pytest.mark.parametrize("script", [SUBMIT, str(REPOSITORY / "train" / "run_glue.py")])
+def test_without_the_environment_it_says_how_to_activate_it(script):
+    bare = [sys.executable, "-I", "-S", script, "--nodes", "4"]
     done = subprocess.run(bare, capture_output=True, text=True, timeout=60, cwd="/")
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
