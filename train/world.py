@@ -1,5 +1,6 @@
 """Who this worker is among the others: read once, from torchrun's variables or from flags."""
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,7 +107,6 @@ class World:
             )
         if not alone:
             refuse(port_problems(port), where="environment: MASTER_PORT: ")
-        run_id = env.get("TORCHELASTIC_RUN_ID", "none")
         return cls(
             rank=number["RANK"],
             world_size=number["WORLD_SIZE"],
@@ -117,12 +117,18 @@ class World:
             master_addr=env.get("MASTER_ADDR", ""),
             master_port=port,
             host=socket.gethostname(),
-            run_id=None if run_id == "none" else run_id,  # torchrun's word for "not given"
+            run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),
             attempt=_number(
                 "TORCHELASTIC_RESTART_COUNT", env.get("TORCHELASTIC_RESTART_COUNT", "0")
             ),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
+
+
+def _chosen(run_id: str) -> str | None:
+    """The run id if somebody chose it; torchrun makes up "none", or a UUID with --standalone."""
+    made_up = run_id == "none" or re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)
+    return None if made_up else run_id
 
 
 def _number(name: str, text: str) -> int:

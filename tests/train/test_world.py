@@ -34,6 +34,11 @@ def test_torchrun_variables_are_read_once_into_a_value():
     assert world.run_id == "my-run" and world.agent_store and not world.is_main
 
 
+@pytest.mark.parametrize("made_up", ["none", "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"])
+def test_a_run_id_that_torchrun_made_up_is_none(made_up):
+    assert World.find(ByHand(), {**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
+
+
 def test_alone_without_variables_or_flags():
     world = World.find(ByHand(), {})
     assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
