@@ -26,10 +26,7 @@ def check_own_address(world: World) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
     except socket.gaierror:
-        raise MusterError(
-            f"--master-ip {world.master_addr} does not resolve on {world.host}; "
-            "use a numeric address such as 10.10.1.1"
-        ) from None
+        raise _unresolved(world) from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise MusterError(
@@ -60,10 +57,7 @@ def wait_for_address(world: World, timeout_s: float) -> None:
             with socket.create_connection((world.master_addr, world.master_port), timeout=5):
                 return
         except socket.gaierror:
-            raise MusterError(
-                f"--master-ip {world.master_addr} does not resolve on {world.host}; "
-                "use a numeric address such as 10.10.1.1"
-            ) from None
+            raise _unresolved(world) from None
         except OSError as error:
             last = error.strerror or str(error)
         if time.monotonic() - started > timeout_s:
@@ -74,6 +68,13 @@ def wait_for_address(world: World, timeout_s: float) -> None:
                 "node, and that no firewall is between them"
             )
         time.sleep(0.1)
+
+
+def _unresolved(world: World) -> MusterError:
+    return MusterError(
+        f"--master-ip {world.master_addr} does not resolve on {world.host}; "
+        "use a numeric address such as 10.10.1.1"
+    )
 
 
 def choose_interface(world: World) -> None:
