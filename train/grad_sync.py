@@ -66,6 +66,8 @@ class BucketSync(GradSync):
         """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
 
     def sync(self, model: nn.Module) -> None:
+        if self.world.world_size == 1:
+            return
         gradients = self._gradients(model)
         for bucket in buckets(gradients, self.bucket_bytes):
             self._average_bucket(bucket)

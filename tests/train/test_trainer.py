@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from configs import plugins
 from configs.errors import MusterError
 from configs.schema import TrainConfig
 from train import grad_sync
@@ -31,6 +32,7 @@ CONFIG = TrainConfig(
 
 
 def run(config, tmp_path, task=None):
+    """One process alone, with any sync mode."""
     world = World()
     sinks = Sinks(tmp_path / "run", 0)
     trainer = Trainer(
@@ -38,7 +40,7 @@ def run(config, tmp_path, task=None):
         world,
         CPU,
         task or synthetic.build(config),
-        single.build(world, config),
+        plugins.load("train.sync_modes", config.sync)(world, config),
         Console(speaks=False),
         sinks,
     )
@@ -60,6 +62,14 @@ def test_max_steps_only_stops(tmp_path):
         assert (a.loss, a.lr, a.grad_norm) == (b.loss, b.lr, b.grad_norm)
     assert [one.step for one in whole.evaluations] == [8]
     assert cut.evaluations == []  # its epoch did not end
+
+
+@pytest.mark.parametrize("mode", plugins.names("train.sync_modes"))
+def test_every_mode_runs_alone_as_single_does(mode, tmp_path):
+    alone, _ = run(CONFIG, tmp_path / "single")
+    other, _ = run(replace(CONFIG, sync=mode), tmp_path / mode)
+    assert losses(other) == losses(alone)
+    assert {step.payload_bytes for step in other.steps} == {0}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ class Ddp(GradSync):
         )
 
     def sync(self, model: nn.Module) -> None:
-        self.payload_bytes += gradient_bytes(model)  # the backward pass has sent them
+        if self.world.world_size > 1:
+            self.payload_bytes += gradient_bytes(model)  # the backward pass has sent them
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         if isinstance(model, DistributedDataParallel):
