@@ -31,12 +31,11 @@ class Console:
         if self._bar is not None:
             self._bar.refresh()
 
-    def start(self, total_steps: int, done_steps: int = 0) -> None:
+    def start(self, total_steps: int) -> None:
         """Show the bar."""
         if self._draws:
             self._bar = tqdm(
                 total=total_steps,
-                initial=done_steps,
                 file=sys.stdout,
                 ncols=self._columns,
                 unit="step",

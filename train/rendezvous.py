@@ -133,13 +133,14 @@ def _call_the_roll(
     world: World, own: Presence, store: dist.Store, timeout_s: float
 ) -> list[Presence]:
     """What each rank says of itself, in rank order, once all are there."""
+    _check_in(world, store)
     store.set(f"here/{world.rank}", json.dumps(asdict(own)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
     started, told = time.monotonic(), False
     while not store.check(keys):
         waited = time.monotonic() - started
         if store.check(["given_up"]):
-            raise MusterError(store.get("given_up").decode())
+            _give_up(store, store.get("given_up").decode())
         if waited > timeout_s:
             _give_up(
                 store,
@@ -154,9 +155,26 @@ def _call_the_roll(
     return [_presence(json.loads(store.get(key))) for key in keys]
 
 
+def _check_in(world: World, store: dist.Store) -> None:
+    """Refuse what every node can get wrong by hand: a rank given twice, two world sizes."""
+    agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
+    if agreed != str(world.world_size):
+        _give_up(
+            store,
+            f"rank {world.rank} on {world.host} has --world-size {world.world_size}, but others "
+            f"have {agreed}; give the same on every node",
+        )
+    if store.add(f"claimed/{world.rank}", 1) > 1:
+        _give_up(
+            store,
+            f"rank {world.rank} was started twice, now on {world.host}; "
+            f"give each worker a --rank of its own, from 0 to {world.world_size - 1}",
+        )
+
+
 def _give_up(store: dist.Store, message: str) -> NoReturn:
     """Say it to all who came, and stay until they have heard it: the store may be served here."""
-    store.set("given_up", message)
+    store.set("given_up", message)  # in the same words, where another has said it
     time.sleep(1.0)
     raise MusterError(message)
 

@@ -40,6 +40,21 @@ def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
         assert other[0] == 1 and len(other[2].splitlines()) == 1, other
 
 
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice"),
+        ([(0, 3), (1, 4)], "; give the same on every node"),
+    ],
+    ids=["same rank", "other world size"],
+)
+def test_what_nodes_say_differently_is_named_on_all(workers, said, tmp_path):
+    port = free_port()
+    flags = [*QUICK, "--timeout-s", "30", "--logs-dir", str(tmp_path)]
+    ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
+    assert all(said in only_error(one) for one in ended)
+
+
 def test_a_port_in_use_is_named(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
