@@ -9,10 +9,23 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One machine, and how many workers it gets."""
+    """One machine, how one logs in there, and how many workers it gets.
+
+    Two nodes may share a host, as containers that listen on ports of their own do: a node is
+    `user@host:port`.
+    """
 
     host: str
     nproc: int | Literal["gpu"]
+    user: str | None = None  # None: as ssh's own configuration says
+    port: int | None = None
+    address: str | None = None  # on the network between the nodes, where it is known beforehand
+
+    @property
+    def name(self) -> str:
+        """What one would write into a hosts file."""
+        login = f"{self.user}@" if self.user else ""
+        return f"{login}{self.host}{f':{self.port}' if self.port else ''}"
 
 
 @dataclass(frozen=True)
