@@ -11,14 +11,15 @@ import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.errors import MusterError, UsageError, refuse
-from configs.given import SWITCH, Given, dashed, from_argv, from_file
+from configs.given import SWITCH, Given, dashed, from_argv, from_file, joined
+from configs.launching import LaunchConfig, SlurmConfig, SshConfig
 from configs.plugins import REPOSITORY
-from configs.schema import LaunchConfig, TrainConfig
+from configs.schema import TrainConfig
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
-NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run"})
+NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup"})
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
-FILE_CLASSES = (TrainConfig, LaunchConfig)
+FILE_CLASSES = (TrainConfig, LaunchConfig, SshConfig, SlurmConfig)
 
 
 def parse(
@@ -53,7 +54,9 @@ def parse(
     if "help" in last:
         parser.print_help()
         sys.exit(0)
-    values = _typed(parser, [one for one in given if one.name in known], hints, problems)
+    repeating = {name for name, item in known.items() if item.metadata.get("repeats")}
+    given = joined([one for one in given if one.name in known], repeating)
+    values = _typed(parser, given, hints, problems)
     refuse(problems)
     return _build(classes, values)
 

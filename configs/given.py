@@ -59,6 +59,15 @@ def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
 
 
+def joined(given: Sequence[Given], repeating: Collection[str]) -> list[Given]:
+    """`given` with the texts of each setting that may be repeated in one, a line each."""
+    texts = {name: [one.text for one in given if one.name == name] for name in sorted(repeating)}
+    return [
+        *(one for one in given if one.name not in repeating),
+        *(Given(name, "\n".join(lines)) for name, lines in texts.items() if lines),
+    ]
+
+
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 

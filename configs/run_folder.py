@@ -10,8 +10,11 @@ from configs.schema import TrainConfig
 OWN = (
     "config.yaml",
     "launch.json",
+    "launcher.log",
+    "job.json",
+    "exit.json",
     "summary.json",
-    "agents/node_*.log",
+    "agents/node_*",
     "environment/*.json",
     "exits/rank_*.json",
     "metrics/rank_*.jsonl",

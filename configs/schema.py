@@ -93,14 +93,14 @@ class TrainConfig:
             if value not in known:
                 yield f"--{name}: unknown {value!r}; known: {', '.join(known)}"
         for name in ("batch_size", "eval_batch_size", "accumulation", "max_seq_length"):
-            yield from _below(name, getattr(self, name), 1)
+            yield from too_low(name, getattr(self, name), 1)
         for name in ("max_steps", "schedule_steps", "threads"):
             if getattr(self, name) is not None:
-                yield from _below(name, getattr(self, name), 1)
+                yield from too_low(name, getattr(self, name), 1)
         for name in ("epochs", "warmup_steps", "data_workers", "seed", "bucket_mb"):
-            yield from _below(name, getattr(self, name), 0)
+            yield from too_low(name, getattr(self, name), 0)
         for name in ("weight_decay", "momentum", "max_grad_norm"):
-            yield from _below(name, getattr(self, name), 0)
+            yield from too_low(name, getattr(self, name), 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
         for name in ("lr", "adam_eps", "timeout_s"):
@@ -158,33 +158,6 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchConfig:
-    """On what, and through what, the workers start.
-
-    Raises:
-        UsageError: on creation; one line for every setting that is wrong.
-    """
-
-    launcher: str = setting("auto", "auto, or a file of launch/launchers/")
-    nodes: int = setting(1, "machines; the local launcher pretends this many", aliases=["-N"])
-    nproc_per_node: int | Literal["gpu"] = setting(1, "workers per node; gpu: one for each GPU")
-    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
-    dry_run: bool = setting(False, "print the commands that would run, and run nothing")
-
-    def __post_init__(self) -> None:
-        refuse(self._problems())
-
-    def _problems(self) -> Iterator[str]:
-        known = ["auto", *plugins.names("launch.launchers")]
-        if self.launcher not in known:
-            yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
-        yield from _below("nodes", self.nodes, 1)
-        if self.nproc_per_node != "gpu":
-            yield from _below("nproc_per_node", self.nproc_per_node, 1)
-        yield from port_problems(self.master_port)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ByHand:
     """Which worker this is, where no launcher says so: given on each node, as the courses do."""
 
@@ -201,7 +174,7 @@ class ByHand:
     def _problems(self) -> Iterator[str]:
         yield from port_problems(self.master_port)
         if self.world_size is not None:
-            yield from _below("world_size", self.world_size, 1)
+            yield from too_low("world_size", self.world_size, 1)
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             yield (
                 f"--rank {self.rank} is not below --world-size {self.world_size}; "
@@ -221,7 +194,8 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _below(name: str, value: Any, least: float) -> Iterator[str]:
+def too_low(name: str, value: Any, least: float) -> Iterator[str]:
+    """A line where the setting `name` is below `least`, or not finite."""
     if not value >= least or not math.isfinite(value):
         yield f"{_flag(name)} must be at least {least} (got {value})"
 

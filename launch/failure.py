@@ -27,29 +27,56 @@ class Failure:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    found = {}
-    for path in run_dir.glob("exits/rank_*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found[int(record["rank"])] = record
-    return found
+    return {int(record["rank"]): record for record in _records(run_dir, "exits/rank_*.json")}
 
 
-def explain(run_dir: Path, world_size: int) -> Failure | None:
-    """Why a run whose processes have all ended failed; None if every rank is done."""
-    exits = read_exits(run_dir)
-    if len(exits) == world_size and all(one["cause"] == "done" for one in exits.values()):
+def read_agents(run_dir: Path) -> list[dict[str, Any]]:
+    """How each node's part ended, for those whose agent could still say so."""
+    return _records(run_dir, "agents/node_*.exit.json")
+
+
+def explain(
+    run_dir: Path, world_size: int | None, code: int = 0, trouble: str | None = None
+) -> Failure | None:
+    """Why a run whose processes have all ended failed; None if every rank is done.
+
+    `code` and `trouble` are what the launching side has to say of it.
+    """
+    exits, agents = read_exits(run_dir), read_agents(run_dir)
+    offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
+    if world_size is None:
+        world_size = max([*exits, *offsets], default=-1) + 1
+    done = [rank for rank, one in exits.items() if one["cause"] == "done"]
+    if len(done) == world_size and not code:
         return None
-    own = [record for record in exits.values() if record["cause"] in OWN_CAUSES]
+    # by one clock, that of node 0: the others' may be seconds off
+    ordered = sorted(
+        exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
+    )
+    own = [record for record in ordered if record["cause"] in OWN_CAUSES]
     silent = sorted(set(range(world_size)) - set(exits))
-    killed = {rank: path for rank in silent if (path := _output(run_dir, rank)).exists()}
+    begun = {rank: path for rank in silent if (path := _output(run_dir, rank)).exists()}
     if own:
-        return _own_failure(min(own, key=lambda record: record["time_unix_s"]), world_size)
-    if killed:
-        return _killed(killed, sorted(exits))
+        return _own_failure(own, world_size)
+    if refused := [one for one in agents if one["cause"] == "refused"]:
+        return Failure(refused[0]["code"], _lines(refused[0]["message"]))
+    if killed := [one for one in agents if " was killed by " in one["message"]]:
+        return _command_killed(killed[0], sorted(exits))
+    lost = [one["message"] for one in agents if one["cause"] == "peer"]
+    if lost and not any(one["cause"] == "command" for one in agents):
+        return _node_lost(lost[0], silent)
+    if begun:
+        return _killed(begun, sorted(exits))
     if silent:
-        return _never_started(run_dir, silent)
-    first = min(exits.values(), key=lambda record: record["time_unix_s"])
+        return _never_started(run_dir, silent, lost[0] if lost else trouble)
+    if not ordered or len(done) == world_size:
+        return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
+    first = ordered[0]
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+
+
+def _records(run_dir: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run_dir.glob(pattern))]
 
 
 def _output(run_dir: Path, rank: int) -> Path:
@@ -57,12 +84,26 @@ def _output(run_dir: Path, rank: int) -> Path:
     return run_dir / "workers" / f"rank_{rank:05d}.err"
 
 
-def _own_failure(record: Mapping[str, Any], world_size: int) -> Failure:
-    if not record["traceback"]:
-        return Failure(record["code"], _lines(record["message"]))
-    others = " first; the others stopped because of it" if world_size > 1 else ""
-    context = f"error: rank {record['rank']} on {record['host']} failed{others}:"
-    return Failure(record["code"], record["traceback"].rstrip(), (context,))
+def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
+    first, *more = own
+    alike = sorted(one["rank"] for one in more if one["message"] == first["message"])
+    also = (f"{_ranks(alike)} failed in the same way",) if alike else ()
+    if not first["traceback"]:
+        return Failure(first["code"], _lines(first["message"]), also)
+    others = " first; the others stopped because of it" if world_size > 1 and not alike else ""
+    context = f"error: rank {first['rank']} on {first['host']} failed{others}:"
+    return Failure(first["code"], first["traceback"].rstrip(), (*also, context))
+
+
+def _command_killed(agent: Mapping[str, Any], echoes: Sequence[int]) -> Failure:
+    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
+    context = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
+    return Failure(KILLED, f"error: {agent['message']}{of}; out of memory?", context)
+
+
+def _node_lost(message: str, silent: Sequence[int]) -> Failure:
+    context = (f"{_ranks(silent)} left no word",) if silent else ()
+    return Failure(1, _lines(message), context)
 
 
 def _killed(outputs: Mapping[int, Path], echoes: Sequence[int]) -> Failure:
@@ -75,10 +116,11 @@ def _killed(outputs: Mapping[int, Path], echoes: Sequence[int]) -> Failure:
     )
 
 
-def _never_started(run_dir: Path, silent: Sequence[int]) -> Failure:
+def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) -> Failure:
     """Workers that failed before they had a file of their own: their agent's log has why."""
     # the agent that was the first to fall silent is the one that was not stopped by us
-    logs = sorted(run_dir.glob("agents/node_*.log"), key=lambda log: log.stat().st_mtime_ns)
+    logs = [*run_dir.glob("agents/node_*.log"), *run_dir.glob("agents/node_*.err")]
+    logs.sort(key=lambda log: log.stat().st_mtime_ns)
     texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
     for words in (_before_report, str.splitlines):
         for log, text in texts.items():
@@ -86,7 +128,8 @@ def _never_started(run_dir: Path, silent: Sequence[int]) -> Failure:
                 end = "\n".join(lines[-LOG_LINES:])
                 context = f"error: {_ranks(silent)} failed before the start; the end of {log}:"
                 return Failure(1, end, (context,))
-    return Failure(1, f"error: {_ranks(silent)} never started, and torchrun said nothing")
+    why = trouble or "and torchrun said nothing"
+    return Failure(1, f"error: {_ranks(silent)} never started: {why}")
 
 
 def _before_report(log: str) -> list[str]:

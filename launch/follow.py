@@ -1,7 +1,8 @@
-"""Show, as it is written, what rank 0 writes into its files."""
+"""Show, as it is written, what workers write into their files."""
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,39 +10,60 @@ TAIL_BYTES = 32_768
 
 
 class Follower:
-    """Copies new bytes of files that may not exist yet to this process's stdout and stderr."""
+    """Copies new bytes of workers' files to this process's stdout and stderr.
 
-    def __init__(self, out: Path, err: Path) -> None:
-        self._streams: list[tuple[Path, BinaryIO]] = [
-            (out, sys.stdout.buffer),
-            (err, sys.stderr.buffer),
-        ]
-        self._offsets = {out: 0, err: 0}
-        self.tail = b""  # the end of what was shown
+    Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
+    after `node.rank| `. Files and ranks may come into being at any time.
+    """
 
-    def poll(self) -> None:
-        """Show what came since the last time.
+    def __init__(self, run_dir: Path, *, prefixes: bool = False, only: int | None = None) -> None:
+        self._workers = run_dir / "workers"
+        self._prefixes = prefixes
+        self._only = only if only is not None or prefixes else 0
+        self._offsets: dict[Path, int] = {}
+        self._begun: dict[Path, bytes] = {}  # of lines whose end has not come yet
+        self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
+        self.tail = b""  # the end of what was shown, without prefixes
+
+    def poll(self, *, last: bool = False) -> None:
+        """Show what came since the last time; with `last` also lines without an end.
 
         Raises:
             BrokenPipeError: whoever read what is shown has gone.
         """
-        for path, stream in self._streams:
-            try:
-                with path.open("rb") as file:
-                    file.seek(self._offsets[path])
-                    new = file.read()
-            except FileNotFoundError:
-                continue
-            if new:
-                self._offsets[path] += len(new)
-                self.tail = (self.tail + new)[-TAIL_BYTES:]
-                try:
-                    stream.write(new)
-                    stream.flush()
-                except OSError as error:
-                    _silence(stream)
-                    if isinstance(error, BrokenPipeError):
-                        raise  # but a run outlives a closed terminal, or a full disk under its log
+        name = "rank_*" if self._only is None else f"rank_{self._only:05d}"
+        for ending, stream in ((".out", sys.stdout.buffer), (".err", sys.stderr.buffer)):
+            for path in sorted(self._workers.glob(name + ending)):
+                if new := self._new(path):
+                    self.tail = (self.tail + new)[-TAIL_BYTES:]
+                    _write(stream, self._prefixed(path, new) if self._prefixes else new)
+        if last:
+            for path in [path for path, begun in self._begun.items() if begun]:
+                stream = sys.stdout.buffer if path.suffix == ".out" else sys.stderr.buffer
+                _write(stream, self._prefixed(path, b"\n"))
+
+    def _new(self, path: Path) -> bytes:
+        with path.open("rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            new = file.read()
+        self._offsets[path] = self._offsets.get(path, 0) + len(new)
+        return new
+
+    def _prefixed(self, path: Path, new: bytes) -> bytes:
+        *lines, self._begun[path] = (self._begun.get(path, b"") + new).split(b"\n")
+        rank = int(path.stem.removeprefix("rank_"))
+        prefix = f"{self.nodes.get(rank, 'node?')}.{rank}| ".encode()
+        return b"".join(prefix + line + b"\n" for line in lines)
+
+
+def _write(stream: BinaryIO, what: bytes) -> None:
+    try:
+        stream.write(what)
+        stream.flush()
+    except OSError as error:
+        _silence(stream)
+        if isinstance(error, BrokenPipeError):
+            raise  # but a run outlives a closed terminal, or a full disk under its log
 
 
 def _silence(stream: BinaryIO) -> None:

@@ -35,7 +35,11 @@ def dies_with_parent() -> Callable[[], None] | None:
     return ask
 
 
-def end_descendants(grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+def end_descendants(
+    grace_s: float,
+    in_a_hurry: Callable[[], bool] = lambda: False,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """End every process below this one: SIGTERM, and after `grace_s` or in a hurry SIGKILL."""
     import psutil  # here, since --help and --dry-run do not need it
 
@@ -49,6 +53,7 @@ def end_descendants(grace_s: float, in_a_hurry: Callable[[], bool] = lambda: Fal
             _signal([child for child in remaining if child.pid not in asked], signal.SIGTERM)
             asked |= {child.pid for child in remaining}
         psutil.wait_procs(remaining, timeout=0.1)  # reaps those that are our children
+        meanwhile()
 
 
 def _runs(process) -> bool:  # type: ignore[no-untyped-def]  # psutil is imported lazily

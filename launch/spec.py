@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+# Stands in a plan for a port that node 0 finds free when all nodes have met.
+DECIDED = "<decided on node0>"
+
 
 @dataclass(frozen=True)
 class NodeSpec:
@@ -34,44 +37,75 @@ class LaunchSpec:
 
     run_id: str
     run_dir: Path
-    nodes: tuple[NodeSpec, ...]
-    worker_argv: tuple[str, ...]  # flags of train.worker
+    worker_argv: tuple[str, ...]  # flags of the module
     env: Mapping[str, str] = field(default_factory=dict)
+    workers: Literal["torchrun", "manual"] = "torchrun"
+    module: str = "train.worker"
+    join_s: float = 120.0  # how long nodes wait for each other
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What only a node, or whoever asked it, knows."""
+
+    spec: NodeSpec
+    name: str  # in messages and before its workers' lines
+    python: str
+    repository: str
+    nproc: int | Literal["gpu"]  # "gpu" where nobody has counted them yet
+    address: str | None = None  # on the network that gradients take
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What only the machines know; a launcher's `probe` asks them."""
+    """What only the machines know; a launcher's `probe` asks them.
 
-    python: str
-    repository: Path
+    A dry run asks nobody: what is not known then is `DECIDED`, or None.
+    """
+
+    nodes: tuple[NodeFacts, ...]
     master_addr: str
-    master_port: int
-    nproc: tuple[int, ...]  # workers of each node, its GPUs counted
+    master_port: int | None = None  # None: what node 0 finds free when all have met
+    network: str | None = None
+    shared: bool = True  # whether the nodes see this machine's checkout and run folders
+
+    @property
+    def world_size(self) -> int | None:
+        """None while a node's GPUs have not been counted."""
+        counts = [node.nproc for node in self.nodes]
+        return sum(int(count) for count in counts) if "gpu" not in counts else None
+
+    @property
+    def size(self) -> str:
+        """`4x1`, or `1+2` where nodes differ: part of a run's name."""
+        counts = [str(node.nproc) for node in self.nodes]
+        return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else "+".join(counts)
 
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """What runs on one node."""
+    """One process that is started on a node: torchrun, or a worker."""
 
     host: str
     node_rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    cwd: Path
+    cwd: str
 
     def line(self) -> str:
         """The command as a line to paste into a shell on that node."""
         env = [f"{name}={value}" for name, value in self.env.items()]
         command = shlex.join([*(["env", *env] if env else []), *self.argv])
-        return f"cd {shlex.quote(str(self.cwd))} && {command}"
+        return f"cd {shlex.quote(self.cwd)} && {command}"
 
 
 class Job(Protocol):
     """A run that was started."""
 
     job_id: str
-    shown: bytes  # the end of what it has printed of rank 0's output
+    trouble: str | None  # what went wrong, as far as the launching side can tell
+    shown: bytes  # the end of what it has printed of the workers' output
 
     def wait(self) -> int:
         """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""
@@ -79,20 +113,24 @@ class Job(Protocol):
 
 
 class Launcher(Protocol):
-    """Implemented by each file of launch/launchers/, whose `build()` makes one."""
+    """Implemented by each file of launch/launchers/, whose `build(settings)` makes one."""
 
-    def probe(self, nodes: Sequence[NodeSpec], master_port: int | None) -> Facts:
-        """Ask the machines; without a `master_port`, find a free one on the first.
+    def probe(self) -> Facts:
+        """Ask the machines.
 
         Raises:
-            MusterError: a machine cannot run what it should.
+            MusterError: they cannot run what they should; every problem at once.
         """
         ...
 
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The command of every node; pure."""
+    def assume(self) -> Facts:
+        """For a dry run: what can be known without asking anyone."""
         ...
 
-    def launch(self, spec: LaunchSpec, plan: Sequence[NodeCommand]) -> Job:
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        """The processes of every node; pure."""
+        ...
+
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
         ...

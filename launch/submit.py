@@ -14,43 +14,55 @@ except ModuleNotFoundError as missing:
 
     activation.explain(missing)
 
-import json
-import shlex
 import shutil
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from configs.errors import refuse
+from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
-from configs.schema import LaunchConfig, TrainConfig
+from configs.schema import TrainConfig
+from launch import choice, registry
 from launch.failure import explain
-from launch.spec import Facts, Launcher, LaunchSpec, NodeCommand, NodeSpec
+from launch.spec import Facts, Job, Launcher, LaunchSpec
 
 
 def main() -> int:
-    launch, train = cli.parse(
-        [LaunchConfig, TrainConfig],
+    launch, ssh, slurm, train = cli.parse(
+        [LaunchConfig, SshConfig, SlurmConfig, TrainConfig],
         sys.argv[1:],
         prog="python launch/submit.py",
         description="Start the workers of a run, on this machine or on a cluster.",
     )
-    name = "local" if launch.launcher == "auto" else launch.launcher
-    launcher: Launcher = plugins.load("launch.launchers", name)()
-    nodes = (NodeSpec("localhost", launch.nproc_per_node),) * launch.nodes
-    facts = launcher.probe(nodes, launch.master_port)
-    refuse(train.world_problems(sum(facts.nproc)))
-    train = _named(_from_here(train), f"{launch.nodes}x{facts.nproc[0]}", make=not launch.dry_run)
-    spec = _spec(train, nodes)
-    plan = launcher.plan(spec, facts)
+    name = choice.launcher(launch)
+    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
     if launch.dry_run:
-        print("\n".join(command.line() for command in plan))
-        return 0
-    _write_down(spec, plan, cli.to_yaml(train, launch))
+        return _show(launcher, train, launch)
+    facts = launcher.probe()
+    if facts.world_size is not None:
+        refuse(train.world_problems(facts.world_size))
+    train = _named(_from_here(train), facts.size, make=True)
+    spec = _spec(train, launch, facts)
+    plan = launcher.plan(spec, facts)
+    registry.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm))
     if not train.quiet:
         print(f"run {spec.run_id}: {_size(facts)}, {train.task}, {train.sync} -> {spec.run_dir}")
         sys.stdout.flush()
-    job = launcher.launch(spec, plan)
-    return _conclude(job.wait(), sum(facts.nproc), spec.run_dir, job.shown)
+    if launch.detach and not registry.go_on_in_background(spec):
+        return 0
+    job = launcher.launch(spec, facts, plan)
+    registry.begin(spec, name, job.job_id)
+    return _conclude(job, facts.world_size, spec)
+
+
+def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig) -> int:
+    """The dry run: nothing is asked, made or started."""
+    facts = launcher.assume()
+    if facts.world_size is not None:
+        refuse(train.world_problems(facts.world_size))
+    spec = _spec(_named(_from_here(train), facts.size, make=False), launch, facts)
+    print("\n".join(command.line() for command in launcher.plan(spec, facts)))
+    return 0
 
 
 def _from_here(train: TrainConfig) -> TrainConfig:
@@ -79,51 +91,67 @@ def _named(train: TrainConfig, size: str, *, make: bool) -> TrainConfig:
     return train
 
 
-def _size(facts: Facts) -> str:
-    nodes, workers = len(facts.nproc), facts.nproc[0]
-    return f"{nodes} {'node' if nodes == 1 else 'nodes'} x {workers} " + (
-        "worker" if workers == 1 else "workers"
+def _there(train: TrainConfig, facts: Facts) -> TrainConfig:
+    """The settings as nodes need them that do not see this machine's files.
+
+    What lies in the checkout lies in theirs, too; workers start there, so that it is named from
+    there. Other paths are taken to be the nodes' own.
+    """
+    if facts.shared:
+        return train
+    return replace(
+        train,
+        data_dir=train.data_dir and Path(_in_checkout(str(train.data_dir))),
+        cache_dir=None,
+        logs_dir=None,
+        model=train.model and _in_checkout(train.model),
+        tokenizer=train.tokenizer and _in_checkout(train.tokenizer),
     )
 
 
-def _spec(train: TrainConfig, nodes: tuple[NodeSpec, ...]) -> LaunchSpec:
+def _in_checkout(path: str) -> str:
+    root = str(plugins.REPOSITORY) + "/"
+    return path.removeprefix(root)
+
+
+def _size(facts: Facts) -> str:
+    nodes, counts = len(facts.nodes), [node.nproc for node in facts.nodes]
+    each = str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
+    return f"{nodes} {'node' if nodes == 1 else 'nodes'} x {each} " + (
+        "worker" if each == "1" else "workers"
+    )
+
+
+def _spec(train: TrainConfig, launch: LaunchConfig, facts: Facts) -> LaunchSpec:
     assert train.run_id is not None
-    shows_bar = sys.stdout.isatty() and not train.quiet
+    shows_bar = sys.stdout.isatty() and not train.quiet and not launch.detach
+    # The folder is claimed here: to the workers it is theirs already.
+    there = replace(_there(train, facts), redirect=True, overwrite=False)
     return LaunchSpec(
         run_id=train.run_id,
         run_dir=train.logs_root / train.run_id,
-        nodes=nodes,
-        # The folder is claimed here: to the workers it is theirs already.
-        worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
+        worker_argv=tuple(cli.to_argv(there)),
         env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
+        workers=launch.workers,
+        join_s=train.timeout_s,
+        quiet=train.quiet,
     )
 
 
-def _write_down(spec: LaunchSpec, plan: list[NodeCommand], config: str) -> None:
-    (spec.run_dir / "config.yaml").write_text(config, encoding="utf-8")
-    launched = {
-        "command": shlex.join(["python", *sys.argv]),
-        "run_id": spec.run_id,
-        "nodes": [{**asdict(command), "cwd": str(command.cwd)} for command in plan],
-    }
-    (spec.run_dir / "launch.json").write_text(
-        json.dumps(launched, indent=2) + "\n", encoding="utf-8"
-    )
-
-
-def _conclude(code: int, world_size: int, run_dir: Path, shown: bytes) -> int:
+def _conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     """The exit code of the run; where it failed, the cause is the last thing one sees."""
+    code = job.wait()
     if code > 128:
+        registry.end(spec, code, f"stopped by {signal.Signals(code - 128).name}")
         print(f"error: stopped by {signal.Signals(code - 128).name}", file=sys.stderr)
         return code
-    failure = explain(run_dir, world_size)
+    failure = explain(spec.run_dir, world_size, code, job.trouble)
     if failure is None:
-        if code:
-            logs = run_dir / "agents"
-            print(f"error: all workers are done, but torchrun is not: see {logs}", file=sys.stderr)
-        return code
-    if failure.text.encode() not in shown:  # rank 0's own error has just been seen
-        said = (f"run folder: {run_dir}", *failure.context, failure.text)
+        registry.end(spec, 0, "")
+        return 0
+    registry.end(spec, failure.code, failure.text)
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(said), file=sys.stderr)
     return failure.code
 

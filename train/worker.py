@@ -33,7 +33,7 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
         UsageError: flags or environment do not say who this worker is.
     """
     world = World.find(by_hand, os.environ)
-    if world.agent_store:
+    if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
         die_with_parent()
     with Ending(world) as ending:
         if config.redirect:  # before the heavy imports, so that nothing they say is lost

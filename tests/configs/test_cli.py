@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from configs import cli, plugins
 from configs.errors import MusterError, UsageError
-from configs.schema import ByHand, LaunchConfig, TrainConfig
+from configs.launching import LaunchConfig
+from configs.schema import ByHand, TrainConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -162,7 +163,7 @@ def test_an_unknown_or_abbreviated_flag_lists_the_known(word):
 def test_an_unknown_key_names_its_line_and_lists_the_known(write):
     path = write("lr: 1\nlearning_rate: 2\n")
     (line,) = problems("--config", path)
-    assert line.startswith(f"{path}:2: unknown key 'learning_rate'; known: accumulation, ")
+    assert line.startswith(f"{path}:2: unknown key 'learning_rate'; known: account, ")
     assert "nodes" in line and "run_id" not in line
 
 

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from configs.errors import UsageError
-from configs.schema import ByHand, LaunchConfig, TrainConfig
+from configs.launching import LaunchConfig
+from configs.schema import ByHand, TrainConfig
 
 TRAIN_PROBLEMS = [
     (

@@ -1,0 +1,164 @@
+"""Every setting of a launch: on which machines, through what, and under which of their rules."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from configs import plugins
+from configs.errors import refuse
+from configs.schema import port_problems, setting, too_low
+
+MAX_NODES = 4096
+# As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
+TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
+KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """On what, and through what, the workers start.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    launcher: str = setting(
+        "auto", "auto (ssh with --hosts, slurm where sbatch answers, else local), or one by name"
+    )
+    nodes: int | None = setting(
+        None,
+        "machines; the local launcher pretends them (default: all hosts, or 1)",
+        aliases=["-N"],
+    )
+    nproc_per_node: int | Literal["gpu"] = setting(1, "workers per node; gpu: one for each GPU")
+    workers: Literal["torchrun", "manual"] = setting(
+        "torchrun", "what starts a node's workers: torchrun, or one process each by itself"
+    )
+    hosts: str | None = setting(
+        None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
+    )
+    network: str | None = setting(
+        None, "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)"
+    )
+    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    preflight: bool = setting(True, "look at every node before anything starts there")
+    detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
+    dry_run: bool = setting(False, "print the commands that would run, and run nothing")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        known = ["auto", *plugins.names("launch.launchers")]
+        if self.launcher not in known:
+            yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
+        if self.nodes is not None:
+            yield from too_low("nodes", self.nodes, 1)
+            if self.nodes > MAX_NODES:
+                yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
+        if self.nproc_per_node != "gpu":
+            yield from too_low("nproc_per_node", self.nproc_per_node, 1)
+        if self.launcher == "ssh" and self.hosts is None:
+            yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
+        if self.network is not None:
+            yield from _network_problems(self.network)
+        yield from port_problems(self.master_port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshConfig:
+    """How the ssh launcher reaches the nodes, and where Muster lies on them."""
+
+    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
+    user: str | None = setting(None, "whom to log in as, where a manifest lists several people")
+    remote_dir: str | None = setting(
+        None,
+        "folder of the checkout on the nodes (default: this one where they see it, or ~/muster)",
+    )
+    setup: bool = setting(False, "make the environment on every node, and run nothing")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        if self.remote_dir is not None and not is_plain(self.remote_dir):
+            yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
+        if self.user is not None and not re.fullmatch(r"[\w.+][\w.+-]*", self.user, re.ASCII):
+            yield f"--user {self.user!r}: use letters, digits, '.', '_', '+' and '-'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """What is asked of Slurm; each is sbatch's option of that name."""
+
+    partition: str | None = setting(None, "partition", aliases=["-p"])
+    account: str | None = setting(None, "account", aliases=["-A"])
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
+    reservation: str | None = setting(None, "reservation")
+    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
+    exclude: str | None = setting(None, "nodes not to use", aliases=["-x"])
+    time: str | None = setting(
+        None, "time limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"]
+    )
+    gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
+    gres: str | None = setting(None, "generic resources per node, such as gpu:4")
+    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"])
+    mem: str | None = setting(None, "memory per node, such as 16G")
+    slurm: str = setting(
+        "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats=True
+    )
+    wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        for name, value in vars(self).items():
+            if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
+                yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
+        if self.time is not None and not (
+            TIME.fullmatch(self.time) and re.search("[1-9A-Z]", self.time)
+        ):
+            yield (
+                f"--time {self.time!r} is not a time above 0; use minutes (30), "
+                "hours:minutes:seconds (1:30:00) or days-hours (1-12)"
+            )
+        if self.cpus_per_task is not None:
+            yield from too_low("cpus_per_task", self.cpus_per_task, 1)
+        if self.gpus_per_node is not None and self.gres is not None:
+            yield "--gpus-per-node and --gres both ask for GPUs; give one of them"
+        for line in filter(None, self.slurm.split("\n")):
+            key, equals, value = line.partition("=")
+            if not equals or not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
+                yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
+
+    @property
+    def more(self) -> dict[str, str]:
+        """What --slurm gave, by sbatch's own names."""
+        pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
+        return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a launcher is made from."""
+
+    launch: LaunchConfig
+    ssh: SshConfig
+    slurm: SlurmConfig
+
+
+def is_plain(text: str) -> bool:
+    """Without line breaks or other control characters, which files and options cannot hold."""
+    return not any(ord(character) < 32 or ord(character) == 127 for character in text)
+
+
+def _network_problems(network: str) -> Iterator[str]:
+    try:
+        ipaddress.IPv4Network(network)
+    except ValueError as error:
+        yield f"--network {network!r}: {error}; use a form such as 10.10.1.0/24"

@@ -1,0 +1,57 @@
+"""What one agent is to do: what its launcher tells it, as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from launch.spec import DECIDED
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a node: torchrun, or a worker."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def decided(self, master_port: int) -> "Command":
+        """With the port that node 0 found free where the plan left it open."""
+
+        def known(word: str) -> str:
+            return str(master_port) if word == DECIDED else word
+
+        return Command(
+            tuple(known(word) for word in self.argv),
+            {name: known(value) for name, value in self.env.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """One agent's part of a run; `index` counts agents from 0, whose node all others meet at."""
+
+    run_id: str
+    run_dir: str  # as this node sees it; relative to `cwd`
+    cwd: str
+    index: int
+    count: int
+    name: str  # of the node, in messages
+    workers: int
+    commands: tuple[Command, ...]
+    head_address: str
+    head_ports: tuple[int, ...]  # tried in turn; (0,) on the head: any free one
+    master_port: int | None  # None: one that is free when all agents have met
+    token: str  # shown by whoever connects to the head
+    network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: what leads to head
+    proof: str = ""  # a name in run_dir, which only a node that shares the launcher's disk has
+    join_s: float = 120.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "Assignment":
+        commands = tuple(Command(tuple(one["argv"]), one["env"]) for one in said["commands"])
+        plain = {**said, "commands": commands, "head_ports": tuple(said["head_ports"])}
+        return cls(**plain)

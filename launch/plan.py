@@ -1,0 +1,58 @@
+"""From what is wanted and what is known to the processes of every node, and to their agents."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launch import manual, torchrun
+from launch.assignment import Assignment, Command
+from launch.session import Post
+from launch.spec import Facts, LaunchSpec, NodeCommand
+
+STYLES = {"torchrun": torchrun.commands, "manual": manual.commands}
+
+
+def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+    """The processes of every node; pure."""
+    style = STYLES[spec.workers]
+    return [
+        command
+        for node_rank in range(len(facts.nodes))
+        for command in style(spec, facts, node_rank)
+    ]
+
+
+def posts(
+    spec: LaunchSpec,
+    facts: Facts,
+    plan: Sequence[NodeCommand],
+    start: Callable[[int], tuple[Sequence[str], Path]],
+) -> list[Post]:
+    """The agent of every node; `start` gives the command that starts it, and from where."""
+    token = secrets.token_hex(16)
+    proof = f"agents/.shared-{secrets.token_hex(8)}"
+    (spec.run_dir / "agents").mkdir(exist_ok=True)
+    (spec.run_dir / proof).touch()
+    found = []
+    for index, node in enumerate(facts.nodes):
+        own = [command for command in plan if command.node_rank == index]
+        argv, cwd = start(index)
+        assignment = Assignment(
+            run_id=spec.run_id,
+            run_dir=str(spec.run_dir) if facts.shared else f"logs/{spec.run_id}",
+            cwd=own[0].cwd,
+            index=index,
+            count=len(facts.nodes),
+            name=node.name,
+            workers=int(node.nproc),
+            commands=tuple(Command(one.argv, one.env) for one in own),
+            head_address=facts.master_addr,
+            head_ports=(0,),
+            master_port=facts.master_port,
+            token=token,
+            network=facts.network,
+            proof=proof,
+            join_s=spec.join_s,
+        )
+        found.append(Post(tuple(argv), cwd, assignment))
+    return found

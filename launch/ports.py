@@ -1,0 +1,33 @@
+"""A port that is free on this machine, where workers can meet."""
+
+import os
+import socket
+
+from configs.errors import MusterError
+
+# Below the range from which the kernel gives ports to outgoing connections.
+PORTS = range(20_000, 32_000)
+
+
+def free_port(start: int | None = None) -> int:
+    """A free port; the search begins at `start`, counted from the first of `PORTS`.
+
+    Raises:
+        MusterError: none is free.
+    """
+    # Two launchers at the same moment should not try the same ports in the same order.
+    first = os.getpid() * 7919 if start is None else start
+    for offset in range(len(PORTS)):
+        port = PORTS[(first + offset) % len(PORTS)]
+        if is_free(port):
+            return port
+    raise MusterError(f"no free port between {PORTS[0]} and {PORTS[-1]}; give --master-port")
+
+
+def is_free(port: int) -> bool:
+    """Whether a store could listen on `port`, on all of this machine's addresses, as torch's do."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""What a run folder says of its run: how it was started, as what job, and how it ended.
+
+`launch.json` is what was planned, `job.json` who leads it now, `exit.json` that it is over.
+"""
+
+import json
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from launch.spec import LaunchSpec, NodeCommand
+
+
+def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
+    """Before anything starts: the settings that repeat the run, and what will run where."""
+    (spec.run_dir / "config.yaml").write_text(config, encoding="utf-8")
+    planned = {
+        "command": shlex.join(["python", *sys.argv]),
+        "run_id": spec.run_id,
+        "launcher": launcher,
+        "nodes": [asdict(command) for command in plan],
+    }
+    _write(spec.run_dir / "launch.json", planned)
+
+
+def begin(spec: LaunchSpec, launcher: str, job_id: str) -> None:
+    """Say who leads the run; a process is known by its pid together with its start time."""
+    import psutil  # here, since --help and --dry-run do not need it
+
+    job = {
+        "launcher": launcher,
+        "job_id": job_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started_unix_s": psutil.Process().create_time(),
+    }
+    _write(spec.run_dir / "job.json", job)
+
+
+def end(spec: LaunchSpec, code: int, message: str) -> None:
+    """Say that the run is over."""
+    write_end(spec.run_dir, code, message)
+
+
+def write_end(run_dir: Path, code: int, message: str) -> None:
+    """Say that the run in `run_dir` is over."""
+    _write(run_dir / "exit.json", {"code": code, "message": message, "time_unix_s": time.time()})
+
+
+def go_on_in_background(spec: LaunchSpec) -> bool:
+    """Fork; true in the child, whose output goes to the run folder and which has no terminal.
+
+    The parent says how to find the run again.
+    """
+    if os.fork():
+        for verb in ("status", "logs -f", "cancel"):
+            print(f"python launch/jobs.py {verb} {spec.run_id}")
+        return False
+    os.setsid()
+    os.chdir("/")
+    output = os.open(spec.run_dir / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, nothing), (1, output), (2, output)):
+        os.dup2(source, target)
+    return True
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    """Whole or not at all: a reader never sees half a record."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    new.replace(path)

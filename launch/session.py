@@ -1,0 +1,194 @@
+"""A run that this process leads: its agents, through pipes here or through ssh, from start to end.
+
+Whatever happens to one of them, or to this process, all end together.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launch import mirror, processes
+from launch.assignment import Assignment
+from launch.follow import Follower
+from launch.wire import Wire
+
+TICK_S = 0.05
+BEAT_S = 1.0
+# An agent that is not heard for so long is lost: on a link that is down nothing says so.
+SILENT_S = 15.0
+# Time for workers and agents to find that another is gone, and to write down how they ended.
+ECHO_S = 3.0
+STOP_S = 5.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Post:
+    """One agent: the command that starts it, from where, and what it is told."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    assignment: Assignment
+
+
+class _Agent:
+    """This side of one agent."""
+
+    def __init__(self, post: Post, log: Path) -> None:
+        self.post = post
+        self.assigned = False
+        self.record: dict[str, Any] | None = None  # of its end
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                post.argv,
+                cwd=post.cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
+            )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.wire = Wire(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
+        self.process.stdout.close()
+        self.process.stdin.close()
+
+    def assign(self, head_ports: tuple[int, ...]) -> None:
+        assignment = replace(self.post.assignment, head_ports=head_ports)
+        self.wire.send(assignment=assignment.to_json())
+        self.assigned = True
+
+    @property
+    def name(self) -> str:
+        return self.post.assignment.name
+
+    @property
+    def is_over(self) -> bool:
+        return self.record is not None or self.wire.ended
+
+    def trouble(self) -> str | None:
+        if self.record is not None:
+            return str(self.record["message"]) if self.record["code"] else None
+        if self.wire.ended:
+            return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
+        if self.wire.silent_s > SILENT_S:
+            return f"heard nothing from {self.name} for {SILENT_S:.0f} s: is its link down?"
+        return None
+
+
+class Session:
+    """A job of this process."""
+
+    def __init__(
+        self, run_dir: Path, posts: Sequence[Post], *, prefixes: bool, quiet: bool
+    ) -> None:
+        self.job_id = str(os.getpid())
+        self.trouble: str | None = None  # the first that this side noticed
+        self._run_dir = run_dir
+        self._signals: list[int] = []
+        self._beaten = 0.0
+        self._quiet = quiet
+        self._ways: dict[int, str] = {}  # the address and interface of each agent
+        self._follower = Follower(run_dir, prefixes=prefixes)
+        for number in STOP_SIGNALS:
+            # nohup has a run outlive its terminal
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note)
+        processes.adopt_orphans()
+        logs = run_dir / "agents"
+        logs.mkdir(exist_ok=True)
+        self._agents = [
+            _Agent(post, logs / f"node_{post.assignment.index:05d}.err") for post in posts
+        ]
+        self._agents[0].assign((0,))
+
+    @property
+    def shown(self) -> bytes:
+        return self._follower.tail
+
+    def wait(self) -> int:
+        """0 if every agent ended with 0; 128 + its number if a signal ended the run; else 1."""
+        try:
+            while not self._is_over() and self.trouble is None and not self._signals:
+                self._tick()
+            if self._signals:
+                self._stop_all(128 + self._signals[0], signal.Signals(self._signals[0]).name)
+            elif self.trouble is not None:
+                self._tick_until(time.monotonic() + ECHO_S)
+                self._stop_all(1, self.trouble)
+            self._tick_until(time.monotonic() + STOP_S)
+        finally:
+            for agent in self._agents:
+                agent.wire.close()  # which ends those that have not heard
+            processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
+            self._show(last=True)
+        if self._signals:
+            return 128 + self._signals[0]
+        return 1 if self.trouble is not None else 0
+
+    def _tick(self) -> None:
+        time.sleep(TICK_S)
+        for agent in self._agents:
+            for message in agent.wire.receive():
+                self._take(agent, message)
+        if time.monotonic() - self._beaten > BEAT_S:
+            self._beaten = time.monotonic()
+            for agent in self._agents:
+                agent.wire.send(beat=True)
+        self._show()
+        for agent in self._agents:
+            self.trouble = self.trouble or agent.trouble()
+
+    def _tick_until(self, deadline: float) -> None:
+        while not self._is_over() and time.monotonic() < deadline:
+            self._tick()
+            if self._interrupted_twice():
+                self._stop_all(130, "SIGINT", hurry=True)
+                return
+
+    def _take(self, agent: _Agent, message: dict[str, Any]) -> None:
+        if "listening" in message:
+            for other in self._agents[1:]:
+                other.assign((int(message["listening"]),))
+        elif "file" in message:
+            mirror.take(self._run_dir, message)
+        elif "here" in message:
+            self._welcome(message["here"])
+        elif message.get("waiting"):
+            print(message["waiting"], flush=True)
+        elif "ended" in message:
+            agent.record = message["ended"]
+
+    def _welcome(self, here: Mapping[str, Any]) -> None:
+        ranks = dict.fromkeys(here["ranks"], here["node"])
+        self._follower.nodes = {**self._follower.nodes, **ranks}
+        self._ways[here["index"]] = f"{here['node']} {here['address']} ({here['interface']})"
+        loopback = str(here["address"]).startswith("127.")
+        if len(self._ways) == len(self._agents) and not self._quiet and not loopback:
+            print("network:", ", ".join(self._ways[index] for index in sorted(self._ways)))
+            sys.stdout.flush()
+
+    def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
+        for agent in self._agents:
+            agent.wire.send(stop=code, why=f"told to stop ({why})", hurry=hurry)
+
+    def _is_over(self) -> bool:
+        return all(agent.is_over for agent in self._agents)
+
+    def _show(self, *, last: bool = False) -> None:
+        try:
+            self._follower.poll(last=last)
+        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+            self._signals.append(signal.SIGPIPE)
+
+    def _interrupted_twice(self) -> bool:
+        return self._signals.count(signal.SIGINT) > 1
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)

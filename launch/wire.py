@@ -1,0 +1,101 @@
+"""Messages between launcher and agents, and among agents: JSON objects, one a line.
+
+Neither side ever blocks: what cannot be written yet waits in memory, and what has come is taken
+when it is asked for. Nothing that comes is run or unpickled.
+"""
+
+import errno
+import json
+import os
+import time
+from typing import Any
+
+# A login shell may print what it likes before the first of ours.
+MARK = b"muster:"
+LINE_BYTES = 4_000_000
+CHUNK_BYTES = 65_536
+
+
+class Wire:
+    """Two file descriptors, or a socket's one given twice; owned, and closed with the wire."""
+
+    def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:
+        self._reads, self._writes = reads, writes
+        self._line_bytes = line_bytes
+        self._in = b""
+        self._out = bytearray()
+        self.noise: list[str] = []  # lines that were not ours: why a remote shell failed, say
+        self.ended = False  # the other side has closed, or died
+        self.heard = time.monotonic()  # when anything last came
+        for descriptor in {reads, writes}:
+            os.set_blocking(descriptor, False)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the other side has yet to take."""
+        return len(self._out)
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.heard
+
+    def send(self, **message: Any) -> None:
+        self._out += MARK + json.dumps(message).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Write as much as the other side takes now."""
+        while self._out and not self.ended:
+            try:
+                written = os.write(self._writes, self._out[:CHUNK_BYTES])
+            except BlockingIOError:
+                return
+            except OSError:  # a broken pipe, a reset: what still comes in is read all the same
+                self._out.clear()
+                return
+            del self._out[:written]
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have come; `ended` is true once there will be no more."""
+        self.flush()
+        while not self.ended:
+            try:
+                new = os.read(self._reads, CHUNK_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.ended = True
+                if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.EIO, errno.ETIMEDOUT):
+                    self.noise.append(os.strerror(error.errno or 0))
+                break
+            if not new:
+                self.ended = True
+                break
+            self.heard = time.monotonic()
+            self._in += new
+            if len(self._in) > self._line_bytes and b"\n" not in self._in:
+                self.ended = True  # no message of ours is that long
+        *lines, self._in = self._in.split(b"\n")
+        return [message for line in lines if (message := self._read(line)) is not None]
+
+    def _read(self, line: bytes) -> dict[str, Any] | None:
+        if line.startswith(MARK):
+            try:
+                message = json.loads(line.removeprefix(MARK))
+            except ValueError:
+                message = None
+            if isinstance(message, dict):
+                return message
+        if line.strip() and len(self.noise) < 100:
+            self.noise.append(line.decode(errors="replace").rstrip())
+        return None
+
+    def close(self) -> None:
+        """Close both directions; what was not taken yet is lost."""
+        self.ended = True
+        for descriptor in {self._reads, self._writes}:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue
+        self._reads = self._writes = -1
