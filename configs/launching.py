@@ -33,9 +33,11 @@ class LaunchConfig:
         "machines; the local launcher pretends them (default: all hosts, or 1)",
         aliases=["-N"],
     )
-    nproc_per_node: int | Literal["gpu"] = setting(1, "workers per node; gpu: one for each GPU")
-    workers: Literal["torchrun", "manual"] = setting(
-        "torchrun", "what starts a node's workers: torchrun, or one process each by itself"
+    nproc_per_node: int | Literal["gpu"] | None = setting(
+        None, "workers per node; gpu: one for each GPU (default: 1, or a Slurm job's GPUs)"
+    )
+    workers: Literal["torchrun", "manual", "accelerate"] = setting(
+        "torchrun", "what starts a node's workers: torchrun, accelerate launch, or nothing between"
     )
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
@@ -59,7 +61,7 @@ class LaunchConfig:
             yield from too_low("nodes", self.nodes, 1)
             if self.nodes > MAX_NODES:
                 yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
-        if self.nproc_per_node != "gpu":
+        if isinstance(self.nproc_per_node, int):
             yield from too_low("nproc_per_node", self.nproc_per_node, 1)
         if self.launcher == "ssh" and self.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"

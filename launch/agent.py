@@ -18,6 +18,7 @@ from typing import Any
 from configs.errors import MusterError
 from launch import processes
 from launch.assignment import Assignment, Command
+from launch.follow import Follower
 from launch.head import Head
 from launch.interface import name_of
 from launch.member import Member
@@ -57,6 +58,9 @@ class Agent:
         self._children: list[subprocess.Popen[bytes]] = []
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
         self._mirror = None if shared else Mirror(self._run_dir)
+        # Without a launcher that shows rank 0, its own agent does.
+        shows = launcher is None and assignment.index == 0
+        self._follower = Follower(self._run_dir) if shows else None
 
     def run(self) -> int:
         """Stay until nothing of the run is left on this node; the exit code of this process."""
@@ -105,6 +109,7 @@ class Agent:
         assert self._peers is not None
         time.sleep(TICK_S)
         self._peers.tick()
+        self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
         if self._signals:
@@ -113,6 +118,13 @@ class Agent:
             raise Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}")
         if self._peers.trouble is not None:
             raise Ended(1, "peer", self._peers.trouble)
+
+    def _show(self) -> None:
+        if self._follower is not None:
+            try:
+                self._follower.poll()
+            except BrokenPipeError:
+                self._follower = None
 
     def _hear(self, launcher: Wire) -> None:
         if time.monotonic() - self._beaten > BEAT_S:
@@ -174,6 +186,7 @@ class Agent:
         processes.end_descendants(
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
         )
+        self._show()
         record = write_exit(
             self._assignment,
             peers.ranks if peers is not None else (),

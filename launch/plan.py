@@ -4,12 +4,16 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch import manual, torchrun
+from launch import accelerate_launch, manual, torchrun
 from launch.assignment import Assignment, Command
 from launch.session import Post
 from launch.spec import Facts, LaunchSpec, NodeCommand
 
-STYLES = {"torchrun": torchrun.commands, "manual": manual.commands}
+STYLES = {
+    "torchrun": torchrun.commands,
+    "manual": manual.commands,
+    "accelerate": accelerate_launch.commands,
+}
 
 
 def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:

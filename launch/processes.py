@@ -35,6 +35,15 @@ def dies_with_parent() -> Callable[[], None] | None:
     return ask
 
 
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent is gone."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(KILLED)
+
+
 def end_descendants(
     grace_s: float,
     in_a_hurry: Callable[[], bool] = lambda: False,

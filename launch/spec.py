@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+Workers = Literal["torchrun", "manual", "accelerate"]  # what starts the workers of a node
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
 DECIDED = "<decided on node0>"
 
@@ -39,7 +40,7 @@ class LaunchSpec:
     run_dir: Path
     worker_argv: tuple[str, ...]  # flags of the module
     env: Mapping[str, str] = field(default_factory=dict)
-    workers: Literal["torchrun", "manual"] = "torchrun"
+    workers: Workers = "torchrun"
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     quiet: bool = False
@@ -55,6 +56,7 @@ class NodeFacts:
     repository: str
     nproc: int | Literal["gpu"]  # "gpu" where nobody has counted them yet
     address: str | None = None  # on the network that gradients take
+    shared: bool = True  # whether it sees this machine's checkout
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,11 @@ class Facts:
     master_addr: str
     master_port: int | None = None  # None: what node 0 finds free when all have met
     network: str | None = None
-    shared: bool = True  # whether the nodes see this machine's checkout and run folders
+
+    @property
+    def shared(self) -> bool:
+        """Whether all nodes see this machine's checkout and run folders."""
+        return all(node.shared for node in self.nodes)
 
     @property
     def world_size(self) -> int | None:

@@ -1,14 +1,12 @@
 """Start the workers on this machine; several nodes are pretended, one agent for each."""
 
-import itertools
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from configs.errors import MusterError, UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
+from launch import gpus
 from launch import plan as planned
 from launch.ports import free_port, is_free
 from launch.session import Session
@@ -29,7 +27,7 @@ class Local:
             raise UsageError(
                 "--hosts is for --launcher ssh; --launcher local has this machine only"
             )
-        nproc = gpus() if config.nproc_per_node == "gpu" else config.nproc_per_node
+        nproc = gpus.count() if config.nproc_per_node == "gpu" else config.nproc_per_node or 1
         if not nproc:
             raise MusterError(
                 "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
@@ -61,15 +59,6 @@ class Local:
         agent = (sys.executable, "-m", "launch.agent")
         posts = planned.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
         return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet)
-
-
-def gpus() -> int:
-    """How many GPUs a process of this machine sees."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-        return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
-    return sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
 build = Local

@@ -1,0 +1,131 @@
+"""What a Slurm batch script asks on the first node of its job, before and after srun.
+
+    run_dir=$(python -m launch.batch begin torchrun [train flags])
+    python -m launch.batch end "$run_dir" "$exit_code"
+
+`begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
+nodes meet; `head` does only the last, for a run folder that is there. `end` says why a run
+failed, and ends with the exit code that the job should have.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from configs import cli
+from configs.errors import UsageError, refuse
+from configs.launching import LaunchConfig
+from configs.run_folder import claim, claim_new
+from configs.schema import TrainConfig
+from launch import in_job, registry
+from launch.failure import explain
+from launch.ports import is_free
+from launch.slurm import Allocation, head_address
+from launch.spec import LaunchSpec, Workers
+
+USAGE = (
+    "usage: python -m launch.batch begin {torchrun,manual,accelerate} [flags]"
+    " | head RUN_DIR | end RUN_DIR CODE"
+)
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["begin", ("torchrun" | "manual" | "accelerate") as workers, *flags]:
+            print(begin(workers, flags))
+            return 0
+        case ["head", run_dir]:
+            decide_head(Path(run_dir))
+            return 0
+        case ["end", run_dir, code] if code.isdigit():
+            return end(Path(run_dir), int(code))
+    raise UsageError(USAGE)
+
+
+def begin(workers: Workers, flags: Sequence[str]) -> Path:
+    """The folder of a new run with these settings.
+
+    Raises:
+        UsageError: wrong flags; every problem at once.
+        MusterError: this node has no address at which others reach it.
+    """
+    launch, train = cli.parse(
+        [LaunchConfig, TrainConfig], flags, prog="sbatch slurm/*.sh", description="In a Slurm job."
+    )
+    allocation = Allocation.from_env(os.environ)
+    _refuse_what_slurm_decides(launch, allocation)
+    tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
+    nproc: int | Literal["gpu"] = launch.nproc_per_node or 1
+    if launch.nproc_per_node is None and allocation.gpus_on_node:
+        nproc = "gpu"
+    size = f"{tasks}w" if workers == "manual" else f"{allocation.num_nodes}x{nproc}"
+    if workers == "manual":
+        refuse(train.world_problems(tasks))
+    elif nproc != "gpu":
+        refuse(train.world_problems(allocation.num_nodes * nproc))
+    train = _named(train, f"{size}-job{allocation.name}", allocation.attempt)
+    assert train.run_id is not None
+    spec = LaunchSpec(
+        run_id=train.run_id,
+        run_dir=(train.logs_root / train.run_id).absolute(),
+        worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
+        workers=workers,
+        join_s=train.timeout_s,
+        quiet=train.quiet,
+    )
+    in_job.write_spec(spec, nproc=nproc, network=launch.network, master_port=launch.master_port)
+    decide_head(spec.run_dir)
+    registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
+    registry.begin(spec, "slurm", allocation.name)
+    return spec.run_dir
+
+
+def decide_head(run_dir: Path) -> None:
+    """Write down where the agents of this attempt meet."""
+    allocation = Allocation.from_env(os.environ)
+    _, job = in_job.read_spec(run_dir)
+    address = head_address(allocation, job["network"])
+    free = tuple(port for port in allocation.ports() if is_free(port))
+    in_job.write_head(run_dir, allocation, address, free)
+
+
+def end(run_dir: Path, code: int) -> int:
+    """Say why the run failed, where it did; the exit code that the job should have."""
+    spec, _ = in_job.read_spec(run_dir)
+    failure = explain(run_dir, None, code)
+    if failure is None:
+        registry.end(spec, 0, "")
+        return 0
+    registry.end(spec, code if code > 128 else failure.code, failure.text)
+    said = (f"run folder: {run_dir}", *failure.context, failure.text)
+    print("\n".join(said), file=sys.stderr)
+    return code if code > 128 else failure.code
+
+
+def _named(train: TrainConfig, size: str, attempt: int) -> TrainConfig:
+    """The settings with the run's id, whose folder is made; a requeued job has a new one."""
+    if train.run_id is None:
+        return replace(train, run_id=claim_new(train, size))
+    if attempt:
+        train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
+    claim(train.logs_root / str(train.run_id), overwrite=train.overwrite)
+    return train
+
+
+def _refuse_what_slurm_decides(launch: LaunchConfig, allocation: Allocation) -> None:
+    problems = []
+    if launch.nodes not in (None, allocation.num_nodes):
+        problems.append(
+            f"--nodes {launch.nodes}, but the job has {allocation.num_nodes}; give it to sbatch, "
+            "before the script: sbatch --nodes 4 slurm/multinode.sh"
+        )
+    if launch.hosts is not None:
+        problems.append("--hosts is for launch/ssh.sh; Slurm chooses the nodes")
+    refuse(problems)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,87 @@
+"""What a Slurm job's batch script and its tasks share: files in the run folder.
+
+Nothing that a user typed goes through srun's options or environment, where a comma or a quote
+would change its meaning: it is read from here.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from configs.errors import MusterError
+from launch.slurm import Allocation
+from launch.spec import LaunchSpec
+
+JOB_FILE = "slurm.json"
+PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
+
+
+def write_spec(
+    spec: LaunchSpec,
+    *,
+    nproc: int | Literal["gpu"],
+    network: str | None,
+    master_port: int | None,
+) -> None:
+    """Write down what each task is to do."""
+    plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
+    job = {"spec": plain, "nproc": nproc, "network": network, "master_port": master_port}
+    (spec.run_dir / JOB_FILE).write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
+
+
+def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
+    """What a task is to do, and the job's other settings.
+
+    Raises:
+        MusterError: this node does not see the run folder.
+    """
+    job = _wait_for(run_dir / JOB_FILE)
+    said = job["spec"]
+    said = {**said, "run_dir": Path(said["run_dir"]), "worker_argv": tuple(said["worker_argv"])}
+    return LaunchSpec(**said), job
+
+
+def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:
+    """Write down where the agents of this attempt meet, and the secret by which they know it."""
+    path = _head_file(run_dir, allocation)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = {"address": address, "ports": ports, "token": secrets.token_hex(16)}
+    new = path.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_text(json.dumps(head) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def read_head(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
+    """Where the agents of this attempt meet.
+
+    Raises:
+        MusterError: the batch script has not said so, or this node does not see it.
+    """
+    return _wait_for(_head_file(run_dir, allocation))
+
+
+def _head_file(run_dir: Path, allocation: Allocation) -> Path:
+    return run_dir / "agents" / f"head-{allocation.job_id}-{allocation.attempt}.json"
+
+
+def _wait_for(path: Path) -> Mapping[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8")
+            if text.strip():
+                record: Mapping[str, Any] = json.loads(text)
+                return record
+        except FileNotFoundError:
+            pass
+        if time.monotonic() > deadline:
+            raise MusterError(
+                f"{path} is not there; the run folder must be on a file system that all nodes "
+                "share: choose one with --logs-dir"
+            )
+        time.sleep(0.1)

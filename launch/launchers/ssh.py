@@ -1,0 +1,161 @@
+"""Start the workers on machines that one can log in to: bare metal, no scheduler."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from configs.errors import MusterError, UsageError
+from configs.launching import Settings
+from configs.plugins import REPOSITORY
+from launch import hosts, network, nodes, openssh, transfer
+from launch import plan as planned
+from launch.nodes import Probe
+from launch.session import Session
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+
+
+class Ssh:
+    """The machines of a hosts file, a manifest, or a list of names."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._config = settings.launch
+        self._ssh = settings.ssh
+
+    def probe(self) -> Facts:
+        specs = self._specs()
+        with _proof() as proof:
+            request = nodes.request(self._ssh.remote_dir, proof, REPOSITORY)
+            answers = nodes.ask_all(specs, self._ssh, request)
+        probes = nodes.must_answer(answers)
+        names = _names(specs, probes)
+        _require_same_environment(names, specs, probes)
+        chosen = network.choose(
+            probes,
+            [spec.host for spec in specs],
+            [spec.address for spec in specs],
+            self._config.network,
+        )
+        found = tuple(
+            NodeFacts(
+                spec=spec,
+                name=name,
+                python=probe["python"],
+                repository=probe["folder"],
+                nproc=_workers(spec, probe),
+                address=address,
+                shared=probe["shared"],
+            )
+            for spec, name, probe, address in zip(
+                specs, names, probes, chosen.addresses, strict=True
+            )
+        )
+        return Facts(
+            nodes=found,
+            master_addr=chosen.addresses[0],
+            master_port=self._config.master_port,
+            network=chosen.network,
+        )
+
+    def assume(self) -> Facts:
+        specs = self._specs()
+        folder = self._ssh.remote_dir or str(REPOSITORY)
+        found = tuple(
+            NodeFacts(
+                spec,
+                f"node{index}",
+                f"{folder}/.venv/bin/python",
+                folder,
+                spec.nproc,
+                spec.address,
+            )
+            for index, spec in enumerate(specs)
+        )
+        return Facts(found, specs[0].address or DECIDED, self._config.master_port)
+
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        return planned.commands(spec, facts)
+
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
+        if not facts.shared:
+            transfer.send_checkout(facts.nodes, self._ssh)
+
+        def start(index: int) -> tuple[list[str], Path]:
+            node = facts.nodes[index]
+            words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
+            return openssh.command(node.spec, self._ssh, words), REPOSITORY
+
+        posts = planned.posts(spec, facts, plan, start)
+        return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
+
+    def _specs(self) -> tuple[NodeSpec, ...]:
+        config = self._config
+        assert config.hosts is not None
+        found = hosts.read(
+            config.hosts, config.nproc_per_node or 1, user=self._ssh.user, network=config.network
+        )
+        if config.nodes is not None and config.nodes > len(found):
+            raise UsageError(
+                f"--nodes {config.nodes}, but {config.hosts} has {len(found)}: "
+                + ", ".join(spec.name for spec in found)
+            )
+        return found[: config.nodes]
+
+
+@contextmanager
+def _proof() -> Iterator[Path]:
+    """A file in this checkout that a node sees only if it sees the checkout."""
+    proof = REPOSITORY / "logs" / f".shared-{secrets.token_hex(8)}"
+    proof.parent.mkdir(exist_ok=True)
+    proof.touch()
+    try:
+        yield proof
+    finally:
+        proof.unlink(missing_ok=True)
+
+
+def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
+    """What to call the nodes: their own host names, where no two are the same."""
+    names = [str(probe["host"]).partition(".")[0] for probe in probes]
+    return names if len(set(names)) == len(names) else [spec.name for spec in specs]
+
+
+def _workers(spec: NodeSpec, probe: Probe) -> int:
+    return len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc
+
+
+def _require_same_environment(
+    names: Sequence[str], specs: Sequence[NodeSpec], probes: Sequence[Probe]
+) -> None:
+    """Refuse nodes on which a worker could not start, or would run something else.
+
+    Raises:
+        MusterError: one line for every node that lacks something.
+    """
+    problems = []
+    for name, probe in zip(names, probes, strict=True):
+        if probe["versions"] is None:
+            problems.append(
+                f"{name}: no environment at {probe['python']}; make it on all nodes: "
+                "launch/ssh.sh HOSTS --setup"
+            )
+        elif probe["versions"] != probes[0]["versions"]:
+            problems.append(
+                f"{name}: has {_versions(probe)}, but {names[0]} has {_versions(probes[0])}; "
+                "make them equal: launch/ssh.sh HOSTS --setup"
+            )
+    for name, spec, probe in zip(names, specs, probes, strict=True):
+        if spec.nproc == "gpu" and not probe["gpus"]:
+            problems.append(f"{name}: slots=gpu, but it shows no GPU; give a number of workers")
+        if not probe["shared"] and not probe["rsync"]:
+            problems.append(f"{name}: has no rsync; there: sudo apt-get install rsync")
+    if problems:
+        raise MusterError("\n".join(problems))
+
+
+def _versions(probe: Probe) -> str:
+    return ", ".join(f"{name} {version}" for name, version in (probe["versions"] or {}).items())
+
+
+build = Ssh

@@ -1,0 +1,70 @@
+"""Ask every node at once what it is like, and say everything that is wrong at once."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from configs.errors import MusterError
+from configs.launching import SshConfig
+from launch import openssh, probe
+from launch.spec import NodeSpec
+
+TIMEOUT_S = 60.0
+RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'probe', 'exec'))"
+
+Probe = Mapping[str, Any]
+
+
+def ask_all(
+    nodes: Sequence[NodeSpec], config: SshConfig, request: Mapping[str, Any]
+) -> list[Probe | str]:
+    """What each node says of itself, or one line on why it does not."""
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        return list(pool.map(lambda node: _ask(node, config, request), nodes))
+
+
+def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:
+    """The probes of nodes that must all have answered.
+
+    Raises:
+        MusterError: some did not; a line for each.
+    """
+    silent = [answer for answer in answers if isinstance(answer, str)]
+    if silent:
+        raise MusterError("\n".join(silent))
+    return [answer for answer in answers if not isinstance(answer, str)]
+
+
+def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any]:
+    """What a probe is asked; `proof` is a file that only a shared file system shows the node."""
+    return {
+        "folder": folder or here.name,
+        # a folder that was named is meant, even where the node sees this checkout
+        "proof": str(proof) if proof is not None and folder is None else None,
+        "here": str(here),
+        "python": os.environ.get("MUSTER_PYTHON"),
+        "ports": [],
+    }
+
+
+def _ask(node: NodeSpec, config: SshConfig, request: Mapping[str, Any]) -> Probe | str:
+    words = ["python3", "-c", RUN_STDIN, json.dumps(request)]
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    try:
+        done = openssh.run(node, config, words, source, TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return f"{node.name}: no answer within {TIMEOUT_S:.0f} s"
+    for line in done.stdout.splitlines():
+        if line.startswith(probe.MARK):
+            answer: Probe = json.loads(line.removeprefix(probe.MARK))
+            return answer
+    if done.returncode == 255:
+        return openssh.explain(node, done.stderr)
+    if "python3" in done.stderr and "not found" in done.stderr:
+        return f"{node.name}: has no python3; there: sudo apt-get install python3 python3-venv"
+    last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
+    return f"{node.name}: its Python could not describe it: {last[0]}"

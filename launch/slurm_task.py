@@ -1,0 +1,100 @@
+"""What srun starts: one agent per node around torchrun, or one per worker around that worker.
+
+srun --ntasks-per-node=1 python -m launch.slurm_task torchrun RUN_DIR
+srun --ntasks-per-node=4 python -m launch.slurm_task manual RUN_DIR
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from configs import cli
+from configs.errors import MusterError, UsageError
+from configs.plugins import REPOSITORY
+from launch import gpus, in_job, manual, processes
+from launch.agent import Agent
+from launch.assignment import Assignment, Command
+from launch.plan import STYLES
+from launch.slurm import Allocation, Task
+from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
+
+
+def main() -> int:
+    if len(sys.argv) != 3 or sys.argv[1] not in STYLES:
+        raise UsageError(f"usage: python -m launch.slurm_task {{{','.join(STYLES)}}} RUN_DIR")
+    return act(Path(sys.argv[2]))
+
+
+def act(run_dir: Path) -> int:
+    """Be the agent that this task is to be, to the end; the task's exit code.
+
+    Raises:
+        MusterError: this is no task of a Slurm job, or not one such as was planned.
+    """
+    processes.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
+    spec, job = in_job.read_spec(run_dir)
+    head = in_job.read_head(run_dir, allocation)
+    nproc = gpus.count() if job["nproc"] == "gpu" else int(job["nproc"])
+    if not nproc:
+        raise MusterError(
+            f"{task.host}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
+            "with --gpus-per-node"
+        )
+    per_node = spec.workers != "manual"
+    if per_node and task.count != task.num_nodes:
+        raise MusterError(
+            f"{task.count} tasks on {task.num_nodes} nodes; {spec.workers} needs one per node, "
+            "which starts that node's workers: --ntasks-per-node=1"
+        )
+    address = str(head["address"])
+    make = _node if per_node else _worker
+    assignment = Assignment(
+        run_id=spec.run_id,
+        run_dir=str(run_dir),
+        cwd=str(REPOSITORY),
+        index=task.rank,
+        count=task.count,
+        name=task.host if per_node or task.local_count == 1 else f"{task.host}.{task.rank}",
+        workers=nproc if per_node else 1,
+        commands=(make(spec, task, address, job["master_port"], nproc),),
+        head_address=address,
+        head_ports=tuple(head["ports"]),
+        master_port=job["master_port"],
+        token=str(head["token"]),
+        network=job["network"],
+        join_s=spec.join_s,
+    )
+    return Agent(assignment, launcher=None).run()
+
+
+def _node(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: int) -> Command:
+    node = NodeFacts(
+        spec=NodeSpec(task.host, nproc),
+        name=task.host,
+        python=sys.executable,
+        repository=str(REPOSITORY),
+        nproc=nproc,
+    )
+    facts = Facts((node,) * task.num_nodes, address, port)
+    (command,) = STYLES[spec.workers](spec, facts, task.node_rank)
+    return Command(command.argv, command.env)
+
+
+def _worker(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: int) -> Command:
+    told = manual.variables(
+        rank=task.rank,
+        world_size=task.count,
+        local_rank=task.local_rank,
+        local_world_size=task.local_count,
+        node_rank=task.node_rank,
+        num_nodes=task.num_nodes,
+        master_addr=address,
+        master_port=port,
+    )
+    argv = (sys.executable, "-m", spec.module, *spec.worker_argv)
+    return Command(argv, {**spec.env, **told})
+
+
+if __name__ == "__main__":
+    cli.run(main)

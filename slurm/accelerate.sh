@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# sbatch slurm/accelerate.sh [train flags]        `accelerate launch` on every node
+# sbatch --nodes 2 slurm/accelerate.sh --nproc-per-node 2 --precision bf16
+#
+# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+#SBATCH --job-name=muster
+#SBATCH --nodes=4
+# One task per node: the agent there runs accelerate launch, which starts the node's workers.
+#SBATCH --ntasks-per-node=1
+# SITE: cores per node; a worker on a CPU uses what it has, one on a GPU needs a few to load data.
+#SBATCH --cpus-per-task=1
+# SITE: with GPUs remove one #; each node then starts a worker for each.
+##SBATCH --gpus-per-node=4
+# SITE: time limit, and what else the cluster wants to know.
+#SBATCH --time=01:00:00
+##SBATCH --partition=gpu
+##SBATCH --account=my-group
+# Slurm makes no folders: logs/ is there in every checkout. A requeued job adds to its file.
+#SBATCH --output=logs/%x-%j.out
+#SBATCH --open-mode=append
+# After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
+#SBATCH --requeue
+# Two minutes before the time limit this shell is told, and has the workers end in order.
+#SBATCH --signal=B:USR1@120
+
+# $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
+cd "${MUSTER_DIR:-$SLURM_SUBMIT_DIR}"
+source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
+
+begin accelerate --sync accelerate "$@"
+run --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1
+finish

@@ -1,0 +1,58 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it, on the first node of a job: what all of them do alike.
+#
+#   begin STYLE [flags]     -> $run_dir; wrong flags end the job here, with exit code 2
+#   run SRUN_OPTIONS...     srun, to its end; signals reach the workers
+#   finish                  says why it failed, and ends the script with the right exit code
+
+set -euo pipefail
+
+# What runs is $MUSTER_PYTHON, else the checkout's own environment.
+python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
+if ! command -v -- "$python" >/dev/null; then
+    echo "error: no Python at $python; make it with: make -C $PWD setup, or set MUSTER_PYTHON" >&2
+    exit 2
+fi
+
+# A job that Slurm starts again and again (bad nodes, preemption) must end at some time.
+attempt=${SLURM_RESTART_COUNT:-0}
+if ((attempt > ${MUSTER_MAX_REQUEUES:-3})); then
+    echo "error: started for the ${attempt}th time again; MUSTER_MAX_REQUEUES allows ${MUSTER_MAX_REQUEUES:-3}" >&2
+    exit 1
+fi
+
+code=0
+notice=
+
+begin() {
+    style=$1
+    run_dir=$("$python" -m launch.batch begin "$@")
+}
+
+run() {
+    # bash heeds a signal only when its foreground command is done, so srun runs in the background.
+    trap 'stop TERM' TERM INT
+    trap 'notice=1; stop TERM' USR1
+    # --cpus-per-task: since Slurm 22.05 srun does not take it from the job.
+    # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
+    srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 --wait=60 --unbuffered \
+        "$@" "$python" -m launch.slurm_task "$style" "$run_dir" &
+    step=$!
+    while true; do
+        if wait "$step"; then code=0; else code=$?; fi
+        kill -0 "$step" 2>/dev/null || break # a trap ended the wait, not srun
+    done
+}
+
+stop() {
+    # To the tasks themselves: srun would answer a signal by killing them.
+    scancel --signal="$1" --quiet "$SLURM_JOB_ID" || true
+}
+
+finish() {
+    "$python" -m launch.batch end "$run_dir" "$code" || code=$?
+    if [[ -n $notice ]]; then
+        echo "error: stopped ahead of the time limit; ask for more with --time" >&2
+    fi
+    exit "$code"
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, no torchrun
+# sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
+#
+# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+#SBATCH --job-name=muster
+#SBATCH --nodes=4
+# SITE: tasks per node, each of them a worker: as many as the node has GPUs, or cores to spare.
+#SBATCH --ntasks-per-node=1
+# SITE: cores per worker.
+#SBATCH --cpus-per-task=1
+# SITE: with GPUs remove one #, and make tasks per node the same number.
+##SBATCH --gpus-per-node=4
+# SITE: time limit, and what else the cluster wants to know.
+#SBATCH --time=01:00:00
+##SBATCH --partition=gpu
+##SBATCH --account=my-group
+# Slurm makes no folders: logs/ is there in every checkout. A requeued job adds to its file.
+#SBATCH --output=logs/%x-%j.out
+#SBATCH --open-mode=append
+# After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
+#SBATCH --requeue
+# Two minutes before the time limit this shell is told, and has the workers end in order.
+#SBATCH --signal=B:USR1@120
+
+# $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
+cd "${MUSTER_DIR:-$SLURM_SUBMIT_DIR}"
+source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
+
+# Each task reads its rank from its own environment: here, in the batch shell, all would be 0.
+begin manual "$@"
+run --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_NTASKS"
+finish

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# sbatch slurm/sweep.sh [train flags]             batch size x precision x number of workers
+#
+# One job of an array for each point of the grid, each on one node, as in the BSC study. To see
+# what came of it: grep each run's summary.json; a run's name ends with its place in the array.
+# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+#SBATCH --job-name=muster-sweep
+# SITE: 0 to (points of the grid - 1), and after the % how many may run at a time.
+#SBATCH --array=0-17%4
+#SBATCH --nodes=1
+# One task: the agent, whose torchrun starts the workers.
+#SBATCH --ntasks=1
+# SITE: cores for all workers together, enough for the largest number of them.
+#SBATCH --cpus-per-task=4
+# SITE: with GPUs remove one #: as many as the largest number of workers.
+##SBATCH --gpus-per-node=4
+# SITE: time limit of one point, and what else the cluster wants to know.
+#SBATCH --time=00:30:00
+##SBATCH --partition=gpu
+##SBATCH --account=my-group
+# Slurm makes no folders: logs/ is there in every checkout. A requeued job adds to its file.
+#SBATCH --output=logs/%x-%A_%a.out
+#SBATCH --open-mode=append
+# After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
+#SBATCH --requeue
+# Two minutes before the time limit this shell is told, and has the workers end in order.
+#SBATCH --signal=B:USR1@120
+
+# SITE: the grid. fp16 needs GPUs.
+batches=(64 128 256) # samples per worker and step
+precisions=(fp32 bf16)
+workers=(1 2 4)
+
+# $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
+cd "${MUSTER_DIR:-$SLURM_SUBMIT_DIR}"
+source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
+
+points=$((${#batches[@]} * ${#precisions[@]} * ${#workers[@]}))
+point=${SLURM_ARRAY_TASK_ID:?"submit this with an array: sbatch --array=0-$((points - 1)) slurm/sweep.sh"}
+if ((point >= points)); then
+    echo "error: array index $point, but the grid has $points points: --array=0-$((points - 1))" >&2
+    exit 2
+fi
+batch=${batches[point % ${#batches[@]}]}
+rest=$((point / ${#batches[@]}))
+precision=${precisions[rest % ${#precisions[@]}]}
+count=${workers[rest / ${#precisions[@]}]}
+echo "point $point of $points: batch size $batch per worker, $precision, $count workers"
+
+begin torchrun --task synthetic --nproc-per-node "$count" --batch-size "$((batch * count))" \
+    --precision "$precision" "$@"
+run --nodes=1 --ntasks=1
+finish
