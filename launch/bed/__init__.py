@@ -1,0 +1,1 @@
+"""One Linux machine becomes a cluster: nodes with their own network, names, Slurm and sshd."""

@@ -1,0 +1,62 @@
+"""The box has what a bed needs, and a command that fails says so in one line."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from configs.errors import MusterError
+
+# Which Debian package brings which command.
+PACKAGES = {
+    "slurmd": ("slurmd",),
+    "slurmctld": ("slurmctld",),
+    "slurm-client": ("scontrol", "sinfo", "sbatch", "srun"),
+    "munge": ("munged",),
+    "openssh-server": ("sshd", "ssh", "ssh-keygen"),
+    "iproute2": ("ip", "tc"),
+}
+
+
+def refuse_unfit_box() -> None:
+    """Do nothing where a bed can be made.
+
+    Raises:
+        MusterError: this is not Linux, or not root, or commands are missing.
+    """
+    if sys.platform != "linux":
+        raise MusterError(
+            f"a bed is made of Linux namespaces, but this is {sys.platform}; use a Linux box"
+        )
+    problems = []
+    if os.geteuid() != 0:
+        problems.append("a bed is made by root, but this is another user; put sudo before it")
+    missing = {
+        package: [c for c in PACKAGES[package] if not shutil.which(c)] for package in PACKAGES
+    }
+    wanted = [package for package, commands in missing.items() if commands]
+    if wanted:
+        absent = ", ".join(command for commands in missing.values() for command in commands)
+        problems.append(f"{absent} not found on PATH: sudo apt-get install {' '.join(wanted)}")
+    if problems:
+        raise MusterError("\n".join(problems))
+
+
+def call(argv: Sequence[str], *, given: str | None = None) -> str:
+    """What `argv` prints, with `given` as its input.
+
+    Raises:
+        MusterError: it cannot be started, or ends with another code than 0.
+    """
+    try:
+        done = subprocess.run(
+            argv, input=given, capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MusterError(f"{shlex.join(argv)}: {error}") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().replace("\n", "; ")
+        raise MusterError(f"{shlex.join(argv)} failed with {done.returncode}: {said}")
+    return done.stdout

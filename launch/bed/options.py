@@ -1,0 +1,64 @@
+"""What one asks of a bed is checked as a whole before anything is made."""
+
+import re
+from dataclasses import dataclass
+
+from configs.errors import refuse
+
+MOST_NODES = 16
+UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+# Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
+LEAST_RATE = 64 * UNITS["kbit"]
+MOST_RATE = 100 * UNITS["gbit"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What kind of cluster the bed is; two beds with equal options are the same."""
+
+    nodes: int = 4
+    rate: int | None = None  # bits per second of each link; None: as fast as it goes
+    control_network: bool = False
+    private_home: bool = False
+    venv: str | None = None  # shown in a private home; None: there is none
+
+    def __str__(self) -> str:
+        rate = f" --rate {rate_text(self.rate)}" if self.rate else ""
+        control = " --control-network" if self.control_network else ""
+        private = " --private-home" if self.private_home else ""
+        venv = f" with {self.venv}" if self.venv else ""
+        return f"--nodes {self.nodes}{rate}{control}{private}{venv}"
+
+
+def read(
+    nodes: str, rate: str | None, *, control_network: bool, private_home: bool, venv: str | None
+) -> Options:
+    """The options that these words on a command line make.
+
+    Raises:
+        UsageError: the number of nodes or the rate is wrong; both, if both are.
+    """
+    problems = []
+    count = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
+    if not 1 <= count <= MOST_NODES:
+        problems.append(f"--nodes {nodes}: a bed has 1 to {MOST_NODES} nodes; give such a number")
+    bits = None if rate is None else rate_bits(rate)
+    if rate is not None and not (bits and LEAST_RATE <= bits <= MOST_RATE):
+        problems.append(
+            f"--rate {rate}: expected a speed from {rate_text(LEAST_RATE)} to"
+            f" {rate_text(MOST_RATE)} like 100mbit or 1gbit; without --rate links are not limited"
+        )
+    refuse(problems)
+    return Options(count, bits, control_network, private_home, venv if private_home else None)
+
+
+def rate_bits(text: str) -> int | None:
+    """Bits per second of `text` like 1gbit, as tc writes them; None if it is not a speed."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(kbit|mbit|gbit)", text.lower())
+    return round(float(match[1]) * UNITS[match[2]]) if match else None
+
+
+def rate_text(bits: int) -> str:
+    """`bits` per second in the largest unit that keeps it short: 1gbit, 100mbit."""
+    unit = max((unit for unit in UNITS if UNITS[unit] <= bits), key=UNITS.__getitem__)
+    return f"{bits / UNITS[unit]:.6g}{unit}"

@@ -1,0 +1,111 @@
+"""The nodes are a Slurm cluster of their own, beside any other on the box; the box is its login."""
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from launch.bed import daemons, views
+from launch.bed.nodes import BOX, EXPERIMENT_NET, Node
+from launch.bed.state import STATE
+from launch.bed.rendering import render
+
+FOLDER = STATE / "slurm"
+CONFIG = FOLDER / "slurm.conf"
+MUNGE = STATE / "munge"
+SOCKET = MUNGE / "socket"
+MUNGED, CONTROLLER = "munged", "slurmctld"
+# A job in the partition `short` gets at most two of the nodes.
+SHORT_NODES = 2
+ASK_S = 10
+
+
+def daemon(node: Node) -> str:
+    """The name of the node's slurmd among the daemons."""
+    return f"{node.name}.slurmd"
+
+
+def write(nodes: Sequence[Node]) -> None:
+    """Write the configuration, and a new key for munge."""
+    for folder in (FOLDER / "controller", *(FOLDER / node.name for node in nodes)):
+        folder.mkdir(parents=True, exist_ok=True)
+    MUNGE.mkdir(mode=0o700, exist_ok=True)
+    (MUNGE / "key").touch(mode=0o600)
+    (MUNGE / "key").write_bytes(os.urandom(128))
+    CONFIG.write_text(
+        render(
+            "slurm.conf",
+            nodes=nodes,
+            short=nodes[:SHORT_NODES],
+            box=box(),
+            box_address=f"{EXPERIMENT_NET}.{BOX}",
+            folder=FOLDER,
+            socket=SOCKET,
+        )
+    )
+    (FOLDER / "cgroup.conf").write_text(render("cgroup.conf"))
+
+
+def box() -> str:
+    """The box's own name, as Slurm compares it."""
+    return socket.gethostname().split(".")[0]
+
+
+def start_munged() -> None:
+    """Start munged: who asks a daemon of the bed for something is who they say."""
+    files = {
+        "--key-file": MUNGE / "key",
+        "--socket": SOCKET,
+        "--pid-file": MUNGE / "pid",
+        "--log-file": MUNGE / "log",
+        "--seed-file": MUNGE / "seed",
+    }
+    options = [f"{option}={path}" for option, path in files.items()]
+    daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
+
+
+def start_controller() -> None:
+    """Start slurmctld on the box."""
+    daemons.start(CONTROLLER, ["slurmctld", "-D", "-f", str(CONFIG)])
+
+
+def start(node: Node) -> None:
+    """Start the node's slurmd; it sees the box's files.
+
+    Raises:
+        MusterError: the node is gone.
+    """
+    argv = ["slurmd", "-N", node.name, "-D", "-f", str(CONFIG)]
+    daemons.start(daemon(node), [*views.enter(node), *argv], node.cores)
+
+
+def answers() -> bool:
+    """Whether slurmctld takes commands."""
+    return bool(_ask("sinfo", "--noheader", "--format=%P"))
+
+
+def states() -> dict[str, str]:
+    """What Slurm says about each node: idle, mixed, allocated, down, ...; nothing if it is mute."""
+    return parsed(_ask("sinfo", "--noheader", "--Node", "--format=%N %T"))
+
+
+def parsed(text: str) -> dict[str, str]:
+    """Node and state from sinfo's lines; a node is in as many lines as it has partitions."""
+    return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
+
+
+def is_usable(state: str) -> bool:
+    """Whether jobs run on a node in this state; a star after it means that it does not answer."""
+    return state in ("idle", "mixed", "allocated", "completing")
+
+
+def _ask(*argv: str) -> str:
+    env = {**os.environ, "SLURM_CONF": str(CONFIG)}
+    try:
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

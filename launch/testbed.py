@@ -1,0 +1,144 @@
+"""No cluster? Make one of this machine: `python launch/testbed.py up --nodes 4`, as root."""
+
+import sys
+from pathlib import Path
+
+# A script's own folder comes first on the path, and a file in it could hide a library: the
+# repository takes its place.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+try:
+    from configs import cli
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from typing import NoReturn
+
+from configs.errors import UsageError
+from configs.plugins import REPOSITORY
+from launch.bed import cluster, commands, options, report, slurm, ssh, views
+
+
+def main() -> int:
+    words, command = _split(sys.argv[1:])
+    args = _parser().parse_args(words)
+    if args.action == "up":
+        return _up(args)
+    if args.action == "exec":
+        return _exec(args.node, command, private=args.private)
+    if args.action == "env":
+        print(_env())
+        return 0
+    commands.refuse_unfit_box()
+    if args.action == "down":
+        cluster.down(_say)
+        return 0
+    return report.status()
+
+
+def _up(args: argparse.Namespace) -> int:
+    venv = Path(os.environ.get("MUSTER_BED_VENV") or REPOSITORY / ".venv")
+    shown = venv.is_dir() and not venv.is_symlink()
+    wanted = options.read(
+        args.nodes,
+        args.rate,
+        control_network=args.control_network,
+        private_home=args.private_home,
+        venv=str(venv.absolute()) if shown else None,
+    )
+    commands.refuse_unfit_box()
+    cluster.up(wanted, REPOSITORY, _say)
+    print(
+        f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
+        f'  Slurm   eval "$(python {__file__} env)"; srun --nodes {wanted.nodes} hostname\n'
+        f"  ssh     ssh -F {ssh.CONFIG} node0 hostname\n"
+        f"  a node  python {__file__} exec node0 -- hostname\n"
+        f"  end     python {__file__} down"
+    )
+    return 0
+
+
+def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
+    if not command:
+        raise UsageError("exec needs a command after two dashes: exec node0 -- hostname")
+    commands.refuse_unfit_box()
+    bed, hosts = cluster.present()
+    found = [node for node in hosts if node.name == name]
+    if not found:
+        raise UsageError(f"exec {name}: the bed has {', '.join(node.name for node in hosts)}")
+    (node,) = found
+    home = private and bed.options.private_home
+    # Not nsenter's own --wd: that folder would still be the box's, also where it is hidden.
+    words = views.enter(node, private=home)
+    folder = views.home() if home else Path.cwd()
+    words += ["env", f"--chdir={folder}", f"HOME={views.home()}", f"SLURM_CONF={slurm.CONFIG}"]
+    os.sched_setaffinity(0, node.cores)
+    sys.stdout.flush()
+    os.execvp(words[0], [*words, *command])
+
+
+def _env() -> str:
+    cluster.present()
+    values = {
+        "SLURM_CONF": slurm.CONFIG,
+        "MUSTER_SSH_CONFIG": ssh.CONFIG,
+        "MUSTER_HOSTS": cluster.NODE_LIST,
+    }
+    return "export " + " ".join(f"{key}={shlex.quote(str(path))}" for key, path in values.items())
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands before the first -- is ours, what stands behind it is the command of exec."""
+    words = list(argv)
+    if words[:1] != ["exec"] or "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python launch/testbed.py",
+        description="Make a cluster of this machine: nodes with their own network, Slurm and sshd.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="make a bed, or heal the one that is up", allow_abbrev=False)
+    up.add_argument("--nodes", default="4", metavar="N", help="1 to 16 nodes (default: 4)")
+    up.add_argument("--rate", metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
+    up.add_argument(
+        "--control-network",
+        action="store_true",
+        help="a second network, on which the nodes' names resolve, as on CloudLab",
+    )
+    up.add_argument(
+        "--private-home",
+        action="store_true",
+        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
+    )
+    actions.add_parser("status", help="what is alive; exit code 1 if something is not")
+    actions.add_parser("down", help="end the bed; nothing of it is left")
+    actions.add_parser("env", help='the variables that tools need: eval "$(... env)"')
+    run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
+    run.add_argument("--private", action="store_true", help="see what a session of ssh sees")
+    run.add_argument("node", metavar="NODE")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    cli.run(main)
