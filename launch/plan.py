@@ -26,6 +26,11 @@ def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     ]
 
 
+def show(spec: LaunchSpec, facts: Facts) -> str:
+    """The lines that one could paste into a shell on each node."""
+    return "\n".join(command.line() for command in commands(spec, facts))
+
+
 def posts(
     spec: LaunchSpec,
     facts: Facts,

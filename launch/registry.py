@@ -53,14 +53,40 @@ def write_end(run_dir: Path, code: int, message: str) -> None:
     _write(run_dir / "exit.json", {"code": code, "message": message, "time_unix_s": time.time()})
 
 
+def print_next_commands(spec: LaunchSpec, where: str) -> None:
+    """How to go on with a run that was left to itself."""
+    print(f"{where}; run folder: {spec.run_dir}")
+    for verb in ("status", "logs -f", "cancel"):
+        print(f"  python launch/jobs.py {verb} {spec.run_id}")
+    sys.stdout.flush()
+
+
+def read_end(run_dir: Path) -> dict[str, Any] | None:
+    """How the run ended; None if it has not, or nobody was left to say so."""
+    return _read(run_dir / "exit.json")
+
+
+def read_job(run_dir: Path) -> dict[str, Any] | None:
+    """Who leads the run."""
+    return _read(run_dir / "job.json")
+
+
+def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
+    """The node of each rank, as far as agents have said."""
+    found = {}
+    for path in run_dir.glob("agents/node_?????.json"):
+        record = _read(path) or {}
+        found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
+    return found
+
+
 def go_on_in_background(spec: LaunchSpec) -> bool:
     """Fork; true in the child, whose output goes to the run folder and which has no terminal.
 
     The parent says how to find the run again.
     """
     if os.fork():
-        for verb in ("status", "logs -f", "cancel"):
-            print(f"python launch/jobs.py {verb} {spec.run_id}")
+        print_next_commands(spec, "in the background")
         return False
     os.setsid()
     os.chdir("/")
@@ -69,6 +95,14 @@ def go_on_in_background(spec: LaunchSpec) -> bool:
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
     return True
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return record
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

@@ -85,6 +85,8 @@ class _Agent:
 class Session:
     """A job of this process."""
 
+    detached = False
+
     def __init__(
         self, run_dir: Path, posts: Sequence[Post], *, prefixes: bool, quiet: bool
     ) -> None:

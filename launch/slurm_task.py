@@ -68,6 +68,22 @@ def act(run_dir: Path) -> int:
     return Agent(assignment, launcher=None).run()
 
 
+def act_for_submitit(run_dir: str) -> None:
+    """What submitit calls in each task: as `act`, but it ends the process with its exit code.
+
+    submitit would turn every failure into exit code 1.
+    """
+    try:
+        code = act(Path(run_dir))
+    except MusterError as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        code = error.exit_code
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _node(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: int) -> Command:
     node = NodeFacts(
         spec=NodeSpec(task.host, nproc),

@@ -111,6 +111,7 @@ class Job(Protocol):
 
     job_id: str
     trouble: str | None  # what went wrong, as far as the launching side can tell
+    detached: bool  # it runs on by itself, and nobody waits for it here
     shown: bytes  # the end of what it has printed of the workers' output
 
     def wait(self) -> int:
@@ -135,6 +136,10 @@ class Launcher(Protocol):
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """The processes of every node; pure."""
+        ...
+
+    def show(self, spec: LaunchSpec, facts: Facts) -> str:
+        """What a dry run prints."""
         ...
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:

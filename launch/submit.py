@@ -52,6 +52,9 @@ def main() -> int:
         return 0
     job = launcher.launch(spec, facts, plan)
     registry.begin(spec, name, job.job_id)
+    if job.detached:
+        registry.print_next_commands(spec, f"job {job.job_id}")
+        return 0
     return _conclude(job, facts.world_size, spec)
 
 
@@ -61,7 +64,7 @@ def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig) -> int:
     if facts.world_size is not None:
         refuse(train.world_problems(facts.world_size))
     spec = _spec(_named(_from_here(train), facts.size, make=False), launch, facts)
-    print("\n".join(command.line() for command in launcher.plan(spec, facts)))
+    print(launcher.show(spec, facts))
     return 0
 
 

@@ -13,8 +13,8 @@ from launch.bed import daemons, network, nodes, slurm, ssh, state, views
 from launch.bed.commands import call
 from launch.bed.nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
 from launch.bed.options import Options
-from launch.bed.state import STATE, Bed
 from launch.bed.rendering import render
+from launch.bed.state import STATE, Bed
 
 NODE_LIST = STATE / "hosts"
 Say = Callable[[str], None]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from launch.bed import daemons, views
 from launch.bed.nodes import BOX, EXPERIMENT_NET, Node
-from launch.bed.state import STATE
 from launch.bed.rendering import render
+from launch.bed.state import STATE
 
 FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"

@@ -55,6 +55,9 @@ class Local:
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return planned.commands(spec, facts)
 
+    def show(self, spec: LaunchSpec, facts: Facts) -> str:
+        return planned.show(spec, facts)
+
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         agent = (sys.executable, "-m", "launch.agent")
         posts = planned.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))

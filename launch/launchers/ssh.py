@@ -77,6 +77,9 @@ class Ssh:
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return planned.commands(spec, facts)
 
+    def show(self, spec: LaunchSpec, facts: Facts) -> str:
+        return planned.show(spec, facts)
+
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         if not facts.shared:
             transfer.send_checkout(facts.nodes, self._ssh)

@@ -1,0 +1,201 @@
+"""Submit the run to Slurm through submitit; each of the job's tasks is then one agent."""
+
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UsageError, refuse
+from configs.launching import Settings
+from configs.plugins import REPOSITORY
+from launch import environment, in_job, registry, slurm_cluster
+from launch import plan as planned
+from launch.follow import Follower
+from launch.slurm import scrubbed
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+
+DEFAULT_TIME = "60"
+POLL_S = 1.0
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+        "BOOT_FAIL", "DEADLINE")  # fmt: skip
+
+
+class Slurm:
+    """A Slurm cluster, asked from one of its login nodes or from within a job."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._config = settings.launch
+        self._slurm = settings.slurm
+
+    def probe(self) -> Facts:
+        if self._config.hosts is not None:
+            raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
+        if self._config.preflight:
+            found = slurm_cluster.partitions(os.environ)
+            refuse(slurm_cluster.problems(self._config, self._slurm, found))
+        facts = self._facts(environment.python())
+        if self._config.preflight:
+            self._refuse_what_slurm_refuses(facts)
+        return facts
+
+    def assume(self) -> Facts:
+        return self._facts(environment.python())
+
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        return planned.commands(spec, facts)
+
+    def show(self, spec: LaunchSpec, facts: Facts) -> str:
+        script = self._executor(spec, facts)._make_submission_file_text(
+            "python -m submitit.core._submit ...", spec.run_id
+        )
+        lines = [command.line() for command in self.plan(spec, facts)]
+        return "\n".join([script.strip(), "", "# which runs, on each node:", *lines])
+
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> "SlurmJob":
+        from launch.slurm_task import act_for_submitit
+
+        in_job.write_spec(
+            spec,
+            nproc=facts.nodes[0].nproc,
+            network=self._config.network,
+            master_port=self._config.master_port,
+        )
+        executor = self._executor(spec, facts)
+        with _outside_any_job():
+            job = executor.submit(act_for_submitit, str(spec.run_dir))
+        return SlurmJob(job.job_id, spec, wait=self._slurm.wait)
+
+    def _facts(self, python: str) -> Facts:
+        nproc: Any = self._config.nproc_per_node
+        if nproc is None:
+            nproc = "gpu" if self._slurm.gpus_per_node or self._slurm.gres else 1
+        if nproc == "gpu" and self._config.workers != "torchrun":
+            nproc = self._gpus_asked_for()
+        nodes = tuple(
+            NodeFacts(
+                NodeSpec(f"node{index}", nproc), f"node{index}", python, str(REPOSITORY), nproc
+            )
+            for index in range(self._config.nodes or 1)
+        )
+        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
+
+    def _gpus_asked_for(self) -> int:
+        """Of each node: without torchrun there, tasks are counted before the job starts."""
+        asked = self._slurm.gpus_per_node or self._slurm.gres or ""
+        count = asked.rpartition(":")[2]
+        if not count.isdigit():
+            raise UsageError(
+                f"--workers {self._config.workers} needs a number of workers: --nproc-per-node 4, "
+                "or --gpus-per-node 4"
+            )
+        return int(count)
+
+    def _executor(self, spec: LaunchSpec, facts: Facts) -> Any:
+        import submitit
+
+        python = facts.nodes[0].python
+        quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
+        executor = submitit.SlurmExecutor(spec.run_dir / "submitit", python=quoted)
+        wish = self._slurm
+        own = {
+            name: getattr(wish, name)
+            for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
+                         "mem", "gpus_per_node", "reservation")
+            if getattr(wish, name) is not None
+        }  # fmt: skip
+        cores = wish.cpus_per_task
+        executor.update_parameters(
+            job_name=f"muster-{spec.run_id}",
+            nodes=len(facts.nodes),
+            ntasks_per_node=int(facts.nodes[0].nproc) if spec.workers == "manual" else 1,
+            # since Slurm 22.05 srun does not take the cores from the job by itself
+            srun_args=[
+                "--kill-on-bad-exit=1",
+                "--wait=60",
+                *([f"--cpus-per-task={cores}"] if cores else []),
+            ],
+            setup=[
+                "trap : TERM  # the tasks end in order; what follows srun is still to be done",
+                f"{quoted} -m launch.batch head {folder} || exit $?",
+            ],
+            teardown=[f"{quoted} -m launch.batch end {folder} $?"],
+            additional_parameters={
+                "time": wish.time or DEFAULT_TIME,
+                "chdir": str(REPOSITORY),
+                **({"cpus_per_task": cores} if cores else {}),
+                **own,
+                **wish.more,
+            },
+        )
+        return executor
+
+    def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
+        """Let Slurm itself look at the job, before anything is made.
+
+        Raises:
+            UsageError: it would not take it; in its own words.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            spec = LaunchSpec("test", Path(folder), (), workers=self._config.workers)
+            script = Path(folder) / "test.sh"
+            text = self._executor(spec, facts)._make_submission_file_text("true", "test")
+            script.write_text(text, encoding="utf-8")
+            asked = slurm_cluster.ask(["sbatch", "--test-only", str(script)], os.environ)
+        if asked.returncode:
+            said = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
+            refuse((line for line in said if line), "Slurm would not take this job: ")
+            raise UsageError("Slurm would not take this job, and gives no reason")
+
+
+class SlurmJob:
+    """A job in Slurm's hands."""
+
+    shown = b""
+    trouble: str | None = None
+
+    def __init__(self, job_id: str, spec: LaunchSpec, *, wait: bool) -> None:
+        self.job_id = job_id
+        self.detached = not wait
+        self._spec = spec
+        self._follower = Follower(spec.run_dir, prefixes=True)
+
+    def wait(self) -> int:
+        """0 if the job succeeded, else its exit code; what workers print is shown meanwhile."""
+        shown = ""
+        while True:
+            state = slurm_cluster.state(self.job_id, os.environ) or "COMPLETED"
+            if state != shown and not self._spec.quiet:
+                print(f"job {self.job_id}: {state.lower()}", flush=True)
+                shown = state
+            self._follower.nodes = registry.nodes_of_ranks(self._spec.run_dir)
+            self._follower.poll()
+            if state in OVER:
+                break
+            time.sleep(POLL_S)
+        self._follower.poll(last=True)
+        ended = registry.read_end(self._spec.run_dir)
+        if ended is None:
+            self.trouble = f"Slurm says {state} of job {self.job_id}"
+            return 0 if state == "COMPLETED" else 1
+        return int(ended["code"])
+
+
+@contextmanager
+def _outside_any_job() -> Iterator[None]:
+    """Without the variables of a job we may be in: sbatch would obey them."""
+    before = dict(os.environ)
+    kept = scrubbed(before)
+    os.environ.clear()
+    os.environ.update(kept)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+build = Slurm
