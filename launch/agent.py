@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,12 @@ class Agent:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # torchrun would die of them and leave workers
         processes.adopt_orphans()
+        # torchrun never removes its temporary folders, and a worker that is killed cannot.
+        with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
+            return self._live(scratch)
+
+    def _live(self, scratch: str) -> int:
+        self._scratch = scratch
         self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
         try:
             self._take_part()
@@ -155,6 +162,7 @@ class Agent:
         env = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
+            "TMPDIR": self._scratch,
             # a worker that starts as all is ending can tell that it is late
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,

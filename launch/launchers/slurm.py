@@ -12,7 +12,7 @@ from typing import Any
 from configs.errors import UsageError, refuse
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import environment, in_job, registry, slurm_cluster
+from launch import environment, in_job, registry, slurm_cluster, states
 from launch import plan as planned
 from launch.follow import Follower
 from launch.slurm import scrubbed
@@ -20,8 +20,6 @@ from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, Node
 
 DEFAULT_TIME = "60"
 POLL_S = 1.0
-OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-        "BOOT_FAIL", "DEADLINE")  # fmt: skip
 
 
 class Slurm:
@@ -173,7 +171,7 @@ class SlurmJob:
                 shown = state
             self._follower.nodes = registry.nodes_of_ranks(self._spec.run_dir)
             self._follower.poll()
-            if state in OVER:
+            if state in states.OVER:
                 break
             time.sleep(POLL_S)
         self._follower.poll(last=True)

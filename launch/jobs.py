@@ -1,0 +1,148 @@
+"""Look after runs, however they were started: `python launch/jobs.py list|status|logs|cancel`."""
+
+import sys
+from pathlib import Path
+
+# A script's own folder comes first on the path, and a file in it could hide a library: the
+# repository takes its place.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+try:
+    from configs import cli
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
+import argparse
+import json
+import time
+
+from configs.errors import UsageError
+from configs.plugins import REPOSITORY
+from launch import registry, states
+from launch.follow import Follower
+
+POLL_S = 0.5
+
+
+def main() -> int:
+    args = _parser().parse_args()
+    root = args.logs_dir or REPOSITORY / "logs"
+    match args.verb:
+        case "list":
+            return _list(root, args.number)
+        case "status":
+            return _status(_find(root, args.run))
+        case "logs":
+            return _logs(_find(root, args.run), args.rank, follow=args.follow)
+        case _:
+            states.cancel(_find(root, args.run), print)
+            return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python launch/jobs.py", description="Look after runs.")
+    parser.add_argument("--logs-dir", type=Path, help="where run folders are (default: logs/)")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="the latest runs, newest first")
+    listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
+    verbs.add_parser("status", parents=[one], help="what one run is doing")
+    logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
+    logs.add_argument("--rank", type=int, help="of this rank only")
+    verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
+    return parser
+
+
+def _runs(root: Path) -> list[Path]:
+    """The run folders, newest first."""
+    found = [path.parent for path in root.glob("*/config.yaml")] if root.is_dir() else []
+    return sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
+
+
+def _find(root: Path, wanted: str | None) -> Path:
+    """One run folder.
+
+    Raises:
+        UsageError: none fits, or several do; lists them.
+    """
+    runs = _runs(root)
+    if not runs:
+        raise UsageError(f"no runs in {root}; start one with python launch/submit.py")
+    if wanted is None:
+        return runs[0]
+    fits = [run for run in runs if run.name == wanted or str(_job_id(run)) == wanted]
+    fits = fits or [run for run in runs if run.name.startswith(wanted)]
+    if len(fits) != 1:
+        names = ", ".join(run.name for run in (fits or runs)[:5])
+        which = "fits several runs" if fits else "fits no run"
+        raise UsageError(f"{wanted!r} {which}: {names}")
+    return fits[0]
+
+
+def _job_id(run: Path) -> str | None:
+    job = registry.read_job(run)
+    return str(job["job_id"]) if job is not None else None
+
+
+def _list(root: Path, number: int) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "through", "job", "state", "more"):
+        table.add_column(column, no_wrap=column != "more")
+    for run in _runs(root)[:number]:
+        job, state = registry.read_job(run) or {}, states.of(run)
+        where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
+        table.add_row(run.name, *where, state.word, state.detail)
+    Console(soft_wrap=True).print(table)
+    return 0
+
+
+def _status(run: Path) -> int:
+    state = states.of(run)
+    print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
+    print(f"run folder: {run}")
+    for path in sorted(run.glob("agents/node_?????.json")):
+        here = json.loads(path.read_text(encoding="utf-8"))
+        ranks = ", ".join(map(str, here["ranks"]))
+        print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
+    steps = _last_step(run)
+    if steps:
+        print(steps)
+    return 0
+
+
+def _last_step(run: Path) -> str | None:
+    """How far rank 0 has come."""
+    try:
+        lines = (run / "metrics" / "rank_00000.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:  # the last line may be half written
+            continue
+        if record.get("kind") == "step":
+            return f"step {record['step']}, epoch {record['epoch']}, loss {record['loss']:.6f}"
+    return None
+
+
+def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
+    follower = Follower(run, prefixes=True, only=rank)
+    while True:
+        over = states.of(run).over
+        follower.nodes = registry.nodes_of_ranks(run)
+        follower.poll(last=over or not follow)
+        if over or not follow:
+            return 0
+        time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    cli.run(main)
