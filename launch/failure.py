@@ -10,6 +10,7 @@ from typing import Any
 
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
+KILL = " was killed by "
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -60,7 +61,7 @@ def explain(
         return _own_failure(own, world_size)
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
-    if killed := [one for one in agents if " was killed by " in one["message"]]:
+    if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
         return _command_killed(killed[0], sorted(exits))
     lost = [one["message"] for one in agents if one["cause"] == "peer"]
     if lost and not any(one["cause"] == "command" for one in agents):

@@ -1,0 +1,161 @@
+"""The ways of starting a run on the bed, each as a user types it, and what is left of a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.cluster.beds import REPOSITORY, TestBed
+from tests.launch.submit import SUBMIT, wait_until
+
+SSH = str(REPOSITORY / "launch" / "ssh.sh")
+MARKS = ("-m train.worker", "-m torch.distributed.run", "python -m launch.")
+PYTHON = {"MUSTER_PYTHON": sys.executable}
+
+
+def environment(bed: TestBed) -> dict[str, str]:
+    return {**os.environ, **bed.env, **PYTHON}
+
+
+def start(bed: TestBed, argv: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        argv,
+        cwd=REPOSITORY,
+        env=environment(bed),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ssh(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+    hosts = ",".join(bed.hosts[:nodes])
+    return [SSH, hosts, "--ssh-config", str(bed.ssh_config), *flags]
+
+
+def local(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "local", "--nodes", str(nodes), *flags]
+
+
+def slurm(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+    wanted = ["--launcher", "slurm", "--wait", "--nodes", str(nodes)]
+    return [sys.executable, SUBMIT, *wanted, *flags]
+
+
+def sbatch(script: str) -> Callable[..., list[str]]:
+    """`--wait` has sbatch stay until the job is over, and end with its exit code."""
+
+    def way(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+        output = Path(flags[flags.index("--logs-dir") + 1]) / "job.out"
+        own = ["--wait", "--parsable", "--nodes", str(nodes), f"--output={output}"]
+        return ["sbatch", *own, str(REPOSITORY / "slurm" / script), *flags]
+
+    return way
+
+
+def finish(process: subprocess.Popen, timeout_s: float = 120) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+def losses(run_dir: Path) -> list[float]:
+    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
+
+
+class Run:
+    """A run that trains and trains, to do something terrible to."""
+
+    def __init__(
+        self, bed: TestBed, way: Callable[..., list[str]], folder: Path, *more: str
+    ) -> None:
+        self.bed, self.folder = bed, folder
+        flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+        self.process = start(bed, way(bed, 4, *flags, "--logs-dir", str(folder), *more))
+        assert wait_until(self._all_train, timeout_s=60), self.process.communicate(timeout=5)
+        (self.run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
+        self.hit_at = 0.0
+
+    def _all_train(self) -> bool:
+        files = list(self.folder.glob("*/metrics/rank_0000[0-3].jsonl"))
+        return len(files) == 4 and all(path.stat().st_size > 2000 for path in files)
+
+    def agent(self, node: int) -> psutil.Process:
+        record = json.loads((self.run_dir / "agents" / f"node_{node:05d}.json").read_text())
+        return psutil.Process(record["pid"])
+
+    def torchrun(self, node: int) -> psutil.Process:
+        (child,) = self.agent(node).children()
+        return child
+
+    def worker(self, node: int) -> psutil.Process:
+        for process in self.agent(node).children(recursive=True):
+            if (
+                "train.worker" in process.cmdline()
+                and "torch.distributed.run" not in process.cmdline()
+            ):
+                return process
+        raise AssertionError(f"no worker on node {node}")
+
+    def hit(self, how: Callable[[], object]) -> None:
+        self.hit_at = time.monotonic()
+        how()
+
+    def gone_after_s(self, limit_s: float) -> float:
+        """Seconds from the hit until nothing of the run is left anywhere; fails at the limit."""
+        assert wait_until(lambda: self.left() == [], timeout_s=limit_s), self.left()
+        took_s = time.monotonic() - self.hit_at
+        print(f"nothing left after {took_s:.1f} s")
+        return took_s
+
+    def left(self) -> list[str]:
+        """Command lines of the run's processes, on whatever node; all nodes share one kernel."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            mine = self.run_dir.name in words and not words.startswith("srun ")
+            if mine and any(mark in words for mark in MARKS):
+                found.append(words[:200])
+        return found + [f"agent {pid}" for pid in self._agents_alive()]
+
+    def _agents_alive(self) -> list[int]:
+        alive = []
+        for path in self.run_dir.glob("agents/node_?????.json"):
+            record = json.loads(path.read_text())
+            try:
+                process = psutil.Process(record["pid"])
+                if (
+                    abs(process.create_time() - record["started_unix_s"]) < 0.1
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    alive.append(record["pid"])
+            except psutil.Error:
+                continue
+        return alive
+
+    def end(self) -> tuple[int, str, str]:
+        return finish(self.process, timeout_s=60)
+
+
+def cancel_all(bed: TestBed) -> None:
+    """Leave no job behind: the next test has the bed to itself."""
+    bed.run("scancel", "--user", "root")
+    assert wait_until(lambda: not bed.run("squeue", "--noheader").stdout.strip(), timeout_s=60)
+
+
+def interrupt(process: subprocess.Popen) -> None:
+    os.kill(process.pid, signal.SIGINT)
