@@ -61,8 +61,10 @@ class Mirror:
         return [path for path in found if path.is_file() and path.suffix != ".new"]
 
     def _send_end(self, path: Path, wire: Wire) -> bool:
+        if path not in self._sent:  # a file that stays empty tells something, too
+            wire.send(file=self._name(path), at=0, data="")
         with path.open("rb") as file:
-            at = self._sent.get(path, 0)
+            at = self._sent.setdefault(path, 0)
             file.seek(at)
             while new := file.read(CHUNK_BYTES):
                 if wire.waiting_bytes > WAITING_BYTES:

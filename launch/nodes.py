@@ -14,6 +14,8 @@ from launch import openssh, probe
 from launch.spec import NodeSpec
 
 TIMEOUT_S = 60.0
+# Of the checkout on nodes that do not see this one, in the home there.
+FOLDER = "muster"
 RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'probe', 'exec'))"
 
 Probe = Mapping[str, Any]
@@ -42,7 +44,7 @@ def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:
 def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any]:
     """What a probe is asked; `proof` is a file that only a shared file system shows the node."""
     return {
-        "folder": folder or here.name,
+        "folder": folder or FOLDER,
         # a folder that was named is meant, even where the node sees this checkout
         "proof": str(proof) if proof is not None and folder is None else None,
         "here": str(here),

@@ -1,10 +1,10 @@
 """What to start, as values: a launcher plans commands from them and does what it planned."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Workers = Literal["torchrun", "manual", "accelerate"]  # what starts the workers of a node
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
@@ -144,4 +144,13 @@ class Launcher(Protocol):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
+        ...
+
+
+@runtime_checkable
+class CanSetUp(Protocol):
+    """A launcher that can also make the environment on its nodes."""
+
+    def set_up(self, say: Callable[[str], None]) -> None:
+        """Make it; raises `MusterError` with a line for every node on which that failed."""
         ...

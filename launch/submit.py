@@ -18,13 +18,13 @@ import shutil
 import signal
 from dataclasses import replace
 
-from configs.errors import refuse
+from configs.errors import UsageError, refuse
 from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
 from configs.schema import TrainConfig
 from launch import choice, registry
 from launch.failure import explain
-from launch.spec import Facts, Job, Launcher, LaunchSpec
+from launch.spec import CanSetUp, Facts, Job, Launcher, LaunchSpec
 
 
 def main() -> int:
@@ -36,6 +36,8 @@ def main() -> int:
     )
     name = choice.launcher(launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
+    if ssh.setup:
+        return _set_up(launcher)
     if launch.dry_run:
         return _show(launcher, train, launch)
     facts = launcher.probe()
@@ -56,6 +58,15 @@ def main() -> int:
         registry.print_next_commands(spec, f"job {job.job_id}")
         return 0
     return _conclude(job, facts.world_size, spec)
+
+
+def _set_up(launcher: Launcher) -> int:
+    """Make the environment where that is for this side to do."""
+    if not isinstance(launcher, CanSetUp):
+        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make setup")
+    launcher.set_up(lambda line: print(line, flush=True))
+    print("ready on all nodes")
+    return 0
 
 
 def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig) -> int:

@@ -4,6 +4,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from configs.errors import MusterError
 from configs.launching import SshConfig
@@ -32,15 +33,21 @@ def send_checkout(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
 
 
 def rsync(
-    node: NodeFacts, config: SshConfig, options: Sequence[str], folder: str, stdin: str = ""
+    node: NodeFacts,
+    config: SshConfig,
+    options: Sequence[str],
+    folder: str,
+    *,
+    source: Path = REPOSITORY,
+    stdin: str = "",
 ) -> "subprocess.CompletedProcess[str]":
-    """rsync, through ssh, from this checkout into `folder` on `node`."""
+    """rsync, through ssh, what is in `source` here into `folder` on `node`."""
     # ClearAllForwardings and the like are for rsync's ssh as for every other.
     shell = shlex.join(openssh.client(node.spec, config))
     target = f"{node.spec.host}:{folder}/"
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
     return subprocess.run(
-        [*argv, "--", f"{REPOSITORY}/", target],
+        [*argv, "--", f"{source}/", target],
         input=stdin,
         capture_output=True,
         text=True,
@@ -81,7 +88,7 @@ def _send(node: NodeFacts, config: SshConfig, files: str) -> str | None:
         made = openssh.run(node.spec, config, make)
         if made.returncode:
             return f"{node.name}: cannot make {node.repository}: {made.stderr.strip()}"
-        sent = rsync(node, config, ["--from0", "--files-from=-"], node.repository, files)
+        sent = rsync(node, config, ["--from0", "--files-from=-"], node.repository, stdin=files)
         if sent.returncode == 0:
             sent = rsync(node, config, [*tidy, "--exclude=*"], node.repository)
     except subprocess.TimeoutExpired:

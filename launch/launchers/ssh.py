@@ -1,14 +1,14 @@
 """Start the workers on machines that one can log in to: bare metal, no scheduler."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from configs.errors import MusterError, UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import hosts, network, nodes, openssh, transfer
+from launch import hosts, network, node_setup, nodes, openssh, transfer
 from launch import plan as planned
 from launch.nodes import Probe
 from launch.session import Session
@@ -24,12 +24,7 @@ class Ssh:
         self._ssh = settings.ssh
 
     def probe(self) -> Facts:
-        specs = self._specs()
-        with _proof() as proof:
-            request = nodes.request(self._ssh.remote_dir, proof, REPOSITORY)
-            answers = nodes.ask_all(specs, self._ssh, request)
-        probes = nodes.must_answer(answers)
-        names = _names(specs, probes)
+        specs, names, probes = self._ask()
         _require_same_environment(names, specs, probes)
         chosen = network.choose(
             probes,
@@ -37,26 +32,23 @@ class Ssh:
             [spec.address for spec in specs],
             self._config.network,
         )
-        found = tuple(
-            NodeFacts(
-                spec=spec,
-                name=name,
-                python=probe["python"],
-                repository=probe["folder"],
-                nproc=_workers(spec, probe),
-                address=address,
-                shared=probe["shared"],
-            )
-            for spec, name, probe, address in zip(
-                specs, names, probes, chosen.addresses, strict=True
-            )
-        )
         return Facts(
-            nodes=found,
+            nodes=_facts(specs, names, probes, chosen.addresses),
             master_addr=chosen.addresses[0],
             master_port=self._config.master_port,
             network=chosen.network,
         )
+
+    def set_up(self, say: Callable[[str], None]) -> None:
+        """Make the environment on every node.
+
+        Raises:
+            MusterError: one line for every node on which it failed.
+        """
+        specs, names, probes = self._ask()
+        nowhere = [None] * len(specs)
+        found = _facts(specs, names, probes, nowhere)
+        node_setup.make_environments(found, self._ssh, say)
 
     def assume(self) -> Facts:
         specs = self._specs()
@@ -92,6 +84,14 @@ class Ssh:
         posts = planned.posts(spec, facts, plan, start)
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
 
+    def _ask(self) -> tuple[Sequence[NodeSpec], list[str], list[Probe]]:
+        """The nodes, what to call them, and what each says of itself."""
+        specs = self._specs()
+        with _proof() as proof:
+            request = nodes.request(self._ssh.remote_dir, proof, REPOSITORY)
+            probes = nodes.must_answer(nodes.ask_all(specs, self._ssh, request))
+        return specs, _names(specs, probes), probes
+
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
         assert config.hosts is not None
@@ -124,6 +124,26 @@ def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
     return names if len(set(names)) == len(names) else [spec.name for spec in specs]
 
 
+def _facts(
+    specs: Sequence[NodeSpec],
+    names: Sequence[str],
+    probes: Sequence[Probe],
+    addresses: Sequence[str | None],
+) -> tuple[NodeFacts, ...]:
+    return tuple(
+        NodeFacts(
+            spec=spec,
+            name=name,
+            python=probe["python"],
+            repository=probe["folder"],
+            nproc=_workers(spec, probe),
+            address=address,
+            shared=probe["shared"],
+        )
+        for spec, name, probe, address in zip(specs, names, probes, addresses, strict=True)
+    )
+
+
 def _workers(spec: NodeSpec, probe: Probe) -> int:
     return len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc
 
@@ -136,25 +156,24 @@ def _require_same_environment(
     Raises:
         MusterError: one line for every node that lacks something.
     """
-    problems = []
-    for name, probe in zip(names, probes, strict=True):
-        if probe["versions"] is None:
-            problems.append(
-                f"{name}: no environment at {probe['python']}; make it on all nodes: "
-                "launch/ssh.sh HOSTS --setup"
-            )
-        elif probe["versions"] != probes[0]["versions"]:
-            problems.append(
-                f"{name}: has {_versions(probe)}, but {names[0]} has {_versions(probes[0])}; "
-                "make them equal: launch/ssh.sh HOSTS --setup"
-            )
+    problems: dict[str, list[str]] = {}  # the nodes that have it
+
+    def add(name: str, problem: str) -> None:
+        problems.setdefault(problem, []).append(name)
+
     for name, spec, probe in zip(names, specs, probes, strict=True):
+        if probe["versions"] is None:
+            add(name, f"no environment at {probe['python']}; make it: launch/ssh.sh HOSTS --setup")
+        elif probe["versions"] != probes[0]["versions"]:
+            has = f"has {_versions(probe)}, but {names[0]} has {_versions(probes[0])}"
+            add(name, f"{has}; make them equal: launch/ssh.sh HOSTS --setup")
         if spec.nproc == "gpu" and not probe["gpus"]:
-            problems.append(f"{name}: slots=gpu, but it shows no GPU; give a number of workers")
+            add(name, "slots=gpu, but it shows no GPU; give a number of workers")
         if not probe["shared"] and not probe["rsync"]:
-            problems.append(f"{name}: has no rsync; there: sudo apt-get install rsync")
+            add(name, "has no rsync; there: sudo apt-get install rsync")
     if problems:
-        raise MusterError("\n".join(problems))
+        lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items()]
+        raise MusterError("\n".join(lines))
 
 
 def _versions(probe: Probe) -> str:

@@ -60,11 +60,8 @@ def test_only_one_network_leaves_no_choice():
 
 
 def test_none_in_common_is_said_with_all_addresses():
-    probes = [
-        probe(LOOP, ("10.0.0.1", "255.255.255.0")),
-        probe(LOOP, ("10.0.1.1", "255.255.255.0")),
-    ]
+    probes = [probe(LOOP, (f"10.0.{i}.1", "255.255.255.0")) for i in (0, 1)]
     with pytest.raises(
-        MusterError, match=r"no network in common: a has .*10.0.0.1.*; b has .*10.0.1.1"
+        MusterError, match=r"no network in common: a has .*10.0.0.1.*; b has .*10.0.1"
     ):
         choose(probes, NAMES, NONE, None)

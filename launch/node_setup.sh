@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Runs on a node: make or renew the checkout's environment from the pinned versions.
+#   node_setup.sh FOLDER WHEELS TORCH_INDEX       WHEELS or TORCH_INDEX may be empty
+# Exit code 75: packages cannot be fetched from here; send wheels, and call it again with them.
+set -euo pipefail
+
+cd -- "$1"
+wheels=$2
+torch_index=$3
+no_internet=75
+
+say() { printf '%s: %s\n' "$(hostname)" "$*" >&2; }
+
+lock=$(cat constraints.txt setup.cfg pyproject.toml | sha256sum | cut -d ' ' -f 1)
+if [[ -x .venv/bin/python && -f .venv/.lock && $(<.venv/.lock) == "$lock" ]]; then
+    say "ready already"
+    exit 0
+fi
+
+python=
+for candidate in python3.14 python3.13 python3.12 python3.11 python3; do
+    if command -v "$candidate" >/dev/null &&
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        python=$candidate
+        break
+    fi
+done
+if [[ -z $python ]]; then
+    say "has no Python 3.11 or newer; there: sudo apt-get install python3.11 python3.11-venv"
+    exit 1
+fi
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+    say "$version cannot make environments; there: sudo apt-get install $version-venv"
+    exit 1
+fi
+
+[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
+if [[ -n $wheels ]]; then
+    from=(--no-index --find-links "$wheels")
+else
+    from=()
+    fetched=$(mktemp -d)
+    trap 'rm -rf -- "$fetched"' EXIT
+    # One small package tells, and quickly, whether all the others can be had.
+    "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
+        "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null || exit "$no_internet"
+    if [[ -n $torch_index ]]; then
+        "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
+    fi
+fi
+"${pip[@]}" install "${from[@]}" --constraint constraints.txt --editable .
+echo "$lock" >.venv/.lock
+say "ready"
