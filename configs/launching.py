@@ -11,6 +11,7 @@ from configs import plugins
 from configs.errors import refuse
 from configs.schema import port_problems, setting, too_low
 
+Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 MAX_NODES = 4096
 # As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
@@ -33,8 +34,10 @@ class LaunchConfig:
         "machines; the local launcher pretends them (default: all hosts, or 1)",
         aliases=["-N"],
     )
-    nproc_per_node: int | Literal["gpu"] | None = setting(
-        None, "workers per node; gpu: one for each GPU (default: 1, or a Slurm job's GPUs)"
+    nproc_per_node: str | None = setting(
+        None,
+        "workers per node: a number, gpu (one for each GPU), or as many as there are nodes, such"
+        " as 2,1 (default: 1, or a Slurm job's GPUs)",
     )
     workers: Literal["torchrun", "manual", "accelerate"] = setting(
         "torchrun", "what starts a node's workers: torchrun, accelerate launch, or nothing between"
@@ -61,13 +64,32 @@ class LaunchConfig:
             yield from too_low("nodes", self.nodes, 1)
             if self.nodes > MAX_NODES:
                 yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
-        if isinstance(self.nproc_per_node, int):
-            yield from too_low("nproc_per_node", self.nproc_per_node, 1)
+        yield from self._nproc_problems()
         if self.launcher == "ssh" and self.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
+
+    def _nproc_problems(self) -> Iterator[str]:
+        given = self.nproc_per_node
+        counts = [] if given is None else given.split(",")
+        for count in counts:
+            if count != "gpu" and not re.fullmatch(r"-?\d+", count, re.ASCII):
+                yield f"--nproc-per-node {given!r}: use a number, gpu, or a list such as 2,1"
+                return
+            if count != "gpu":
+                yield from too_low("nproc_per_node", int(count), 1)
+        if len(counts) > 1 and self.nodes not in (None, len(counts)):
+            yield f"--nproc-per-node {given} is of {len(counts)} nodes, but --nodes is {self.nodes}"
+
+    def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
+        """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
+        counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
+        slots: tuple[Slots, ...] = tuple(
+            "gpu" if count == "gpu" else int(count) for count in counts
+        ) or (default,)
+        return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
 
 
 @dataclass(frozen=True, kw_only=True)

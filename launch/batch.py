@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from configs import cli
 from configs.errors import UsageError, refuse
@@ -24,7 +23,7 @@ from launch import in_job, registry
 from launch.failure import explain
 from launch.ports import is_free
 from launch.slurm import Allocation, head_address
-from launch.spec import LaunchSpec, Workers
+from launch.spec import LaunchSpec, Workers, size_of
 
 USAGE = (
     "usage: python -m launch.batch begin {torchrun,manual,accelerate} [flags]"
@@ -58,14 +57,12 @@ def begin(workers: Workers, flags: Sequence[str]) -> Path:
     allocation = Allocation.from_env(os.environ)
     _refuse_what_slurm_decides(launch, allocation)
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
-    nproc: int | Literal["gpu"] = launch.nproc_per_node or 1
-    if launch.nproc_per_node is None and allocation.gpus_on_node:
-        nproc = "gpu"
-    size = f"{tasks}w" if workers == "manual" else f"{allocation.num_nodes}x{nproc}"
+    counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
+    size = f"{tasks}w" if workers == "manual" else size_of(counts)
     if workers == "manual":
         refuse(train.world_problems(tasks))
-    elif nproc != "gpu":
-        refuse(train.world_problems(allocation.num_nodes * nproc))
+    elif "gpu" not in counts:
+        refuse(train.world_problems(sum(map(int, counts))))
     train = _named(train, f"{size}-job{allocation.name}", allocation.attempt)
     assert train.run_id is not None
     spec = LaunchSpec(
@@ -76,7 +73,7 @@ def begin(workers: Workers, flags: Sequence[str]) -> Path:
         join_s=train.timeout_s,
         quiet=train.quiet,
     )
-    in_job.write_spec(spec, nproc=nproc, network=launch.network, master_port=launch.master_port)
+    in_job.write_spec(spec, nproc=counts, network=launch.network, master_port=launch.master_port)
     decide_head(spec.run_dir)
     registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
     registry.begin(spec, "slurm", allocation.name)
@@ -117,9 +114,10 @@ def _named(train: TrainConfig, size: str, attempt: int) -> TrainConfig:
 
 def _refuse_what_slurm_decides(launch: LaunchConfig, allocation: Allocation) -> None:
     problems = []
-    if launch.nodes not in (None, allocation.num_nodes):
+    wanted = len(launch.nproc(nodes=launch.nodes or allocation.num_nodes))
+    if wanted != allocation.num_nodes:
         problems.append(
-            f"--nodes {launch.nodes}, but the job has {allocation.num_nodes}; give it to sbatch, "
+            f"--nodes {wanted}, but the job has {allocation.num_nodes}; give it to sbatch, "
             "before the script: sbatch --nodes 4 slurm/multinode.sh"
         )
     if launch.hosts is not None:

@@ -8,14 +8,12 @@ import getpass
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from configs.errors import UsageError, refuse
+from configs.launching import Slots
 from launch.spec import NodeSpec
-
-Slots = int | Literal["gpu"]
 
 
 def read(

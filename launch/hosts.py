@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from configs.errors import UsageError, refuse
-from configs.launching import MAX_NODES
+from configs.launching import MAX_NODES, Slots
 from launch import cloudlab
 from launch.spec import NodeSpec
-
-Slots = int | Literal["gpu"]
 
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 USER = re.compile(r"[A-Za-z0-9._+][A-Za-z0-9._+-]*", re.ASCII)

@@ -7,12 +7,13 @@ would change its meaning: it is read from here.
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from configs.errors import MusterError
+from configs.launching import Slots
 from launch.slurm import Allocation
 from launch.spec import LaunchSpec
 
@@ -23,13 +24,13 @@ PATIENCE_S = 60.0  # of a task, for a file that a network file system does not s
 def write_spec(
     spec: LaunchSpec,
     *,
-    nproc: int | Literal["gpu"],
+    nproc: Sequence[Slots],
     network: str | None,
     master_port: int | None,
 ) -> None:
     """Write down what each task is to do."""
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
-    job = {"spec": plain, "nproc": nproc, "network": network, "master_port": master_port}
+    job = {"spec": plain, "nproc": list(nproc), "network": network, "master_port": master_port}
     (spec.run_dir / JOB_FILE).write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
 
 

@@ -99,7 +99,8 @@ def _list(root: Path, number: int) -> int:
         job, state = registry.read_job(run) or {}, states.of(run)
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
         table.add_row(run.name, *where, state.word, state.detail)
-    Console(soft_wrap=True).print(table)
+    # a file or a pipe has no width that lines must be broken for
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
     return 0
 
 

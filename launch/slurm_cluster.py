@@ -84,10 +84,11 @@ def problems(launch: LaunchConfig, slurm: SlurmConfig, found: Sequence[Partition
         if partition is None:
             yield f"--partition {name}: there is none of that name; the cluster has {names}"
             continue
-        if (launch.nodes or 1) > partition.nodes:
+        nodes = len(launch.nproc())
+        if nodes > partition.nodes:
             yield (
-                f"--nodes {launch.nodes}, but partition {name} has {partition.nodes}; ask for "
-                f"fewer, or choose of {names}"
+                f"--nodes {nodes}, but partition {name} has {partition.nodes}; ask for fewer, "
+                f"or choose of {names}"
             )
         if slurm.time is not None and minutes(slurm.time) > partition.limit_min:
             yield (

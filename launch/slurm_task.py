@@ -35,7 +35,8 @@ def act(run_dir: Path) -> int:
     allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
     spec, job = in_job.read_spec(run_dir)
     head = in_job.read_head(run_dir, allocation)
-    nproc = gpus.count() if job["nproc"] == "gpu" else int(job["nproc"])
+    planned = job["nproc"][task.node_rank]
+    nproc = gpus.count() if planned == "gpu" else int(planned)
     if not nproc:
         raise MusterError(
             f"{task.host}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from configs.launching import Slots
+
 Workers = Literal["torchrun", "manual", "accelerate"]  # what starts the workers of a node
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
 DECIDED = "<decided on node0>"
@@ -20,7 +22,7 @@ class NodeSpec:
     """
 
     host: str
-    nproc: int | Literal["gpu"]
+    nproc: Slots
     user: str | None = None  # None: as ssh's own configuration says
     port: int | None = None
     address: str | None = None  # on the network between the nodes, where it is known beforehand
@@ -54,7 +56,7 @@ class NodeFacts:
     name: str  # in messages and before its workers' lines
     python: str
     repository: str
-    nproc: int | Literal["gpu"]  # "gpu" where nobody has counted them yet
+    nproc: Slots  # "gpu" where nobody has counted them yet
     address: str | None = None  # on the network that gradients take
     shared: bool = True  # whether it sees this machine's checkout
 
@@ -84,9 +86,14 @@ class Facts:
 
     @property
     def size(self) -> str:
-        """`4x1`, or `1+2` where nodes differ: part of a run's name."""
-        counts = [str(node.nproc) for node in self.nodes]
-        return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else "+".join(counts)
+        """Part of a run's name."""
+        return size_of([node.nproc for node in self.nodes])
+
+
+def size_of(counts: Sequence[Slots]) -> str:
+    """`4x1`, or `1+2` where nodes differ."""
+    each = "+".join(map(str, counts))
+    return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else each
 
 
 @dataclass(frozen=True)

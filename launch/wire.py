@@ -82,7 +82,7 @@ class Wire:
         if line.startswith(MARK):
             try:
                 message = json.loads(line.removeprefix(MARK))
-            except ValueError:
+            except (ValueError, RecursionError):  # brackets within brackets within brackets
                 message = None
             if isinstance(message, dict):
                 return message

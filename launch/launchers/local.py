@@ -27,8 +27,8 @@ class Local:
             raise UsageError(
                 "--hosts is for --launcher ssh; --launcher local has this machine only"
             )
-        nproc = gpus.count() if config.nproc_per_node == "gpu" else config.nproc_per_node or 1
-        if not nproc:
+        counts = [gpus.count() if count == "gpu" else count for count in config.nproc()]
+        if not all(counts):
             raise MusterError(
                 "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
             )
@@ -45,7 +45,7 @@ class Local:
                 nproc=nproc,
                 address=ADDRESS,
             )
-            for node_rank in range(config.nodes or 1)
+            for node_rank, nproc in enumerate(counts)
         )
         # Known at once, so that the lines of a dry run can be pasted.
         return Facts(nodes, ADDRESS, config.master_port or free_port())

@@ -58,7 +58,7 @@ class Slurm:
 
         in_job.write_spec(
             spec,
-            nproc=facts.nodes[0].nproc,
+            nproc=[node.nproc for node in facts.nodes],
             network=self._config.network,
             master_port=self._config.master_port,
         )
@@ -68,16 +68,18 @@ class Slurm:
         return SlurmJob(job.job_id, spec, wait=self._slurm.wait)
 
     def _facts(self, python: str) -> Facts:
-        nproc: Any = self._config.nproc_per_node
-        if nproc is None:
-            nproc = "gpu" if self._slurm.gpus_per_node or self._slurm.gres else 1
-        if nproc == "gpu" and self._config.workers != "torchrun":
-            nproc = self._gpus_asked_for()
-        nodes = tuple(
-            NodeFacts(
-                NodeSpec(f"node{index}", nproc), f"node{index}", python, str(REPOSITORY), nproc
+        has_gpus = self._slurm.gpus_per_node or self._slurm.gres
+        counts = self._config.nproc("gpu" if has_gpus else 1)
+        if self._config.workers != "torchrun":
+            counts = tuple(self._gpus_asked_for() if one == "gpu" else one for one in counts)
+        if self._config.workers == "manual" and len(set(counts)) > 1:
+            raise UsageError(
+                f"--workers manual is as many tasks on each node, but --nproc-per-node is "
+                f"{self._config.nproc_per_node}; use --workers torchrun"
             )
-            for index in range(self._config.nodes or 1)
+        nodes = tuple(
+            NodeFacts(NodeSpec(name, nproc), name, python, str(REPOSITORY), nproc)
+            for name, nproc in ((f"node{index}", nproc) for index, nproc in enumerate(counts))
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 

@@ -95,9 +95,13 @@ class Ssh:
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
         assert config.hosts is not None
-        found = hosts.read(
-            config.hosts, config.nproc_per_node or 1, user=self._ssh.user, network=config.network
-        )
+        (slots, *others) = config.nproc(nodes=1)
+        if others:
+            raise UsageError(
+                f"--nproc-per-node {config.nproc_per_node}: over ssh nodes have their number in "
+                "the hosts file: node0 slots=2"
+            )
+        found = hosts.read(config.hosts, slots, user=self._ssh.user, network=config.network)
         if config.nodes is not None and config.nodes > len(found):
             raise UsageError(
                 f"--nodes {config.nodes}, but {config.hosts} has {len(found)}: "

@@ -1,9 +1,18 @@
 """Whatever breaks, on whichever node: the run ends everywhere in seconds, and says what broke."""
 
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.ways import Run
+from tests.cluster.beds import TESTBED
+from tests.cluster.ways import Run, finish, start
 from tests.launch.submit import wait_until
 
 DEAD_S = 5.0  # a process, or a launcher
@@ -63,3 +72,129 @@ def test_a_link_goes_down(run):
     finally:
         run.bed.exec("node2", "ip", "link", "set", "exp0", "up")
     assert "is its link down?" in said(run)
+
+
+def test_the_user_stops_it(bed, tmp_path):
+    run = Run(bed, ways.ssh, tmp_path)
+    run.hit(lambda: run.process.send_signal(signal.SIGINT))
+    run.gone_after_s(DEAD_S)
+    code, _, err = run.end()
+    assert code == 130 and err.endswith("error: stopped by SIGINT\n")
+
+
+def test_the_launcher_is_killed(bed, tmp_path):
+    run = Run(bed, ways.ssh, tmp_path)
+    run.hit(run.process.kill)
+    run.gone_after_s(DEAD_S)
+    assert run.end()[0] == -signal.SIGKILL
+
+
+def test_a_connection_is_cut(bed, tmp_path):
+    run = Run(bed, ways.ssh, tmp_path)
+    clients = [one for one in psutil.Process(run.process.pid).children() if one.name() == "ssh"]
+    run.hit(clients[2].kill)
+    run.gone_after_s(DEAD_S)
+    code, _, err = run.end()
+    assert code == 1 and "node2" in err and "cut" in err
+
+
+def test_a_job_is_cancelled(bed, tmp_path):
+    run = Run(bed, WAYS["sbatch"], tmp_path)
+    (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
+    run.hit(lambda: bed.run("scancel", job))
+    run.gone_after_s(DEAD_S)
+    assert run.end()[0] != 0
+    assert wait_until((run.run_dir / "exit.json").exists, timeout_s=20)
+    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 143
+
+
+def test_a_node_of_slurm_dies(bed, tmp_path):
+    """slurmd and the step's supervisor, as when its node goes down."""
+    run = Run(bed, WAYS["sbatch"], tmp_path)
+    daemons = slurm_daemons(run, 2)
+    assert {one.name() for one in daemons} == {"slurmd", "slurmstepd"}
+    run.hit(lambda: [one.kill() for one in daemons])
+    try:
+        run.gone_after_s(DEAD_S)
+    finally:
+        end_job(run)
+
+
+def test_slurmd_alone_dies(bed, tmp_path):
+    """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
+    run = Run(bed, WAYS["sbatch"], tmp_path)
+    (slurmd,) = (one for one in slurm_daemons(run, 2) if one.name() == "slurmd")
+    run.hit(slurmd.kill)
+    try:
+        time.sleep(3)
+        assert run.left() != []
+        run.gone_after_s(60)  # SlurmdTimeout, here 20 s
+    finally:
+        end_job(run)
+
+
+def slurm_daemons(run, node: int) -> list[psutil.Process]:
+    """Of one node: they share the network namespace of its agent."""
+    place = _network_of(run.agent(node).pid)
+    return [
+        one
+        for one in psutil.process_iter()
+        if one.name() in ("slurmd", "slurmstepd") and _network_of(one.pid) == place
+    ]
+
+
+def _network_of(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return ""
+
+
+def end_job(run) -> None:
+    ways.cancel_all(run.bed)
+    finish(run.process)
+
+
+def test_two_runs_at_once_on_the_same_nodes(bed, tmp_path):
+    """Neither meets the other's workers, whichever way both were started."""
+    flags = ["--task", "synthetic", "--max-steps", "30", "--evaluate", "never", "--threads", "1"]
+    chosen = {"a": ways.ssh, "b": ways.ssh, "c": WAYS["sbatch"], "d": WAYS["sbatch"]}
+    started = {}
+    for name, way in chosen.items():
+        (tmp_path / name).mkdir()
+        folder = ["--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
+        started[name] = start(bed, way(bed, 4, *flags, *folder))
+    for name, process in started.items():
+        code, out, err = finish(process, timeout_s=180)
+        assert code == 0, name + out + err
+    runs = [next((tmp_path / name).glob("*/config.yaml")).parent for name in chosen]
+    found = [tuple(ways.losses(run_dir)) for run_dir in runs]
+    assert all(len(one) == 30 for one in found)
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_port_is_taken(bed, way, tmp_path):
+    """One that was asked for is an error with its name; without asking another is taken."""
+    hold = "import socket, time; s = socket.create_server(('', 29777)); print(flush=True)"
+    holder = subprocess.Popen(
+        [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c"]
+        + [f"{hold}; time.sleep(99)"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        holder.stdout.readline()
+        flags = ["--task", "synthetic", "--max-steps", "2", "--threads", "1"]
+        folder = ["--logs-dir", str(tmp_path), "--master-port", "29777"]
+        began = time.monotonic()
+        code, _, err = finish(start(bed, WAYS[way](bed, 2, *flags, *folder)))
+        print(f"said after {time.monotonic() - began:.1f} s")
+    finally:
+        for child in psutil.Process(holder.pid).children(recursive=True):
+            child.kill()
+        holder.kill()
+        holder.wait()
+    output = tmp_path / "job.out"
+    text = err + (output.read_text() if output.exists() else "")
+    assert code == 1 and "--master-port 29777 is in use on node0; choose another" in text

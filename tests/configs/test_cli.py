@@ -195,7 +195,7 @@ def test_each_wrong_flag_is_one_line(argv, line):
 
 
 def test_workers_per_node_are_a_number_or_gpu():
-    line = "--nproc-per-node: expected INTEGER or {gpu}, got 'x'"
+    line = "--nproc-per-node 'x': use a number, gpu, or a list such as 2,1"
     assert problems("--nproc-per-node=x", classes=(LaunchConfig,)) == [line]
 
 

@@ -68,7 +68,7 @@ def test_an_unknown_task_lists_the_known():
     ("setting", "line"),
     [
         ({"nodes": 0}, "--nodes must be at least 1 (got 0)"),
-        ({"nproc_per_node": 0}, "--nproc-per-node must be at least 1 (got 0)"),
+        ({"nproc_per_node": "0"}, "--nproc-per-node must be at least 1 (got 0)"),
         ({"master_port": 1023}, "--master-port must be between 1024 and 65535 (got 1023)"),
         ({"master_port": 65536}, "--master-port must be between 1024 and 65535 (got 65536)"),
     ],

@@ -88,7 +88,7 @@ def test_a_line_is_one_command_for_a_shell():
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():
-    facts = local(nodes=2, nproc_per_node=3).probe()
+    facts = local(nodes=2, nproc_per_node="3").probe()
     assert 20_000 <= facts.master_port < 32_000
     assert [one.nproc for one in facts.nodes] == [3, 3] and facts.world_size == 6
 

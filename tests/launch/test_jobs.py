@@ -1,0 +1,100 @@
+"""Runs are found, described and ended, also long after the terminal they came from is gone."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+
+from launch import states
+from tests.launch.submit import REPOSITORY, alive, submit, wait_until
+
+JOBS = str(REPOSITORY / "launch" / "jobs.py")
+ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+
+
+def jobs(logs, *words: str) -> tuple[int, str, str]:
+    argv = [sys.executable, JOBS, "--logs-dir", str(logs), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/")
+    return done.returncode, done.stdout, done.stderr
+
+
+def run_folder(logs, name, job=None, end=None):
+    folder = logs / name
+    folder.mkdir()
+    (folder / "config.yaml").touch()
+    if job is not None:
+        (folder / "job.json").write_text(json.dumps(job))
+    if end is not None:
+        (folder / "exit.json").write_text(json.dumps(end))
+    time.sleep(0.01)
+    return folder
+
+
+def leader(**more):
+    me = psutil.Process()
+    plain = {"launcher": "local", "job_id": str(me.pid), "pid": me.pid}
+    return {
+        **plain,
+        "host": socket.gethostname(),
+        "started_unix_s": me.create_time(),
+        **more,
+    }
+
+
+def test_each_state_is_one_word(tmp_path):
+    def word(name, *given):
+        return states.of(run_folder(tmp_path, name, *given)).word
+
+    assert word("a") == "unknown"
+    assert word("b", leader()) == "running"
+    assert word("c", leader(started_unix_s=1.0)) == "lost"  # another process has its number now
+    assert word("d", leader(host="elsewhere")) == "elsewhere"
+    assert word("e", leader(), {"code": 0, "message": ""}) == "done"
+    assert word("f", leader(), {"code": 1, "message": "x\nboom"}) == "failed"
+    assert word("g", leader(), {"code": 143, "message": "stopped by SIGTERM"}) == "stopped"
+    code, out, _ = jobs(tmp_path, "list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["run", *"gfedcba"]
+    assert "exit code 1: boom" in out
+
+
+def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
+    run_folder(tmp_path, "20260101-one", leader(job_id="77"), {"code": 0, "message": ""})
+    run_folder(tmp_path, "20260102-two", leader(job_id="78"), {"code": 0, "message": ""})
+    for given, found in [
+        ((), "20260102-two"),
+        (("20260101-one",), "20260101-one"),
+        (("20260101",), "20260101-one"),
+        (("77",), "20260101-one"),
+    ]:
+        assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
+    code, _, err = jobs(tmp_path, "status", "2026")
+    assert code == 2 and "'2026' fits several runs: 20260102-two, 20260101-one" in err
+    code, _, err = jobs(tmp_path, "status", "nope")
+    assert code == 2 and "'nope' fits no run" in err
+    code, _, err = jobs(tmp_path / "none", "list")
+    assert code == 0
+    code, _, err = jobs(tmp_path / "none", "status")
+    assert code == 2 and "no runs in" in err
+
+
+def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
+    flags = ["--launcher", "local", "--nodes", "2", *ENDLESS, "--detach"]
+    code, out, err = submit(*flags, "--logs-dir", str(tmp_path))
+    assert code == 0, err
+    run = next(path.parent for path in tmp_path.glob("*/config.yaml"))
+    assert f"python launch/jobs.py cancel {run.name}" in out
+    assert wait_until((run / "metrics" / "rank_00000.jsonl").exists)
+    code, out, _ = jobs(tmp_path, "status")
+    assert code == 0 and out.startswith(f"{run.name}: running (led by process")
+    assert "node1: 127.0.0.1 on lo, rank 1" in out
+    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1], 20)
+    assert jobs(tmp_path, "logs", "--rank", "1")[1] == ""
+    code, out, err = jobs(tmp_path, "cancel")
+    assert code == 0 and out == f"{run.name}: stopped\n", err
+    assert wait_until(lambda: alive(tmp_path) == [], 5)
+    assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
+    assert jobs(tmp_path, "logs", "-f")[0] == 0
