@@ -26,10 +26,10 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test check format setup clean
+.PHONY: help run test test-here test-cluster check format setup clean
 
 help: ## show this
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
@@ -38,8 +38,15 @@ help: ## show this
 run: $(RUN) ## install what is needed, then train with four workers on this machine
 	@$(BIN)/python launch/submit.py --nodes 4 --sync ddp $(ARGS)
 
-test: $(TEST) ## install what is needed, then run all tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: test-here test-cluster ## install what is needed, then run all tests
+
+test-here: $(TEST) ## those that need this machine only
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		--ignore=tests/cluster $(ARGS)
+
+# One at a time: there is one testbed per machine.
+test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
+	@$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .
