@@ -104,7 +104,7 @@ def test_nodes_with_different_numbers_of_workers(bed, tmp_path):
 
     def three_tasks(bed, nodes, *flags):
         script = ways.sbatch("multinode_manual.sh")(bed, nodes, *flags)
-        return [script[0], "--ntasks=3", "--ntasks-per-node=2", *script[1:]]
+        return [*script[:2], "--ntasks=3", "--ntasks-per-node=2", *script[2:]]
 
     found["multinode_manual.sh"] = run(bed, three_tasks, 2, "ddp", tmp_path / "manual")
     assert found == dict.fromkeys(found, expected)
@@ -112,7 +112,7 @@ def test_nodes_with_different_numbers_of_workers(bed, tmp_path):
 
 def test_each_point_of_a_sweep(bed, tmp_path):
     output = tmp_path / "%a.out"
-    argv = ["sbatch", "--wait", "--array=0,17", f"--output={output}"]
+    argv = [*ways.SBATCH, "--array=0,17", f"--output={output}"]
     argv += [
         str(REPOSITORY / "slurm" / "sweep.sh"),
         "--max-steps",
@@ -135,7 +135,7 @@ def test_a_job_submitted_from_inside_a_job_is_a_job_of_its_own(bed, tmp_path):
     inner = ways.slurm(bed, 2, *FLAGS, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"
     script.write_text(f"#!/bin/bash\n{subprocess.list2cmdline(inner)}\n")
-    argv = ["sbatch", "--wait", "--nodes=1", "--ntasks=1", f"--output={tmp_path / 'out'}"]
+    argv = [*ways.SBATCH, "--nodes=1", "--ntasks=1", f"--output={tmp_path / 'out'}"]
     code, out, err = finish(start(bed, [*argv, str(script)]))
     assert code == 0, out + err + (tmp_path / "out").read_text()
     assert len(losses(tmp_path / "inner")) == 6

@@ -16,6 +16,7 @@ from tests.launch.submit import SUBMIT, wait_until
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "-m torch.distributed.run", "python -m launch.")
+SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
 
 
@@ -50,12 +51,12 @@ def slurm(bed: TestBed, nodes: int, *flags: str) -> list[str]:
 
 
 def sbatch(script: str) -> Callable[..., list[str]]:
-    """`--wait` has sbatch stay until the job is over, and end with its exit code."""
+    """A script of slurm/, to the end of its job."""
 
     def way(bed: TestBed, nodes: int, *flags: str) -> list[str]:
         output = Path(flags[flags.index("--logs-dir") + 1]) / "job.out"
-        own = ["--wait", "--parsable", "--nodes", str(nodes), f"--output={output}"]
-        return ["sbatch", *own, str(REPOSITORY / "slurm" / script), *flags]
+        own = ["--nodes", str(nodes), f"--output={output}"]
+        return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
 
     return way
 

@@ -1,0 +1,33 @@
+"""`sbatch ARGS`, then stay until the job is over and end with its exit code.
+
+sbatch's own --wait looks at longer and longer intervals.
+"""
+
+import re
+import subprocess
+import sys
+import time
+
+RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+
+
+def main() -> int:
+    asked = subprocess.run(
+        ["sbatch", "--parsable", *sys.argv[1:]], stdout=subprocess.PIPE, text=True
+    )
+    if asked.returncode:
+        return asked.returncode
+    job = asked.stdout.strip()
+    while True:
+        shown = subprocess.run(
+            ["scontrol", "show", "job", "--oneliner", job], capture_output=True, text=True
+        ).stdout
+        states = re.findall(r"\bJobState=(\S+)", shown)  # one for each part of an array
+        if states and not any(state in RUNNING for state in states):
+            codes = [int(code) for code in re.findall(r"\bExitCode=(\d+):", shown)]
+            return max(codes) or int(any(state != "COMPLETED" for state in states))
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
