@@ -15,9 +15,11 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import json
+import signal
 import time
 from dataclasses import replace
 
+from configs.errors import UsageError
 from configs.launching import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim
 from configs.schema import TrainConfig
@@ -39,6 +41,8 @@ def main() -> int:
         prog="python launch/doctor.py",
         description="Look at the nodes of a run, given the flags of that run.",
     )
+    if launch.dry_run or launch.detach:
+        raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     name = choice.launcher(launch)
     # A port that is taken is a row of the table, and the nodes are looked at but once.
     wish = replace(launch, launcher=name, master_port=None, preflight=False)
@@ -50,21 +54,23 @@ def main() -> int:
         count = len(examined.problems)
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         return 1
-    return 0 if doctor.quick else _measure(launcher, name, train)
+    return 0 if doctor.quick else _measure(launcher, name, launch, train)
 
 
-def _measure(launcher: Launcher, name: str, train: TrainConfig) -> int:
+def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig) -> int:
     """A process group of real workers, through the launcher that runs use."""
     facts = launcher.probe()
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0
-    spec = _spec(train, facts)
+    spec = replace(_spec(train, facts), workers=launch.workers)
     plan = launcher.plan(spec, facts)
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
     registry.begin(spec, name, job.job_id)
     code = job.wait()
+    if code > 128:
+        return _stopped(spec, signal.Signals(code - 128).name, code)
     failure = explain(spec.run_dir, facts.world_size, code, job.trouble)
     registry.end(spec, failure.code if failure else code, failure.text if failure else "")
     if failure is not None:
@@ -73,11 +79,17 @@ def _measure(launcher: Launcher, name: str, train: TrainConfig) -> int:
         return failure.code
     measured = json.loads((spec.run_dir / RESULT).read_text(encoding="utf-8"))
     names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
-    for part in bandwidth.tables(measured, names):
-        console().print(part)
+    for title, table in bandwidth.tables(measured, names):
+        console().print(f"{title}\n", table, sep="")
     verdict, problems = bandwidth.verdict(measured, names)
     print("\n".join([verdict, *problems, f"all numbers: {spec.run_dir / RESULT}"]))
     return 1 if problems else 0
+
+
+def _stopped(spec: LaunchSpec, name: str, code: int) -> int:
+    registry.end(spec, code, f"stopped by {name}")
+    print(f"error: stopped by {name}", file=sys.stderr)
+    return code
 
 
 def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:

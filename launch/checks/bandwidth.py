@@ -1,15 +1,17 @@
 """What the workers measured, as tables, and in words what it says of the slowest way."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
 Measured = Mapping[str, Any]
+Way = tuple[int, int]  # from a rank to a rank
 # A pair this far below the median of all is worth a line: less is noise of busy machines.
 SLOW = 0.5
+SHOWN = 4  # pairs in a sentence
 # What nccl-tests prints, in its order.
 COLUMNS = ("size(B)", "count", "type", "redop", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong")
 
@@ -22,9 +24,12 @@ def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
     return [f"{name}.{rank}" for rank, name in enumerate(of_rank)]
 
 
-def tables(measured: Measured, called: Sequence[str]) -> list[Table]:
-    """The pairs, where there are several nodes, and the collectives."""
-    return [*([_matrix(measured, called)] if measured["pairs"] else []), _collectives(measured)]
+def tables(measured: Measured, called: Sequence[str]) -> Iterator[tuple[str, Table]]:
+    """The pairs, where there are several nodes, and the collectives; each with its title."""
+    if measured["pairs"]:
+        yield "Gbit/s from each worker (left) to each other", _matrix(measured, called)
+    workers = len(measured["hosts"])
+    yield f"{workers} workers, {measured['backend']}, in nccl-tests' terms", _collectives(measured)
 
 
 def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
@@ -38,54 +43,66 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
     ways = best(measured)
     if not ways:
         return "one node: no network to measure", problems
-    return _words({f"{called[a]}-{called[b]}": rate for (a, b), rate in ways.items()}), problems
+    return _words(ways, called), problems
 
 
-def best(measured: Measured) -> dict[tuple[int, int], float]:
+def best(measured: Measured) -> dict[Way, float]:
     """Gbit/s from each rank to each other, at the size that the way carries best."""
-    found: dict[tuple[int, int], float] = {}
+    found: dict[Way, float] = {}
     for one in measured["pairs"]:
         pair = (one["from"], one["to"])
         found[pair] = max(found.get(pair, 0.0), one["gbit_s"])
     return found
 
 
-def _words(ways: Mapping[str, float]) -> str:
-    rates = sorted(ways.values())
-    middle = statistics.median(rates)
-    slow = {pair: rate for pair, rate in ways.items() if rate < SLOW * middle}
+def _words(ways: Mapping[Way, float], called: Sequence[str]) -> str:
+    """Each pair by its slower direction, as few of them as it takes."""
+    pairs: dict[Way, float] = {}
+    for (one, other), speed in ways.items():
+        pair = min(one, other), max(one, other)
+        pairs[pair] = min(pairs.get(pair, speed), speed)
+    middle = statistics.median(pairs.values())
+    slow = sorted((pair for pair in pairs if pairs[pair] < SLOW * middle), key=lambda p: pairs[p])
     if not slow:
-        pair = min(ways, key=lambda one: ways[one])
-        return f"all {len(ways)} ways carry {_span(rates)} Gbit/s; the slowest is {pair}"
-    others = [rate for pair, rate in ways.items() if pair not in slow]
-    ordered = sorted(slow, key=lambda pair: slow[pair])
-    worst = f"{ordered[0]} carries {slow[ordered[0]]:.3g} Gbit/s"
-    more = f", and {len(slow) - 1} more are slow ({', '.join(ordered[1:4])})" if slow.keys() - {ordered[0]} else ""  # noqa: E501  # fmt: skip
-    culprit = _common(ordered)
-    who = f"; all of them are with {culprit}: look at its link" if culprit else ""
-    return f"the pair {worst}{more}; others {_span(others)}{who}"
+        least = min(pairs, key=lambda pair: pairs[pair])
+        if len(pairs) == 1:
+            return f"the pair {_name(least, called)} carries {_span(ways.values())} Gbit/s"
+        speeds = _span(ways.values())
+        return f"all {len(pairs)} pairs carry {speeds} Gbit/s; slowest: {_name(least, called)}"
+    others = _span([pairs[pair] for pair in pairs if pair not in slow])
+    shared = set.intersection(*map(set, slow))
+    if len(slow) > 1 and len(shared) == 1:
+        who, speeds = called[shared.pop()], _span([pairs[pair] for pair in slow])
+        return (
+            f"all {len(slow)} slow pairs are with {who}: they carry {speeds} Gbit/s, others "
+            f"{others}; look at its link"
+        )
+    said = [f"{_name(pair, called)} carries {rate(pairs[pair])} Gbit/s" for pair in slow[:SHOWN]]
+    more = f" and {len(slow) - SHOWN} more are slow" if len(slow) > SHOWN else ""
+    return f"the pair {', '.join(said)}{more}; others {others}"
 
 
-def _common(pairs: Sequence[str]) -> str | None:
-    """The node that all these pairs share, where there are several."""
-    ends = [set(pair.split("-")) for pair in pairs]
-    shared = set.intersection(*ends)
-    return shared.pop() if len(set(pairs)) > 2 and len(shared) == 1 else None
+def _name(pair: Way, called: Sequence[str]) -> str:
+    return "-".join(called[rank] for rank in pair)
 
 
-def _span(rates: Sequence[float]) -> str:
-    low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
+def rate(gbit_s: float) -> str:
+    """With three digits that mean something: 0.940, 9.40, 94.0."""
+    return f"{gbit_s:#.3g}".rstrip(".")
+
+
+def _span(speeds: Iterable[float]) -> str:
+    ordered = sorted(speeds)
+    low, high = rate(ordered[0]), rate(ordered[-1])
     return low if low == high else f"{low} to {high}"
 
 
 def _matrix(measured: Measured, called: Sequence[str]) -> Table:
     ways = best(measured)
     ranks = sorted({rank for pair in ways for rank in pair})
-    table = Table("from \\ to", *(called[rank] for rank in ranks), box=box.SIMPLE, pad_edge=False)
-    table.title = "Gbit/s from each worker to each other"
-    table.title_justify = "left"
+    table = Table("", *(called[rank] for rank in ranks), box=box.SIMPLE, pad_edge=False)
     for one in ranks:
-        cells = [f"{ways[one, two]:.3g}" if (one, two) in ways else "-" for two in ranks]
+        cells = [rate(ways[one, two]) if (one, two) in ways else "-" for two in ranks]
         table.add_row(called[one], *cells)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -94,8 +111,6 @@ def _matrix(measured: Measured, called: Sequence[str]) -> Table:
 
 def _collectives(measured: Measured) -> Table:
     table = Table("", *COLUMNS, box=box.SIMPLE, pad_edge=False)
-    table.title = f"{len(measured['hosts'])} workers, {measured['backend']}"
-    table.title_justify = "left"
     for one in measured["collectives"]:
         table.add_row(
             one["name"],

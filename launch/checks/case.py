@@ -70,12 +70,15 @@ class Row:
         return f"{self.check}: {'; '.join(self.found)}" + (f"; {self.fix}" if self.fix else "")
 
 
-def groups(values: Mapping[str, str]) -> tuple[str, ...]:
-    """`value` if all nodes have it, else who has which; the most frequent first."""
+def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:
+    """`value` if all nodes have it, of `count` where not all are in `values`; else who has which.
+
+    The most frequent comes first.
+    """
     who: dict[str, list[str]] = {}
     for name, value in values.items():
         who.setdefault(value, []).append(name)
-    if len(who) == 1:
+    if len(who) == 1 and len(values) == (count or len(values)):
         return tuple(who)
     ordered = sorted(who.items(), key=lambda item: -len(item[1]))
     return shortened([f"{listed(names)}: {value}" for value, names in ordered])

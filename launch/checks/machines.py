@@ -36,22 +36,20 @@ def python(case: Case) -> Row:
 
 def code(case: Case) -> Row:
     """The checkout of every node is the one here, or will be before a run."""
-    own = [node for node in case.nodes if not node.probe["shared"]]
-    stale = [node.name for node in case.nodes if node.probe["code"] not in (case.code, None)]
+    apart = {node.name for node in case.nodes if not node.probe["shared"]}
     absent = [node.name for node in case.nodes if node.probe["code"] is None]
-    if not own and not stale:
-        return Row("code", "ok", (f"all run this checkout ({case.code})",))
-    if case.launcher != "ssh":
-        found = (f"{listed(sorted({one.name for one in own} | set(stale)))}: not this checkout",)
-        fix = "put the checkout on a file system that all nodes share"
-        return Row("code", "FAIL", found, fix)
-    if len(own) < len(case.nodes) and [one for one in stale if one not in {n.name for n in own}]:
+    other = [node.name for node in case.nodes if node.probe["code"] not in (case.code, None)]
+    stale = [name for name in other if name not in apart]
+    if stale:
         found = (f"{listed(stale)}: see this checkout, but other files in it",)
         return Row("code", "FAIL", found, "is the shared file system up to date there?")
-    lines = [f"{listed(absent)}: not there yet"] if absent else []
-    lines += [f"{listed(stale)}: other files than here"] if stale else []
-    note = "; each run sends it first"
-    return Row("code", "ok", tuple(line + note for line in lines) or ("the same on all nodes",))
+    if apart and case.launcher != "ssh":
+        found = (f"{listed(sorted(apart))}: not this checkout",)
+        fix = "put the checkout on a file system that all nodes share"
+        return Row("code", "FAIL", found, fix)
+    lines = [f"{listed(absent)}: not there yet; each run sends it first"] if absent else []
+    lines += [f"{listed(other)}: not as here; each run sends it first"] if other else []
+    return Row("code", "ok", tuple(lines) or (f"the same on all ({case.code})",))
 
 
 def shared(case: Case) -> Row:
@@ -67,7 +65,7 @@ def shared(case: Case) -> Row:
     here = f"; {listed(seen)} do" if seen else ""
     found = (
         f"{listed(without)}: do not see this checkout{here}; results come back by themselves",
-        *folders,
+        f"there it is {', '.join(folders)}",
     )
     return Row("shared files", "ok", found)
 

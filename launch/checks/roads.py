@@ -35,7 +35,7 @@ def names(case: Case) -> Row:
     odd = {node.name: why for node in case.nodes if (why := _resolution(case, node))}
     if odd:
         fix = "Muster uses addresses and is not misled; other programs may be: see /etc/hosts there"
-        return Row("own name", "warn", groups(odd), fix)
+        return Row("own name", "warn", groups(odd, len(case.nodes)), fix)
     return Row("own name", "ok", ("resolves to the chosen network on all",))
 
 

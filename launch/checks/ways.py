@@ -78,7 +78,7 @@ def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Wa
     def explain(index: int, said: str) -> str:
         lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in said.splitlines()]
         why = lines[0] if lines else "without a word"
-        return f"node {index}: srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
+        return f"srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
 
     return Way("slurm", count, (tuple(argv),), explain, env if inside else scrubbed(env))
 
