@@ -67,7 +67,8 @@ class Row:
     @property
     def line(self) -> str:
         """All of it without a table: a preflight prints what is wrong, and nothing else."""
-        return f"{self.check}: {'; '.join(self.found)}" + (f"; {self.fix}" if self.fix else "")
+        said = [*self.found, *self.fix.splitlines()]
+        return f"{self.check}: {'; '.join(said)}"
 
 
 def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """All nodes are asked the same at once, and each that can answers."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -51,7 +52,8 @@ class Conversation:
             reads, writes = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
             process.stdin.close()
             process.stdout.close()
-            os.write(writes, b"%d\n%s" % (len(source), source))  # less than a pipe holds
+            with contextlib.suppress(BrokenPipeError):  # it has failed already, and will say why
+                os.write(writes, b"%d\n%s" % (len(source), source))  # less than a pipe holds
             self._starts.append((process, Wire(reads, writes), errors))
         return self
 

@@ -24,8 +24,11 @@ def reach(case: Case) -> Row:
         return Row("reach", "ok", (f"{how} works on {len(case.nodes)} of {len(case.nodes)}",))
     parted = [line.partition("; ") for line in case.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
-    fixes = dict.fromkeys(fix for _, _, fix in parted if fix)
-    return Row("reach", "FAIL", found, " | ".join(fixes))
+    fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
+    if len(fixes) == 1:
+        return Row("reach", "FAIL", found, *fixes)
+    each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
+    return Row("reach", "FAIL", found, "\n".join(each))
 
 
 def names(case: Case) -> Row:
@@ -97,7 +100,7 @@ def pairs(case: Case) -> Row:
             REMEDIES.get(why, "there: ip -br addr; ip route").format(network=on)
             for why in failed.values()
         }
-        return Row("every pair", "FAIL", _failures(case, failed), " | ".join(sorted(fixes)))
+        return Row("every pair", "FAIL", _failures(case, failed), "\n".join(sorted(fixes)))
     if not ways:
         return Row("every pair", "ok", ("one node: nothing to connect",))
     slowest = max(ways, key=lambda pair: ways[pair].connect_s or 0.0)

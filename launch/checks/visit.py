@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from configs.errors import UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import environment, nodes
+from launch import environment, nodes, slurm_cluster
 from launch.checks import ways
-from launch.checks.examine import Examined, proof, quick, request_here
+from launch.checks.case import Case
+from launch.checks.examine import Examined, examined, proof, quick, request_here
 from launch.spec import Facts
 
 
@@ -40,6 +41,11 @@ def _through_ssh(facts: Facts, settings: Settings) -> Examined:
 
 
 def _through_slurm(facts: Facts, settings: Settings) -> Examined:
+    # Slurm itself would let one wait for what never comes, and then call the nodes busy.
+    partitions = slurm_cluster.partitions(os.environ)
+    problems = list(slurm_cluster.problems(settings.launch, settings.slurm, partitions))
+    if problems:
+        return examined(Case("slurm", ()), problems)
     with proof() as path:
         return quick(
             ways.through_slurm(len(facts.nodes), settings.slurm, os.environ),
