@@ -167,6 +167,13 @@ class SlurmConfig:
         return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """How much of the nodes is looked at."""
+
+    quick: bool = setting(False, "look at the nodes and their ways to each other; measure nothing")
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a launcher is made from."""

@@ -13,6 +13,7 @@ OWN = (
     "launcher.log",
     "job.json",
     "exit.json",
+    "network.json",
     "summary.json",
     "agents/node_*",
     "environment/*.json",

@@ -5,8 +5,9 @@ By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-siz
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from configs import cli, plugins
 from configs.errors import UsageError, refuse
@@ -32,6 +33,17 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
     Raises:
         UsageError: flags or environment do not say who this worker is.
     """
+    return as_worker(config, by_hand, _train)
+
+
+def as_worker(
+    config: TrainConfig, by_hand: ByHand, work: Callable[[TrainConfig, World, Ending], None]
+) -> int:
+    """Do `work` as the worker that flags or environment describe; the exit code of its process.
+
+    Raises:
+        UsageError: flags or environment do not say who this worker is.
+    """
     world = World.find(by_hand, os.environ)
     if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
         die_with_parent()
@@ -42,14 +54,14 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
             ending.run_dir = config.logs_root / run_id
             redirect_output(ending.run_dir, world.rank)
-        refuse(config.world_problems(world.world_size))
-        _train(config, world, ending)
+        work(config, world, ending)
     return ending.code
 
 
 def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     # Its warnings, stack traces with them, only repeat what our own errors say of a lost peer.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    refuse(config.world_problems(world.world_size))
     import torch  # here, since a wrong flag should be answered at once
 
     from train import rendezvous
@@ -92,9 +104,8 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
             console.table("", summary.rows(totals, str(run_dir)))
 
 
-def _main() -> int:
-    """The process's whole life; its end leaves no time for threads of torch's to object."""
-    code = main()
+def end_process(code: int) -> NoReturn:
+    """End at once; threads of torch's are left no time to object."""
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written. The interpreter's own end would run C++ destructors, which abort the process
@@ -103,4 +114,4 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run(_main)
+    cli.run(lambda: end_process(main()))

@@ -1,0 +1,5 @@
+"""Before anything starts: every node is looked at, and each finding names what to do."""
+
+from launch.checks.examine import quick
+
+__all__ = ["quick"]

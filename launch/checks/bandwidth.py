@@ -1,0 +1,128 @@
+"""What the workers measured, as tables, and in words what it says of the slowest way."""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+Measured = Mapping[str, Any]
+Way = tuple[int, int]  # from a rank to a rank
+# A pair this far below the median of all is worth a line: less is noise of busy machines.
+SLOW = 0.5
+SHOWN = 4  # pairs in a sentence
+# What nccl-tests prints, in its order.
+COLUMNS = ("size(B)", "count", "type", "redop", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong")
+
+
+def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
+    """What to call each rank: its node, with the rank where a node has several."""
+    of_rank = [nodes.get(rank, str(host)) for rank, host in enumerate(measured["hosts"])]
+    if len(set(of_rank)) == len(of_rank):
+        return of_rank
+    return [f"{name}.{rank}" for rank, name in enumerate(of_rank)]
+
+
+def tables(measured: Measured, called: Sequence[str]) -> Iterator[tuple[str, Table]]:
+    """The pairs, where there are several nodes, and the collectives; each with its title."""
+    if measured["pairs"]:
+        yield "Gbit/s from each worker (left) to each other", _matrix(measured, called)
+    workers = len(measured["hosts"])
+    yield f"{workers} workers, {measured['backend']}, in nccl-tests' terms", _collectives(measured)
+
+
+def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
+    """The slowest way in words, and a line for everything that was wrong."""
+    problems = [
+        f"{one['name']} of {one['bytes']} bytes: {one['wrong']} values are wrong; something "
+        "between the nodes changes data: check memory, cables and drivers"
+        for one in measured["collectives"]
+        if one["wrong"]
+    ]
+    ways = best(measured)
+    if not ways:
+        return "one node: no network to measure", problems
+    return _words(ways, called), problems
+
+
+def best(measured: Measured) -> dict[Way, float]:
+    """Gbit/s from each rank to each other, at the size that the way carries best."""
+    found: dict[Way, float] = {}
+    for one in measured["pairs"]:
+        pair = (one["from"], one["to"])
+        found[pair] = max(found.get(pair, 0.0), one["gbit_s"])
+    return found
+
+
+def _words(ways: Mapping[Way, float], called: Sequence[str]) -> str:
+    """Each pair by its slower direction, as few of them as it takes."""
+    pairs: dict[Way, float] = {}
+    for (one, other), speed in ways.items():
+        pair = min(one, other), max(one, other)
+        pairs[pair] = min(pairs.get(pair, speed), speed)
+    middle = statistics.median(pairs.values())
+    slow = sorted((pair for pair in pairs if pairs[pair] < SLOW * middle), key=lambda p: pairs[p])
+    if not slow:
+        least = min(pairs, key=lambda pair: pairs[pair])
+        if len(pairs) == 1:
+            return f"the pair {_name(least, called)} carries {_span(ways.values())} Gbit/s"
+        speeds = _span(ways.values())
+        return f"all {len(pairs)} pairs carry {speeds} Gbit/s; slowest: {_name(least, called)}"
+    others = _span([pairs[pair] for pair in pairs if pair not in slow])
+    shared = set.intersection(*map(set, slow))
+    if len(slow) > 1 and len(shared) == 1:
+        who, speeds = called[shared.pop()], _span([pairs[pair] for pair in slow])
+        return (
+            f"all {len(slow)} slow pairs are with {who}: they carry {speeds} Gbit/s, others "
+            f"{others}; look at its link"
+        )
+    said = [f"{_name(pair, called)} carries {rate(pairs[pair])} Gbit/s" for pair in slow[:SHOWN]]
+    more = f" and {len(slow) - SHOWN} more are slow" if len(slow) > SHOWN else ""
+    return f"the pair {', '.join(said)}{more}; others {others}"
+
+
+def _name(pair: Way, called: Sequence[str]) -> str:
+    return "-".join(called[rank] for rank in pair)
+
+
+def rate(gbit_s: float) -> str:
+    """With three digits that mean something: 0.940, 9.40, 94.0."""
+    return f"{gbit_s:#.3g}".rstrip(".")
+
+
+def _span(speeds: Iterable[float]) -> str:
+    ordered = sorted(speeds)
+    low, high = rate(ordered[0]), rate(ordered[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def _matrix(measured: Measured, called: Sequence[str]) -> Table:
+    ways = best(measured)
+    ranks = sorted({rank for pair in ways for rank in pair})
+    table = Table("", *(called[rank] for rank in ranks), box=box.SIMPLE, pad_edge=False)
+    for one in ranks:
+        cells = [rate(ways[one, two]) if (one, two) in ways else "-" for two in ranks]
+        table.add_row(called[one], *cells)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _collectives(measured: Measured) -> Table:
+    table = Table("", *COLUMNS, box=box.SIMPLE, pad_edge=False)
+    for one in measured["collectives"]:
+        table.add_row(
+            one["name"],
+            str(one["bytes"]),
+            str(one["count"]),
+            one["type"],
+            one["redop"],
+            f"{one['time_us']:.1f}",
+            f"{one['algbw_gb_s']:.3f}",
+            f"{one['busbw_gb_s']:.3f}",
+            str(one["wrong"]),
+        )
+    for column in (*table.columns[1:3], *table.columns[5:]):
+        column.justify = "right"
+    return table

@@ -1,0 +1,214 @@
+"""Every node is looked at, and every pair of them is tried; nothing heavier than Python runs."""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import MusterError
+from configs.plugins import REPOSITORY
+from launch import network, nodes, probe
+from launch.checks import machines, roads
+from launch.checks.case import Case, Node, Reach, Row
+from launch.checks.clock import Ping, skew_s
+from launch.checks.conversation import Conversation
+from launch.checks.ways import Way
+from launch.network import Choice
+from launch.nodes import Probe
+from launch.slurm_cluster import ask
+
+ANSWER_S = 90.0  # srun may wait for nodes, and ssh for names, before the first answer
+CONNECT_S = 4.0
+PINGS = 3
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The table's rows."""
+
+    rows: Sequence[Row]
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each row that fails: a run would, too."""
+        return [row.line for row in self.rows if row.verdict == "FAIL"]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [row.line for row in self.rows if row.verdict == "warn"]
+
+
+def quick(
+    way: Way,
+    *,
+    wanted: str | None = None,
+    given: Sequence[str | None] = (),
+    hosts: Sequence[str] = (),
+    master_port: int | None = None,
+    request: Mapping[str, Any] | None = None,
+    probes: Sequence[Probe] | None = None,
+) -> Examined:
+    """Look at all nodes; those that have been asked already bring their `probes`.
+
+    `wanted` is --network, `given` the addresses and `hosts` the names that one gave for the
+    nodes, `request` what they are asked where there are no probes.
+    """
+    with Conversation(way) as guests:
+        if probes is None:
+            assert request is not None
+            answers = guests.ask(
+                ANSWER_S, do="describe", request=request, source=_source(probe.__file__)
+            )
+            found = {
+                index: one.said["probe"] for index, one in answers.items() if "probe" in one.said
+            }
+        else:
+            found = dict(enumerate(probes))
+        silent = [_named(guests.silence(i), hosts, i) for i in range(way.count) if i not in found]
+        there = sorted(found)
+        case = _look(guests, way, found, there, wanted, _of(given, there), hosts, master_port)
+    return examined(case, silent)
+
+
+def examined(case: Case, silent: Sequence[str] = ()) -> Examined:
+    """The rows that a case makes; where nobody answers there is but one."""
+    case = Case(**{**vars(case), "silent": (*case.silent, *silent)})
+    if not case.nodes:
+        return Examined([roads.reach(case)])
+    checks = (*roads.FIRST, *machines.ROWS, *roads.REST)
+    return Examined([check(case) for check in checks])
+
+
+def request_here(python: str) -> dict[str, Any]:
+    """What is asked of nodes that run this checkout with this Python."""
+    return {**nodes.request(None, None, REPOSITORY), "python": python}
+
+
+@contextmanager
+def proof() -> Iterator[Path]:
+    """A file in this checkout that a node sees only if it sees the checkout."""
+    path = REPOSITORY / "logs" / f".shared-{os.urandom(8).hex()}"
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _look(
+    guests: Conversation,
+    way: Way,
+    probes: Mapping[int, Probe],
+    there: Sequence[int],
+    wanted: str | None,
+    given: Sequence[str | None],
+    hosts: Sequence[str],
+    master_port: int | None,
+) -> Case:
+    """All that takes more than one answer of one node."""
+    own = [probes[index] for index in there]
+    names = _names(way, own, _of(hosts, there))
+    if way.launcher == "slurm" and not any(given):
+        given = slurm_addresses(own)
+    try:
+        chosen = _choose(way, own, [one or "" for one in _of(hosts, there)], given, wanted)
+        trouble = ""
+    except MusterError as error:
+        chosen, trouble = None, str(error)
+    pings = [guests.ask(CONNECT_S, do="time") for _ in range(PINGS)] if there else []
+    listening, reached = _try_pairs(guests, there, chosen, master_port)
+    called = dict(zip(there, names, strict=True))
+    return Case(
+        launcher=way.launcher,
+        nodes=tuple(
+            Node(
+                name=name,
+                probe=one,
+                skew_s=skew_s([_ping(ping[index]) for ping in pings if index in ping]),
+                busy_ports=listening.get(index, {}).get("busy_ports", ()),
+                links=listening.get(index, {}).get("links", {}),
+                reached={
+                    called[int(other)]: Reach(*way_there)
+                    for other, way_there in reached.get(index, {}).items()
+                },
+            )
+            for index, name, one in zip(there, names, own, strict=True)
+        ),
+        code=probe.code_hash(str(REPOSITORY)),
+        master_port=master_port,
+        chosen=chosen,
+        trouble=trouble,
+    )
+
+
+def _try_pairs(
+    guests: Conversation, there: Sequence[int], chosen: Choice | None, master_port: int | None
+) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
+    """What each said when it was to listen, and how it reached the others."""
+    if chosen is None:
+        return {}, {}
+    addresses = {str(index): one for index, one in zip(there, chosen.addresses, strict=True)}
+    ports = [master_port] if master_port is not None else []
+    said = guests.ask(CONNECT_S + 5, do="listen", addresses=addresses, ports=ports)
+    listening = {index: one.said for index, one in said.items() if "port" in one.said}
+    servers = {str(index): (addresses[str(index)], one["port"]) for index, one in listening.items()}
+    tried = guests.ask(3 * CONNECT_S + 5, do="connect", servers=servers, patience_s=CONNECT_S)
+    return listening, {index: one.said.get("reached", {}) for index, one in tried.items()}
+
+
+def _choose(
+    way: Way,
+    probes: Sequence[Probe],
+    hosts: Sequence[str],
+    given: Sequence[str | None],
+    wanted: str | None,
+) -> Choice:
+    if way.launcher == "local":
+        return Choice("127.0.0.0/8", (LOOPBACK,) * len(probes))
+    return network.choose(probes, hosts, given, wanted)
+
+
+def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
+    """The addresses by which Slurm itself reaches these nodes."""
+    hosts = [str(one["host"]).partition(".")[0] for one in probes]
+    shown = ask(["scontrol", "show", "node", "--oneliner", ",".join(hosts)], os.environ)
+    found: dict[str, str] = {}
+    for line in shown.stdout.splitlines():
+        pairs = dict(word.partition("=")[::2] for word in line.split())
+        try:
+            found[pairs.get("NodeHostName", "")] = socket.gethostbyname(pairs["NodeAddr"])
+        except (OSError, KeyError):
+            continue
+    return [found.get(host) for host in hosts]
+
+
+def _names(way: Way, probes: Sequence[Probe], hosts: Sequence[str | None]) -> list[str]:
+    """What to call the nodes: their own host names, where no two are the same."""
+    if way.launcher == "local":
+        return [f"node{index}" for index in range(len(probes))]
+    names = [str(one["host"]).partition(".")[0] for one in probes]
+    if len(set(names)) == len(names):
+        return names
+    return [host or f"node{index}" for index, host in enumerate(hosts)]
+
+
+def _named(line: str, hosts: Sequence[str], index: int) -> str:
+    who = f"node {index}: "
+    return f"{hosts[index]}: {line.removeprefix(who)}" if hosts and line.startswith(who) else line
+
+
+def _ping(answer: Any) -> Ping:
+    return Ping(answer.asked_unix_s, answer.heard_unix_s, answer.said["time_unix_s"])
+
+
+def _of(values: Sequence[Any], there: Sequence[int]) -> list[Any]:
+    return [values[index] if index < len(values) else None for index in there]
+
+
+def _source(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,111 @@
+"""What is wrong with the nodes, before a run finds out: `python launch/doctor.py --hosts FILE`."""
+
+import sys
+from pathlib import Path
+
+# A script's own folder comes first on the path, and a file in it could hide a library: the
+# repository takes its place.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+try:
+    from configs import cli, plugins
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
+import json
+import signal
+import time
+from dataclasses import replace
+
+from configs.errors import UsageError
+from configs.launching import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.run_folder import claim
+from configs.schema import TrainConfig
+from launch import choice, registry
+from launch.checks import bandwidth, visit
+from launch.checks.table import console, show
+from launch.failure import explain
+from launch.spec import Facts, Launcher, LaunchSpec
+
+MODULE = "train.check_network"
+RESULT = "network.json"
+SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
+
+
+def main() -> int:
+    launch, ssh, slurm, doctor, train = cli.parse(
+        [LaunchConfig, SshConfig, SlurmConfig, DoctorConfig, TrainConfig],
+        sys.argv[1:],
+        prog="python launch/doctor.py",
+        description="Look at the nodes of a run, given the flags of that run.",
+    )
+    if launch.dry_run or launch.detach:
+        raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
+    name = choice.launcher(launch)
+    # A port that is taken is a row of the table, and the nodes are looked at but once.
+    wish = replace(launch, launcher=name, master_port=None, preflight=False)
+    slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
+    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(wish, ssh, slurm))
+    examined = visit.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
+    show(examined.rows)
+    if examined.problems:
+        count = len(examined.problems)
+        print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
+        return 1
+    return 0 if doctor.quick else _measure(launcher, name, launch, train)
+
+
+def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig) -> int:
+    """A process group of real workers, through the launcher that runs use."""
+    facts = launcher.probe()
+    if facts.world_size == 1:
+        print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
+        return 0
+    spec = replace(_spec(train, facts), workers=launch.workers)
+    plan = launcher.plan(spec, facts)
+    registry.write_down(spec, plan, name, cli.to_yaml(train))
+    job = launcher.launch(spec, facts, plan)
+    registry.begin(spec, name, job.job_id)
+    code = job.wait()
+    if code > 128:
+        return _stopped(spec, signal.Signals(code - 128).name, code)
+    failure = explain(spec.run_dir, facts.world_size, code, job.trouble)
+    registry.end(spec, failure.code if failure else code, failure.text if failure else "")
+    if failure is not None:
+        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
+        print("\n".join(said), file=sys.stderr)
+        return failure.code
+    measured = json.loads((spec.run_dir / RESULT).read_text(encoding="utf-8"))
+    names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
+    for title, table in bandwidth.tables(measured, names):
+        console().print(f"{title}\n", table, sep="")
+    verdict, problems = bandwidth.verdict(measured, names)
+    print("\n".join([verdict, *problems, f"all numbers: {spec.run_dir / RESULT}"]))
+    return 1 if problems else 0
+
+
+def _stopped(spec: LaunchSpec, name: str, code: int) -> int:
+    registry.end(spec, code, f"stopped by {name}")
+    print(f"error: stopped by {name}", file=sys.stderr)
+    return code
+
+
+def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
+    logs = train.logs_root.absolute()
+    run_id = train.run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-doctor-{facts.size}"
+    train = replace(train, run_id=run_id, logs_dir=logs if facts.shared else None)
+    claim(logs / run_id, overwrite=train.overwrite)
+    return LaunchSpec(
+        run_id=run_id,
+        run_dir=logs / run_id,
+        worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
+        module=MODULE,
+        join_s=train.timeout_s,
+        quiet=True,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,167 @@
+"""The doctor on real hosts: all well, and each thing that is broken is named with its remedy."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
+INTERFACE = "exp0"
+PYTHON = {"MUSTER_PYTHON": sys.executable}
+
+
+def doctor(bed, *flags: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    wide = ("env", "COLUMNS=200", *(f"{name}={value}" for name, value in PYTHON.items()))
+    return bed.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
+
+
+def ssh_flags(bed, config: Path | None = None, hosts: str | None = None) -> list[str]:
+    return ["--hosts", hosts or ",".join(bed.hosts), "--ssh-config", str(config or bed.ssh_config)]
+
+
+def rows(out: str) -> dict[str, str]:
+    """Verdict and all words of each row, by its check."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in out.splitlines():
+        if match := re.match(r" (\S.*?) +(ok|warn|FAIL) +(.*)", line):
+            name = match[1]
+            found[name] = f"{match[2]} {match[3]}"
+        elif name and line.startswith("   "):
+            found[name] += " " + line.strip()
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+@contextmanager
+def broken(bed, node: str, breaks: str, mends: str):
+    done = bed.exec(node, "sh", "-c", breaks)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield
+    finally:
+        bed.exec(node, "sh", "-c", mends)
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "slurm"])
+def test_a_healthy_cluster_is_well_and_its_network_is_measured(bed, launcher, tmp_path):
+    flags = ssh_flags(bed) if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
+    done = doctor(bed, *flags, "--logs-dir", str(tmp_path))
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    said = rows(done.stdout)
+    assert said["reach"].endswith("works on 4 of 4")
+    assert "12 of 12 ways work" in said["every pair"]
+    assert f"10.10.1.0/24 on {INTERFACE}: node0 10.10.1.1, node1 10.10.1.2" in said["network"]
+    assert "FAIL" not in done.stdout and "busbw(GB/s)" in done.stdout
+    (run_dir,) = tmp_path.iterdir()
+    measured = json.loads((run_dir / "network.json").read_text())
+    assert measured["hosts"] == ["node0", "node1", "node2", "node3"]
+    assert {(one["from"], one["to"]) for one in measured["pairs"]} == {
+        (one, two) for one in range(4) for two in range(4) if one != two
+    }
+    assert {one["wrong"] for one in measured["collectives"]} == {0}
+
+
+def test_nodes_without_this_file_system_send_their_numbers_back(
+    other_bed: Callable[..., object], tmp_path
+):
+    environment = Path(sys.executable).parent.parent
+    bed = other_bed(
+        "--nodes", "3", "--private-home", "--control-network",
+        env={"MUSTER_BED_VENV": str(environment)},
+    )  # fmt: skip
+    PYTHON.clear()  # each node has its own, in ~/muster
+    try:
+        flags = [*ssh_flags(bed), "--remote-dir", "muster", "--network", "10.10.1.0/24"]
+        done = doctor(bed, *flags, "--logs-dir", str(tmp_path))
+    finally:
+        PYTHON["MUSTER_PYTHON"] = sys.executable
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    said = rows(done.stdout)
+    assert "each run sends it first" in said["code"] and "rsync is there" in said["tools"]
+    assert said["own name"].startswith("warn") and "not on 10.10.1.0/24" in said["own name"]
+    assert "6 of 6 ways work" in said["every pair"]
+    (run_dir,) = tmp_path.iterdir()
+    assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
+
+
+def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(bed, tmp_path):
+    key, config = tmp_path / "key", tmp_path / "config"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    known = Path(bed.ssh_config).read_text()
+    config.write_text(
+        f"Host stranger\n HostName 10.10.1.2\n HostKeyAlias node1\n IdentityFile {key}\n"
+        f" IdentitiesOnly yes\n"
+        f" UserKnownHostsFile {re.search(r'UserKnownHostsFile (.+)', known)[1]}\n"  # type: ignore[index]
+        f"Host newcomer\n HostName 10.10.1.3\n UserKnownHostsFile {tmp_path / 'none'}\n"
+        f"Host refused\n HostName 10.10.1.4\n Port 2299\n{known}"
+    )
+    hosts = "node0,stranger,newcomer,refused,nosuch.invalid"
+    done = doctor(bed, *ssh_flags(bed, config, hosts), "--quick")
+    assert done.returncode == 1
+    reach = rows(done.stdout)["reach"]
+    for words in (
+        "stranger: it does not let you in", "ssh-add",
+        "newcomer: its host key is not known", "ssh-keyscan newcomer",
+        "refused: nothing listens for ssh there",
+        "nosuch.invalid: its name does not resolve",
+    ):  # fmt: skip
+        assert words in reach, reach
+    assert "1 check fails; nothing was measured" in done.stdout
+    assert rows(done.stdout)["memory"].startswith("ok")  # node0 is looked at all the same
+
+
+def test_a_way_that_is_closed_in_one_direction_is_named(bed):
+    closed = "ip route add unreachable 10.10.1.4/32"
+    # node3 can reach node1, whose answers cannot: both ways fail, and no other
+    with broken(bed, "node1", closed, closed.replace("add", "del")):
+        done = doctor(bed, *ssh_flags(bed), "--quick")
+    assert done.returncode == 1
+    pairs = rows(done.stdout)["every pair"]
+    assert pairs.startswith("FAIL") and "node1 to node3" in pairs and "node3 to node1" in pairs
+    assert "node2" not in pairs and "is a firewall between them?" in pairs
+
+
+def test_a_link_that_is_down_is_named(other_bed: Callable[..., object]):
+    bed = other_bed("--nodes", "3", "--control-network")
+    with broken(bed, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
+        done = doctor(bed, *ssh_flags(bed), "--network", "10.10.1.0/24", "--quick")
+    assert done.returncode == 1
+    said = rows(done.stdout)
+    assert f"node2: {INTERFACE} (10.10.1.3) is down" in said["network"]
+    assert "sudo ip link set" in said["network"]
+    assert "nobody reaches node2 (10.10.1.3)" in said["every pair"]
+    assert "node0 to node1" not in said["every pair"]
+
+
+def test_a_port_that_is_taken_on_node_0_is_a_row(bed):
+    listen = "import socket, time; socket.create_server(('', 29511)); time.sleep(60)"
+    taken = f'{sys.executable} -c "s = {listen!r}; exec(s)" & echo $! >/tmp/muster-taken; sleep 1'
+    with broken(bed, "node0", taken, "kill $(cat /tmp/muster-taken); rm /tmp/muster-taken"):
+        done = doctor(bed, *ssh_flags(bed), "--quick", "--master-port", "29511")
+    assert done.returncode == 1
+    assert "node0: --master-port 29511 is in use" in rows(done.stdout)["port"]
+
+
+def test_a_partition_that_is_too_small_is_told_at_once(bed):
+    flags = ["--launcher", "slurm", "--nodes", "3", "--partition", "short", "--quick"]
+    done = doctor(bed, *flags, timeout_s=20)
+    assert done.returncode == 1
+    assert "--nodes 3, but partition short has 2" in rows(done.stdout)["reach"]
+
+
+def test_one_slow_link_is_the_verdict(other_bed: Callable[..., object], tmp_path):
+    bed = other_bed("--nodes", "3", "--rate", "1gbit")
+    limit = f"tc qdisc replace dev {INTERFACE} root tbf rate 100mbit burst 64kb latency 50ms"
+    with broken(bed, "node1", limit, f"tc qdisc del dev {INTERFACE} root"):
+        done = doctor(bed, *ssh_flags(bed), "--logs-dir", str(tmp_path))
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert re.search(
+        r"all 2 slow pairs are with node1: they carry 0\.0\d+.* Gbit/s, others .*; look at its "
+        r"link", done.stdout
+    ), done.stdout  # fmt: skip

@@ -1,0 +1,54 @@
+"""A healthy cluster, made up, of which each test spoils one thing."""
+
+from launch.checks.case import Case, Node, Reach
+from launch.network import Choice
+
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
+NET = "10.10.1.0/24"
+
+
+def probe(index, **spoilt):
+    interface = {"name": "e0", "address": f"10.10.1.{index + 1}", "netmask": "255.255.255.0"}
+    healthy = {
+        "host": f"node{index}",
+        "resolves": f"10.10.1.{index + 1}",
+        "home": "/home/me",
+        "shared": True,
+        "folder": "/home/me/muster",
+        "python": "/home/me/muster/.venv/bin/python",
+        "versions": VERSIONS,
+        "code": "c0de",
+        "interfaces": [{**interface, "mtu": 1500}],
+        "came_by": [],
+        "cores": 8,
+        "usable_cores": 8,
+        "memory_bytes": 16_000_000_000,
+        "disk_bytes": 50_000_000_000,
+        "writable": True,
+        "gpus": [],
+        "rsync": True,
+        "venv": True,
+    }
+    assert spoilt.keys() <= healthy.keys()
+    return {**healthy, **spoilt}
+
+
+def case(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, links=None, **spoilt):
+    """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
+    names = [f"node{index}" for index in range(count)]
+    made = [
+        Node(
+            name=name,
+            probe=probe(index, **(nodes or {}).get(index, {})),
+            skew_s=(skews or {}).get(index, 0.0001),
+            links=(links or {}).get(index, {"e0": "up"}),
+            reached={
+                other: Reach((unreached or {}).get((name, other), ""), 0.001)
+                for other in names
+                if other != name
+            },
+        )
+        for index, name in enumerate(names)
+    ]
+    chosen = Choice(NET, tuple(f"10.10.1.{index + 1}" for index in range(count)))
+    return Case(**{"launcher": launcher, "nodes": made, "code": "c0de", "chosen": chosen, **spoilt})

@@ -1,0 +1,141 @@
+"""Each row fails when it should, names the node, and says what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from launch.checks import machines, roads
+from launch.checks.case import Case
+from launch.checks.examine import examined
+from launch.network import Choice
+from tests.launch.checks.cases import NET, VERSIONS, case, probe
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "slurm", "local"])
+def test_a_healthy_cluster_is_all_ok(launcher):
+    found = examined(case(launcher=launcher))
+    assert [row.line for row in found.rows if row.verdict != "ok"] == []
+    assert len(found.rows) == 16 and found.problems == found.warnings == []
+
+
+SPOILT = {
+    "no environment": ("python", "FAIL", {1: {"versions": None}}, "node1: no environment at /home"),
+    "no torch": ("python", "FAIL", {1: {"versions": {**VERSIONS, "torch": None}}}, "has no torch"),
+    "another torch": (
+        "python",
+        "FAIL",
+        {2: {"versions": {**VERSIONS, "torch": "2.1"}}},
+        "node2: python 3.11.7, torch 2.1",
+    ),
+    "stale files": ("code", "FAIL", {3: {"code": "01d"}}, "node3: see this checkout, but other"),
+    "read only": ("writing", "FAIL", {0: {"writable": False}}, "node0: cannot write into /home/me"),
+    "no rsync": ("tools", "FAIL", {1: {"shared": False, "rsync": False}}, "node1: no rsync"),
+    "gpus": ("GPUs", "warn", {1: {"gpus": ["A100, 550"] * 2}}, "node1: 2 x A100, driver 550"),
+    "cores": ("cores", "warn", {1: {"usable_cores": 2}}, "node1: 2 of 8 may be used"),
+    "memory": ("memory", "warn", {1: {"memory_bytes": 8e9}}, "node1: 8.0 GB"),
+    "disk": ("free disk", "warn", {1: {"disk_bytes": 3e9}}, "node1: 3.0 GB"),
+    "own name": ("own name", "warn", {1: {"resolves": "127.0.1.1"}}, "resolves to 127.0.1.1"),
+    "no name": ("own name", "warn", {1: {"resolves": None}}, "does not resolve"),
+    "mtu": (
+        "MTU",
+        "warn",
+        {1: {"interfaces": [{**probe(1)["interfaces"][0], "mtu": 9000}]}},
+        "node1: 9000",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_one_spoilt_node_spoils_one_row_which_names_it(name):
+    check, verdict, nodes, words = SPOILT[name]
+    (row,) = [row for row in examined(case(nodes=nodes)).rows if row.verdict != "ok"]
+    assert (row.check, row.verdict) == (check, verdict)
+    assert words in "\n".join(row.found) and "node" in row.line and row.fix
+
+
+def test_a_name_on_a_control_network_is_explained():
+    control = {"name": "c0", "address": "192.168.7.2", "netmask": "255.255.255.0", "mtu": 1500}
+    spoilt = {"resolves": "192.168.7.2", "interfaces": [control, *probe(1)["interfaces"]]}
+    row = roads.names(case(nodes={1: spoilt}))
+    assert row.verdict == "warn"
+    assert row.found[-1] == f"node1: its name resolves on 192.168.7.0/24, not on {NET}"
+
+
+def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
+    apart = {index: {"shared": False, "code": None} for index in range(4)}
+    assert machines.code(case(nodes=apart)).verdict == "ok"
+    assert "each run sends it first" in machines.code(case(nodes=apart)).found[0]
+    assert machines.shared(case(nodes=apart)).verdict == "ok"
+    assert machines.code(case(nodes=apart, launcher="slurm")).verdict == "FAIL"
+    assert machines.shared(case(nodes=apart, launcher="slurm")).verdict == "FAIL"
+
+
+def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
+    found = examined(case(), ["node9: its host key is not known; compare its fingerprint"])
+    assert found.problems == [
+        "reach: node9: its host key is not known; compare its fingerprint",
+    ]
+    assert len(found.rows) == 16
+    nobody = examined(Case("ssh", ()), ["a: no answer; is it up", "b: no answer; is it up"])
+    assert [row.verdict for row in nobody.rows] == ["FAIL"]
+    assert nobody.rows[0].found == ("a: no answer", "b: no answer")
+    assert nobody.rows[0].fix == "is it up"
+
+
+def test_a_port_that_is_taken_fails():
+    taken = case(master_port=29500)
+    first = replace(taken.nodes[0], busy_ports=[29500])
+    row = roads.port(replace(taken, nodes=[first, *taken.nodes[1:]]))
+    assert row.verdict == "FAIL" and "--master-port 29500 is in use" in row.found[0]
+    assert roads.port(taken).found == ("node0: --master-port 29500 is free",)
+
+
+def test_no_network_fails_and_so_does_one_whose_link_is_down():
+    without = examined(case(chosen=None, trouble="the nodes have no network in common: a; b"))
+    assert ["network" in line for line in without.problems] == [True]
+    assert "the nodes have no network in common: a" in without.problems[0]
+    row = roads.network(case(links={2: {"e0": "down"}}))
+    assert row.verdict == "FAIL" and row.found == ("node2: e0 (10.10.1.3) is down",)
+    assert "ip link set" in row.fix
+
+
+def test_other_networks_are_offered():
+    other = Choice(NET, tuple(f"10.10.1.{index}" for index in (1, 2, 3, 4)), ("192.168.7.0/24",))
+    assert "192.168.7.0/24" in roads.network(case(chosen=other)).fix
+
+
+def test_a_pair_that_cannot_connect_is_named_with_its_direction():
+    row = roads.pairs(case(unreached={("node1", "node3"): "no answer"}))
+    assert row.verdict == "FAIL" and row.found == ("node1 to node3: no answer",)
+    assert "firewall" in row.fix and NET in row.fix
+
+
+def test_a_node_that_nobody_reaches_is_one_line():
+    others = ("node0", "node1", "node3")
+    row = roads.pairs(case(unreached={(one, "node2"): "no answer" for one in others}))
+    assert row.found == ("nobody reaches node2 (10.10.1.3): no answer",)
+    both = {("node2", one): "no route to host" for one in others}
+    row = roads.pairs(case(unreached={(one, "node2"): "no answer" for one in others} | both))
+    assert row.found[1] == "node2 reaches nobody: no route to host" and len(row.found) == 2
+
+
+def test_large_packets_that_do_not_pass_are_told_from_a_firewall():
+    row = roads.pairs(case(unreached={("node0", "node1"): "stalls"}))
+    assert "MTU" in row.fix and "firewall" not in row.fix
+
+
+def test_a_pair_that_was_not_tried_is_no_success():
+    silent = case()
+    nodes = [silent.nodes[0], replace(silent.nodes[1], reached={}), *silent.nodes[2:]]
+    row = roads.pairs(replace(silent, nodes=nodes))
+    assert row.verdict == "FAIL" and "node1" in row.found[0]
+
+
+def test_clocks_more_than_a_second_apart_warn():
+    assert roads.clocks(case(skews={1: 0.9})).verdict == "ok"
+    row = roads.clocks(case(skews={1: -1.5, 2: 3600.0}))
+    assert row.verdict == "warn"
+    assert row.found == (
+        "node1: -1.5 s against this machine",
+        "node2: +3600.0 s against this machine",
+    )

@@ -1,0 +1,56 @@
+"""`python launch/doctor.py` as a user runs it, on this machine."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+
+from tests.launch.submit import REPOSITORY, alive
+
+DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
+
+
+def doctor(*flags, timeout_s=120):
+    done = subprocess.run(
+        [sys.executable, DOCTOR, "--launcher", "local", *flags],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd="/",
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_two_pretended_nodes_are_looked_at_and_measured(tmp_path):
+    code, out, err = doctor("--nodes", "2", "--logs-dir", str(tmp_path))
+    assert code == 0 and err == "", (out, err)
+    assert "FAIL" not in out and re.search(r"every pair +ok +2 of 2 ways work", out)
+    assert re.search(r"all_reduce +1048576 +262144 +float +sum", out) and "busbw(GB/s)" in out
+    assert re.search(r"the pair node0-node1 carries [\d. to]+ Gbit/s\n", out)
+    (run_dir,) = tmp_path.iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-doctor-2x1", run_dir.name)
+    measured = json.loads((run_dir / "network.json").read_text())
+    # 1 MiB each way; 16 MiB where that is not too slow
+    assert {(one["from"], one["to"]) for one in measured["pairs"]} == {(0, 1), (1, 0)}
+    assert json.loads((run_dir / "exit.json").read_text())["code"] == 0
+    assert alive(tmp_path) == []
+
+
+def test_quick_measures_nothing_and_writes_nothing(tmp_path):
+    code, out, err = doctor("--quick", "--nodes", "2", "--logs-dir", str(tmp_path))
+    assert code == 0 and err == "" and "every pair" in out and "Gbit/s" not in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_a_row_and_exit_code_1(tmp_path):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        code, out, _ = doctor("--master-port", str(port), "--logs-dir", str(tmp_path))
+    assert code == 1 and f"--master-port {port} is in use" in out
+    assert "1 check fails; nothing was measured" in out and list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_the_doctor_makes_no_sense():
+    code, _, err = doctor("--dry-run")
+    assert code == 2 and "leave out --dry-run" in err

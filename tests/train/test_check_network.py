@@ -1,0 +1,56 @@
+"""The network between workers is measured, and what comes through it is checked."""
+
+import pytest
+
+from tests.train.workers import finish, free_port, read_json, start
+from train.measure.network import bus_factor
+from train.measure.pairings import rounds
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("alone", [0, 99])
+def test_every_pair_meets_once_and_nobody_is_twice_in_a_round(count, alone):
+    ranks = list(range(10, 10 + count))
+    met = list(rounds(ranks, alone))
+    for together in met:
+        busy = [rank for pair in together for rank in pair]
+        assert len(busy) == len(set(busy))
+    pairs = sorted(tuple(sorted(pair)) for together in met for pair in together)
+    assert pairs == [(one, two) for one in ranks for two in ranks if one < two]
+    if alone:
+        assert all(len(together) == 1 for together in met)
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests():
+    # doc/PERFORMANCE.md there, and src/gather.cu, src/scatter.cu
+    assert bus_factor("all_reduce", 4) == 1.5
+    assert bus_factor("all_reduce", 2) == 1.0
+    for name in ("all_gather", "reduce_scatter", "gather", "scatter"):
+        assert bus_factor(name, 4) == 0.75
+    for name in ("broadcast", "reduce", "sendrecv"):
+        assert bus_factor(name, 4) == 1.0
+    with pytest.raises(ValueError, match="all_to_some"):
+        bus_factor("all_to_some", 4)
+
+
+def test_three_workers_by_hand_find_a_network_without_faults(tmp_path):
+    port = free_port()
+    argv = ["-m", "train.check_network", "--logs-dir", str(tmp_path), "--run-id", "net"]
+    argv += ["--master-ip", "127.0.0.1", "--master-port", str(port), "--world-size", "3"]
+    ended = finish([start([*argv, "--rank", str(rank), "--threads", "1"]) for rank in range(3)])
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
+    assert [out for _, out, _ in ended] == ["", "", ""]
+    measured = read_json(tmp_path / "net" / "network.json")
+    assert measured["backend"] == "gloo" and len(measured["hosts"]) == 3
+    assert {one["name"] for one in measured["collectives"]} == {
+        "broadcast", "gather", "scatter", "all_gather", "all_reduce"
+    }  # fmt: skip
+    for one in measured["collectives"]:
+        assert one["wrong"] == 0 and one["time_us"] > 0
+        parts = 3 if one["name"] in ("gather", "scatter", "all_gather") else 1
+        assert one["bytes"] == one["count"] * 4 * parts
+        assert one["algbw_gb_s"] == pytest.approx(one["bytes"] / one["time_us"] / 1e3)
+        factor = bus_factor(one["name"], 3)
+        assert one["busbw_gb_s"] == pytest.approx(one["algbw_gb_s"] * factor)
+    assert read_json(tmp_path / "net" / "exits" / "rank_00002.json")["cause"] == "done"
+    assert (tmp_path / "net" / "config.yaml").exists()

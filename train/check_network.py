@@ -1,0 +1,45 @@
+"""One of the workers that measure the network between them; launch/doctor.py starts them.
+
+Rank 0 leaves `network.json` in the run folder; nothing is trained.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from configs import cli
+from configs.schema import ByHand, TrainConfig
+from train.exits import Ending
+from train.worker import as_worker, end_process
+from train.world import World
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config, by_hand = cli.parse(
+        [TrainConfig, ByHand],
+        sys.argv[1:] if argv is None else argv,
+        prog="python -m train.check_network",
+        description="Measure the network, as one of the workers of a run.",
+    )
+    return as_worker(config, by_hand, _check)
+
+
+def _check(config: TrainConfig, world: World, ending: Ending) -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    import torch
+
+    from train import rendezvous
+    from train.measure import network
+    from train.measure.records import write_json
+    from train.run_folder import open_run_folder
+
+    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+        run_dir = ending.run_dir = open_run_folder(config, peers)
+        torch.set_num_threads(config.threads or peers.threads)
+        measured = network.measure(peers, config.timeout_s)
+        if peers.world.is_main:
+            write_json(run_dir / "network.json", measured)
+
+
+if __name__ == "__main__":
+    cli.run(lambda: end_process(main()))
