@@ -1,8 +1,7 @@
 """Start the workers on machines that one can log in to: bare metal, no scheduler."""
 
-import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs.errors import MusterError, UsageError
@@ -10,6 +9,8 @@ from configs.launching import Settings
 from configs.plugins import REPOSITORY
 from launch import hosts, network, node_setup, nodes, openssh, transfer
 from launch import plan as planned
+from launch.checks.examine import proof, quick
+from launch.checks.ways import through_ssh
 from launch.nodes import Probe
 from launch.session import Session
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -32,6 +33,8 @@ class Ssh:
             [spec.address for spec in specs],
             self._config.network,
         )
+        if self._config.preflight:
+            self._refuse_what_would_fail(specs, probes)
         return Facts(
             nodes=_facts(specs, names, probes, chosen.addresses),
             master_addr=chosen.addresses[0],
@@ -84,11 +87,30 @@ class Ssh:
         posts = planned.posts(spec, facts, plan, start)
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
 
+    def _refuse_what_would_fail(self, specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> None:
+        """Have every pair of nodes reach each other before a run depends on it.
+
+        Raises:
+            MusterError: a line for everything that would make the run fail.
+        """
+        found = quick(
+            through_ssh(specs, self._ssh),
+            wanted=self._config.network,
+            given=[spec.address for spec in specs],
+            hosts=[spec.name for spec in specs],
+            master_port=self._config.master_port,
+            probes=probes,
+        )
+        for line in found.warnings:
+            print(f"note: {line}", file=sys.stderr)
+        if found.problems:
+            raise MusterError("\n".join(found.problems))
+
     def _ask(self) -> tuple[Sequence[NodeSpec], list[str], list[Probe]]:
         """The nodes, what to call them, and what each says of itself."""
         specs = self._specs()
-        with _proof() as proof:
-            request = nodes.request(self._ssh.remote_dir, proof, REPOSITORY)
+        with proof() as path:
+            request = nodes.request(self._ssh.remote_dir, path, REPOSITORY)
             probes = nodes.must_answer(nodes.ask_all(specs, self._ssh, request))
         return specs, _names(specs, probes), probes
 
@@ -108,18 +130,6 @@ class Ssh:
                 + ", ".join(spec.name for spec in found)
             )
         return found[: config.nodes]
-
-
-@contextmanager
-def _proof() -> Iterator[Path]:
-    """A file in this checkout that a node sees only if it sees the checkout."""
-    proof = REPOSITORY / "logs" / f".shared-{secrets.token_hex(8)}"
-    proof.parent.mkdir(exist_ok=True)
-    proof.touch()
-    try:
-        yield proof
-    finally:
-        proof.unlink(missing_ok=True)
 
 
 def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
