@@ -1,224 +1,221 @@
-"""Which machines, in which order: from a hosts file, a CloudLab manifest, or names.
+"""Hosts, as people write them, become nodes in the order of writing: the first has rank 0."""
 
-One entry is `[user@]host[:port] [slots=N|gpu] [address=10.10.1.1]`. Host and port may have
-ranges, node[0-3] or :[60000-60003]. The order in which they are written decides who is node 0.
-"""
-
-import ipaddress
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
-from configs.errors import UsageError, refuse
-from configs.launching import MAX_NODES, Slots
 from launch import cloudlab
+from launch.login import (
+    LONGEST_HOST,
+    MOST_NODES,
+    Gathered,
+    Slots,
+    address_problem,
+    host_problem,
+    port_problem,
+    quoted,
+    user_problem,
+)
 from launch.spec import NodeSpec
 
-HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
-USER = re.compile(r"[A-Za-z0-9._+][A-Za-z0-9._+-]*", re.ASCII)
-# What NodeSet may be given: it would read more into other characters.
-FOLDED = re.compile(r"[A-Za-z0-9._\[\],-]*", re.ASCII)
-RANGES = re.compile(r"\[([^\[\]]*)\]")
-EXAMPLE = "write ranges as in node[0-3] or node[00-15,20]"
-FILE_BYTES = 10_000_000
+MOST_BYTES = 10_000_000
+OPTIONS = ("address", "slots")
+EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
+RANGES = "write ranges as in node[0-3] or node[00-15,20]"
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 
 
-def read(
-    hosts: str, slots: Slots, *, user: str | None = None, network: str | None = None
+def read_hosts(
+    path: Path,
+    default_slots: Slots,
+    *,
+    user: str | None = None,
+    me: str | None = None,
+    network: str | None = None,
 ) -> tuple[NodeSpec, ...]:
-    """The nodes of a file, or those named by `hosts` itself where there is no such file.
+    """The nodes of a hosts file, or of a CloudLab manifest.
+
+    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IPv4]`, where host and port may have
+    ranges and several hosts stand between commas; `#` begins a comment. `user` logs in where a line
+    names nobody; the other arguments choose in a manifest, see `cloudlab.read_manifest`.
 
     Raises:
-        UsageError: a line for everything that is wrong, with its place.
+        UsageError: the file cannot be read, or something in it is wrong; one line for each.
     """
-    path = Path(hosts)
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # no name of a file at all
-        is_file = False
-    if not is_file:
-        if "/" in hosts or hosts.endswith((".txt", ".xml")):
-            raise UsageError(f"--hosts {hosts!r}: no such file")
-        return parse([("--hosts: ", hosts)], slots)
-    if path.stat().st_size > FILE_BYTES:
-        raise UsageError(f"--hosts {hosts}: larger than {FILE_BYTES} bytes: not a hosts file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--hosts {hosts}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--hosts {hosts}: not a text file") from None
+    gathered = Gathered()
+    text = _text_of(path, gathered)
     if text.lstrip().startswith("<"):
-        return _checked(cloudlab.read(text, slots, user=user, network=network, where=f"{hosts}: "))
-    lines = enumerate(text.split("\n"), start=1)
-    return parse([(f"{hosts}:{number}: ", line.partition("#")[0]) for number, line in lines], slots)
+        return cloudlab.read_manifest(
+            text, default_slots, str(path), user=user, me=me, network=network
+        )
+    user = _checked(user, str(path), gathered)
+    for number, line in enumerate(text.split("\n"), start=1):
+        where = f"{path}:{number}"
+        words = re.split(r"[ \t]+", line.partition("#")[0].strip(" \t\r"))
+        if words != [""]:
+            slots, address = _options(words[1:], default_slots, where, gathered)
+            _gather(words[0], NodeSpec("", slots, user, None, address), where, gathered)
+    return gathered.nodes(str(path), f"no hosts; {EXAMPLE}")
 
 
-def parse(lines: Sequence[tuple[str, str]], slots: Slots) -> tuple[NodeSpec, ...]:
-    """The nodes of `lines`, each with what to say of its place before an error.
+def parse_hosts(
+    words: Sequence[str], default_slots: Slots, where: str, *, user: str | None = None
+) -> tuple[NodeSpec, ...]:
+    """The nodes named on a command line, as in `node[0-3],user@other:2222`.
 
     Raises:
-        UsageError: a line for everything that is wrong.
+        UsageError: something in `words` is wrong; one line for each.
     """
-    problems: list[str] = []
-    found: dict[tuple[str | None, str, int | None], tuple[str, NodeSpec]] = {}
-    addresses: dict[str, str] = {}
-    for where, line in lines:
-        try:
-            specs = list(_entry(line, slots))
-        except UsageError as error:
-            problems += [f"{where}{problem}" for problem in str(error).splitlines()]
-            continue
-        for spec in specs:
-            key = (spec.user, spec.host, spec.port)
-            if key in found:
-                problems.append(
-                    f"{where}{spec.name} is there already ({found[key][0].strip(': ')})"
-                )
-            if spec.address is not None and spec.address in addresses:
-                problems.append(
-                    f"{where}address {spec.address} is {addresses[spec.address]}'s already"
-                )
-            found.setdefault(key, (where, spec))
-            addresses.setdefault(spec.address or "", spec.name)
-        if len(found) > MAX_NODES:
-            raise UsageError(f"{where}more than {MAX_NODES} nodes")
-    if not found and not problems:
-        place = lines[0][0].rstrip(": ").rpartition(":")[0] or "--hosts"
-        problems.append(f"{place}: no hosts in it; write one per line, such as me@node0 slots=1")
-    refuse(problems)
-    return tuple(spec for _, spec in found.values())
-
-
-def _entry(line: str, slots: Slots) -> Iterator[NodeSpec]:
-    """The nodes of one line."""
-    if any(ord(character) < 32 and character not in "\t\r" for character in line):
-        raise UsageError(f"control characters in {line!r}")
-    places, *settings = line.split() or [""]
-    values = dict(_settings(settings))
-    wanted = _slots(values["slots"]) if "slots" in values else slots
-    specs = [spec for term in _terms(places) for spec in _term(term, wanted)]
-    if "address" in values:
-        if len(specs) != 1:
-            raise UsageError(
-                f"address={values['address']} is of one node, but this is {len(specs)}"
-            )
-        specs = [replace(specs[0], address=_address(values["address"]))]
-    yield from specs
-
-
-def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    gathered = Gathered()
+    user = _checked(user, where, gathered)
     for word in words:
-        name, _, value = word.partition("=")
-        if name not in ("slots", "address"):
-            raise UsageError(f"unknown {word!r}; known: slots=N, address=A")
-        yield name, value
+        _gather(word, NodeSpec("", default_slots, user), where, gathered)
+    return gathered.nodes(where, "no hosts; write them as in user@node[0-3]:22,user@other")
 
 
-def _terms(places: str) -> Iterator[str]:
-    """What commas outside of brackets separate, in the order it was written."""
-    depth, term = 0, ""
-    for character in places:
-        depth += {"[": 1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            if not term:
-                raise UsageError(f"{places!r}: two commas, or one at the beginning")
-            yield term
-            term = ""
-        else:
-            term += character
-    if term:
-        yield term
+def _text_of(path: Path, gathered: Gathered) -> str:
+    """What stands in the file; empty, with a problem gathered, where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        gathered.wrong(str(path), f"{error.strerror}; give a file that can be read")
+        return ""
+    except ValueError:  # a NUL in its name
+        gathered.wrong(quoted(str(path)), "not the name of a file; give one that can be read")
+        return ""
+    if len(raw) > MOST_BYTES:
+        gathered.wrong(str(path), f"longer than {MOST_BYTES} bytes; give a hosts file or manifest")
+        return ""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        gathered.wrong(f"{path}:{line}", "not UTF-8; give a text file in UTF-8")
+        return ""
 
 
-def _term(term: str, slots: Slots) -> Iterator[NodeSpec]:
-    user, at, place = term.rpartition("@")
-    if at and not USER.fullmatch(user):
-        raise UsageError(f"{term!r}: {user!r} is no user's name")
-    host, colon, port = place.partition(":")
-    hosts = _expanded(host)
-    ports = [_port(text) for text in _expanded(port)] if colon else [None]
-    if len(hosts) * len(ports) > MAX_NODES:
-        raise UsageError(f"{term!r} is more than {MAX_NODES} nodes")
-    for name, number in product(hosts, ports):
-        if not HOST.fullmatch(name):
-            raise UsageError(f"{term!r}: {name!r} is no host's name")
-        yield NodeSpec(name, slots, user=user or None, port=number)
+def _checked(user: str | None, where: str, gathered: Gathered) -> str | None:
+    problem = None if user is None else user_problem(user)
+    if problem is None:
+        return user
+    gathered.wrong(where, problem)
+    return None
 
 
-def _expanded(folded: str) -> list[str]:
-    """Every name that ranges stand for, in their order.
+def _options(
+    words: Sequence[str], default_slots: Slots, where: str, gathered: Gathered
+) -> tuple[Slots, str | None]:
+    """What a line says behind its hosts."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            gathered.wrong(where, f"{quoted(word)} is no option; {EXAMPLE}, one entry per line")
+        elif name not in OPTIONS:
+            gathered.wrong(where, f"unknown option {quoted(name)}; known: {', '.join(OPTIONS)}")
+        elif name in given:
+            gathered.wrong(where, f"{name} is given twice; give it once")
+        given.setdefault(name, value)
+    slots, address = given.get("slots"), given.get("address")
+    if address is not None and (problem := address_problem(address)):
+        gathered.wrong(where, problem)
+        address = None
+    if slots is None:
+        return default_slots, address
+    if re.fullmatch(r"[0-9]{1,4}", slots) and int(slots) >= 1:
+        return int(slots), address
+    if slots != "gpu":
+        gathered.wrong(where, f"slots is {quoted(slots)}; give a number from 1 to 9999, or gpu")
+    return "gpu", address
+
+
+def _gather(hosts: str, like: NodeSpec, where: str, gathered: Gathered) -> None:
+    """Add the nodes that `hosts` means, `like` in what it does not say."""
+    terms = _terms(hosts)
+    for term in terms:
+        try:
+            logins = list(_logins(term, gathered.room))
+        except ValueError as error:
+            gathered.wrong(where, str(error))
+            continue
+        if like.address and len(terms) * len(logins) > 1:
+            gathered.wrong(
+                where, f"one address, but {quoted(hosts)} is several nodes; split the line"
+            )
+            return
+        for user, host, port in logins:
+            user = like.user if user is None else user
+            gathered.add(where, NodeSpec(host, like.nproc, user, port, like.address))
+
+
+def _terms(hosts: str) -> list[str]:
+    """`hosts` cut at each comma outside brackets, its order kept: NodeSet would sort it."""
+    commas = [found.start() for found in re.finditer(r"\[[^\]]*|,", hosts) if found[0] == ","]
+    return [hosts[a + 1 : b] for a, b in itertools.pairwise([-1, *commas, len(hosts)])]
+
+
+def _logins(term: str, room: int) -> Iterator[tuple[str | None, str, int | None]]:
+    """User, host and port of each node of a term without commas.
 
     Raises:
-        UsageError: it is not a name with ranges, or too many of them.
+        ValueError: with the problem as its text.
     """
-    if not folded or not FOLDED.fullmatch(folded):
-        raise UsageError(f"{folded!r} is no host's name; {EXAMPLE}")
+    user, at, hosts = term.rpartition("@") if term.count("@") == 1 else ("", "", term)
+    if at and (problem := user_problem(user)):
+        raise ValueError(problem)
+    if re.fullmatch(r"[0-9A-Fa-f:.%\[\]]*", hosts) and hosts.count(":") > 1:
+        raise ValueError(f"{quoted(hosts)}: IPv6 is not supported; give a name or an IPv4 address")
+    for login in _expanded(hosts, room):
+        host, colon, port = login.partition(":")
+        if problem := host_problem(host) or (port_problem(port) if colon else None):
+            raise ValueError(problem)
+        yield user if at else None, host, int(port) if colon else None
+
+
+def _expanded(text: str, room: int) -> list[str]:
+    """`text` with each of its ranges replaced by each of their numbers, as written.
+
+    Raises:
+        ValueError: with the problem as its text.
+    """
+    pieces = re.split(r"\[([^\[\]]*)\]", text)
+    literals, ranges = pieces[::2], [body.split(",") for body in pieces[1::2]]
+    if any("[" in literal or "]" in literal for literal in literals):
+        raise ValueError(f"brackets do not match in {quoted(text)}; {RANGES}")
+    if sum(map(len, literals)) + len(ranges) > LONGEST_HOST:
+        raise ValueError(f"{quoted(text)} is too long for a host; {EXAMPLE}")
     count = 1
-    for ranges in RANGES.findall(folded):
-        count *= sum(map(_length, ranges.split(",")))
-    if count > MAX_NODES:
-        raise UsageError(f"{folded!r} is more than {MAX_NODES} nodes")
-    if "[" not in folded and "]" not in folded:
-        return [folded]
-    if folded.startswith("["):  # a port's: NodeSet wants a name before
-        return [name.removeprefix("n") for name in _expanded(f"n{folded}")]
-    if RANGES.sub("", folded).count("[") + RANGES.sub("", folded).count("]"):
-        raise UsageError(f"{folded!r}: brackets do not match; {EXAMPLE}")
-    # NodeSet sorts: each part of a range is expanded by itself, so that [3,1] stays so
-    head, inside, tail = re.split(r"\[([^\[\]]*)\]", folded, maxsplit=1)
+    for body in ranges:
+        count *= sum(_length(item, text) for item in body)
+        if count > max(room, 1):  # before there is a list of them
+            raise ValueError(f"{quoted(text)} makes more than {MOST_NODES} nodes; give fewer")
+    choices = [[literals[0]]]
+    for body, literal in zip(ranges, literals[1:], strict=True):
+        choices += [[number for item in body for number in _numbers(item, text)], [literal]]
+    return ["".join(choice) for choice in itertools.product(*choices)]
+
+
+def _length(item: str, text: str) -> int:
+    """How many numbers `item` means, from its ends only."""
+    found = _RANGE.fullmatch(item)
+    if found is None:
+        raise _bad_range(item, text)
+    first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+    if last < first or step < 1:
+        raise _bad_range(item, text)
+    return (last - first) // step + 1
+
+
+def _numbers(item: str, text: str) -> list[str]:
     try:
-        return [
-            name
-            for part in inside.split(",")
-            for first in NodeSet(f"{head or 'n'}[{part}]", resolver=False)
-            for name in (_expanded(first + tail) if tail else [first])
-        ]
-    except (NodeSetException, TypeError) as error:
-        raise UsageError(f"{folded!r}: {error}; {EXAMPLE}") from None
+        return list(RangeSet(item).striter())
+    except RangeSetParseError:  # ends that are padded to different lengths
+        raise _bad_range(item, text) from None
 
 
-def _length(part: str) -> int:
-    """How many names one range stands for, without making them."""
-    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?(?:/\d+)?", part)
-    if match is None:
-        raise UsageError(f"{part!r} is no range; {EXAMPLE}")
-    return max(1, int(match[2] or match[1]) - int(match[1]) + 1)
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or not 1 <= int(text) <= 65535:
-        raise UsageError(f"port {text!r} is not between 1 and 65535")
-    return int(text)
-
-
-def _slots(text: str) -> Slots:
-    if text == "gpu":
-        return "gpu"
-    if not re.fullmatch(r"\d{1,4}", text, re.ASCII) or int(text) < 1:
-        raise UsageError(f"slots={text}: use a number from 1 up, or gpu")
-    return int(text)
-
-
-def _address(text: str) -> str:
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        raise UsageError(f"address={text!r} is not an IPv4 address such as 10.10.1.1") from None
-    if address.is_loopback or address.is_unspecified or address.is_multicast:
-        raise UsageError(f"address={text}: other nodes cannot reach that one")
-    return str(address)
-
-
-def _checked(specs: Sequence[NodeSpec]) -> tuple[NodeSpec, ...]:
-    """What a manifest gave passes the same tests as what a person writes."""
-    refuse(
-        f"{spec.name!r} is no login that could be used"
-        for spec in specs
-        if not HOST.fullmatch(spec.host) or (spec.user and not USER.fullmatch(spec.user))
-    )
-    return tuple(specs)
+def _bad_range(item: str, text: str) -> ValueError:
+    return ValueError(f"bad range {quoted(item)} in {quoted(text)}; {RANGES}")

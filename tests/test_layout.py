@@ -87,8 +87,8 @@ def test_there_is_no_drawer_for_the_rest():
 def test_no_file_hides_a_library():
     """`python launch/submit.py` puts launch/ first on sys.path, where a queue.py would win."""
     libraries = (
-        "accelerate datasets evaluate jsonargparse numpy psutil pytest rich safetensors scipy"
-        " sklearn submitit tensorboard tokenizers torch tqdm transformers yaml"
+        "ClusterShell accelerate datasets evaluate jsonargparse numpy psutil pytest rich"
+        " safetensors scipy sklearn submitit tensorboard tokenizers torch tqdm transformers yaml"
     )
     installed = sys.stdlib_module_names | set(libraries.split())
     run_by_path = [path for path in SOURCES if path.parent.name in ("launch", "train")]

@@ -1,5 +1,6 @@
 """Start the workers on machines that one can log in to: bare metal, no scheduler."""
 
+import getpass
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,13 +124,27 @@ class Ssh:
                 f"--nproc-per-node {config.nproc_per_node}: over ssh nodes have their number in "
                 "the hosts file: node0 slots=2"
             )
-        found = hosts.read(config.hosts, slots, user=self._ssh.user, network=config.network)
+        more = {"user": self._ssh.user}
+        if _is_file(config.hosts):
+            me, network = getpass.getuser(), config.network
+            path = Path(config.hosts)
+            found = hosts.read_hosts(path, slots, me=me, network=network, **more)
+        else:
+            found = hosts.parse_hosts([config.hosts], slots, "--hosts", **more)
         if config.nodes is not None and config.nodes > len(found):
             raise UsageError(
                 f"--nodes {config.nodes}, but {config.hosts} has {len(found)}: "
                 + ", ".join(spec.name for spec in found)
             )
         return found[: config.nodes]
+
+
+def _is_file(hosts: str) -> bool:
+    """Whether a file is meant: there is one, or it could be nothing else."""
+    try:
+        return Path(hosts).is_file() or "/" in hosts or hosts.endswith((".txt", ".xml"))
+    except (OSError, ValueError):  # no name of a file at all
+        return False
 
 
 def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
