@@ -1,5 +1,6 @@
 """What README and docs/ say is true: links lead somewhere, command lines are accepted."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs import cli
+from configs.launching import LaunchConfig, SlurmConfig, SshConfig
 from configs.schema import ByHand, TrainConfig
 from train import course, run_glue
 
@@ -101,6 +103,14 @@ def test_command_lines_are_accepted(words):
         case ["python" | "python3", "launch/submit.py", *flags]:
             submit = [sys.executable, "launch/submit.py", *flags, "--dry-run"]
             assert_runs(submit)
+        case ["launch/ssh.sh", _, *flags]:
+            classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig]
+            cli.parse(classes, flags, prog="ssh.sh", description="")
+        case ["sbatch", *rest]:
+            script = next(word for word in rest if word.startswith("slurm/"))
+            assert (REPOSITORY / script).exists()
+            flags = rest[rest.index(script) + 1 :]
+            cli.parse([LaunchConfig, TrainConfig], flags, prog=script, description="")
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
@@ -129,5 +139,8 @@ def accepts_worker_flags(flags: list[str]) -> None:
 
 
 def assert_runs(argv: list[str]) -> None:
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    env = {**os.environ, "MUSTER_PYTHON": sys.executable}
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

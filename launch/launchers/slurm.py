@@ -97,9 +97,14 @@ class Slurm:
     def _executor(self, spec: LaunchSpec, facts: Facts) -> Any:
         import submitit
 
+        class Executor(submitit.SlurmExecutor):
+            @classmethod
+            def affinity(cls) -> int:
+                return 2  # a dry run is for every machine; without sbatch, probe has said so
+
         python = facts.nodes[0].python
         quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
-        executor = submitit.SlurmExecutor(spec.run_dir / "submitit", python=quoted)
+        executor = Executor(spec.run_dir / "submitit", python=quoted)
         wish = self._slurm
         own = {
             name: getattr(wish, name)
