@@ -1,5 +1,6 @@
 """A person sees at one glance what is wrong, on which node, and what to do."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,7 +16,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 def console() -> Console:
     """As wide as the terminal; a file has room for the whole of most lines."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if told else 120, highlight=False)
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,10 +140,13 @@ def test_a_link_that_is_down_is_named(other_bed: Callable[..., object]):
     assert "node0 to node1" not in said["every pair"]
 
 
-def test_a_port_that_is_taken_on_node_0_is_a_row(bed):
-    listen = "import socket, time; socket.create_server(('', 29511)); time.sleep(60)"
-    taken = f'{sys.executable} -c "s = {listen!r}; exec(s)" & echo $! >/tmp/muster-taken; sleep 1'
-    with broken(bed, "node0", taken, "kill $(cat /tmp/muster-taken); rm /tmp/muster-taken"):
+def test_a_port_that_is_taken_on_node_0_is_a_row(bed, tmp_path):
+    listen = "import socket, time; s = socket.create_server(('', 29511)); time.sleep(60)"
+    pid = tmp_path / "pid"
+    taken = (
+        f"{shlex.join([sys.executable, '-c', listen])} >/dev/null 2>&1 & echo $! >{pid}; sleep 1"
+    )
+    with broken(bed, "node0", taken, f"kill $(cat {pid})"):
         done = doctor(bed, *ssh_flags(bed), "--quick", "--master-port", "29511")
     assert done.returncode == 1
     assert "node0: --master-port 29511 is in use" in rows(done.stdout)["port"]

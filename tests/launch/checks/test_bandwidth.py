@@ -37,6 +37,12 @@ def test_pairs_that_share_a_node_point_to_its_link():
     )
 
 
+def test_one_slow_node_of_three_is_not_what_is_usual():
+    three = measured(slow={(1, 0): 0.1, (1, 2): 0.1})
+    three["pairs"] = [one for one in three["pairs"] if 3 not in (one["from"], one["to"])]
+    assert "slow pairs are with node1" in bandwidth.verdict(three, NAMES)[0]
+
+
 def test_slow_pairs_without_a_node_in_common_are_listed():
     said = words(slow={(0, 1): 0.5, (2, 3): 0.3})
     assert said == (
