@@ -53,7 +53,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh slurm/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh)
 
 format: $(DEV) ## rewrite the source in the house's form
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -39,9 +39,7 @@ class LaunchConfig:
         "workers per node: a number, gpu (one for each GPU), or as many as there are nodes, such"
         " as 2,1 (default: 1, or a Slurm job's GPUs)",
     )
-    workers: Literal["torchrun", "manual", "accelerate"] = setting(
-        "torchrun", "what starts a node's workers: torchrun, accelerate launch, or nothing between"
-    )
+    workers: str = setting("torchrun", "what starts a node's workers, a file of launch/workers/")
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
@@ -60,6 +58,9 @@ class LaunchConfig:
         known = ["auto", *plugins.names("launch.launchers")]
         if self.launcher not in known:
             yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
+        ways = plugins.names("launch.workers")
+        if self.workers not in ways:
+            yield f"--workers: unknown {self.workers!r}; known: {', '.join(ways)}"
         if self.nodes is not None:
             yield from too_low("nodes", self.nodes, 1)
             if self.nodes > MAX_NODES:

@@ -1,292 +1,31 @@
-"""The supervisor of one node: it starts the node's part of a run, and leaves nothing behind.
+"""What a launcher starts on each node: the node's supervisor, which is told what to do on stdin.
 
-Started by a launcher, which speaks to it through its stdin and stdout, or within a scheduler's
-task. Whatever ends first, be it a worker, torchrun, another node, the launcher or this process
-itself, all processes of the run on this node end within seconds.
+python -m launch.agent
 """
 
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from configs.errors import MusterError
-from launch import processes
-from launch.assignment import Assignment, Command
-from launch.follow import Follower
-from launch.head import Head
-from launch.interface import name_of
-from launch.member import Member
-from launch.mirror import Mirror
-from launch.records import agent_log, write_exit, write_here
-from launch.wire import Wire
-
-TICK_S = 0.05
-BEAT_S = 1.0
-# A launcher that is not heard for so long is gone: on a link that is down nothing says so.
-LAUNCHER_SILENT_S = 15.0
-# Time for workers to find that a peer is gone, and to write down how they ended.
-ECHO_S = 1.5
-STOP_S = 2.0
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Ended(Exception):
-    """Why this node's part is over."""
-
-    def __init__(self, code: int, cause: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.cause, self.message = code, cause, message
-
-
-class Agent:
-    """One node's part of one run."""
-
-    def __init__(self, assignment: Assignment, launcher: Wire | None) -> None:
-        self._assignment = assignment
-        self._launcher = launcher
-        self._run_dir = Path(assignment.run_dir)
-        self._signals: list[int] = []
-        self._hurry = False
-        self._beaten = 0.0
-        self._peers: Head | Member | None = None
-        self._children: list[subprocess.Popen[bytes]] = []
-        shared = launcher is None or (self._run_dir / assignment.proof).exists()
-        self._mirror = None if shared else Mirror(self._run_dir)
-        # Without a launcher that shows rank 0, its own agent does.
-        shows = launcher is None and assignment.index == 0
-        self._follower = Follower(self._run_dir) if shows else None
-
-    def run(self) -> int:
-        """Stay until nothing of the run is left on this node; the exit code of this process."""
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._note)
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)  # torchrun would die of them and leave workers
-        processes.adopt_orphans()
-        # torchrun never removes its temporary folders, and a worker that is killed cannot.
-        with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
-            return self._live(scratch)
-
-    def _live(self, scratch: str) -> int:
-        self._scratch = scratch
-        self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
-        try:
-            self._take_part()
-        except Ended as ended:
-            return self._end(ended)
-        except MusterError as error:
-            return self._end(Ended(error.exit_code, "refused", str(error)))
-        finally:
-            processes.end_descendants(STOP_S, in_a_hurry=lambda: True)
-        raise AssertionError("an agent ends by saying why")
-
-    def _take_part(self) -> None:
-        assignment = self._assignment
-        peers: Head | Member
-        if assignment.index == 0:
-            peers = self._peers = Head(assignment)
-            self._say(listening=peers.port)
-        else:
-            peers = self._peers = Member(assignment)
-        told: str | None = None
-        while peers.master_port is None:
-            self._tick()
-            if peers.waiting != told:
-                told = peers.waiting
-                self._say(waiting=told)
-        self._start(peers, peers.master_port)
-        while any(child.poll() is None for child in self._children):
-            self._tick()
-            self._look_for_failure()
-        self._look_for_failure()
-        peers.done()
-        while not peers.settled():
-            self._tick()
-        raise Ended(0, "done", "")
-
-    def _tick(self) -> None:
-        """Hear everyone; raises `Ended` where that ends this node's part."""
-        assert self._peers is not None
-        time.sleep(TICK_S)
-        self._peers.tick()
-        self._show()
-        if self._launcher is not None:
-            self._hear(self._launcher)
-        if self._signals:
-            number = self._signals[0]
-            name = signal.Signals(number).name
-            raise Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}")
-        if self._peers.trouble is not None:
-            raise Ended(1, "peer", self._peers.trouble)
-
-    def _show(self) -> None:
-        if self._follower is not None:
-            try:
-                self._follower.poll()
-            except BrokenPipeError:
-                self._follower = None
-
-    def _hear(self, launcher: Wire) -> None:
-        if time.monotonic() - self._beaten > BEAT_S:
-            self._beaten = time.monotonic()
-            launcher.send(beat=True)
-        if self._mirror is not None:
-            self._mirror.send_news(launcher)
-        for message in launcher.receive():
-            if "stop" in message:
-                code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
-                self._hurry = self._hurry or bool(message.get("hurry"))
-                raise Ended(code, "told", reason)
-        if launcher.ended:
-            raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
-        if launcher.silent_s > LAUNCHER_SILENT_S:
-            raise Ended(
-                1,
-                "launcher",
-                f"{self._assignment.name} heard nothing from its launcher for "
-                f"{LAUNCHER_SILENT_S:.0f} s: is the link down?",
-            )
-
-    def _start(self, peers: Head | Member, master_port: int) -> None:
-        assignment = self._assignment
-        interface = name_of(peers.own_address, assignment.network, assignment.name)
-        here = write_here(assignment, peers.own_address, interface, peers.ranks)
-        self._say(here=here)
-        env = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "TMPDIR": self._scratch,
-            # a worker that starts as all is ending can tell that it is late
-            "MUSTER_LAUNCHER": str(os.getpid()),
-            **assignment.env,
-        }
-        if interface:
-            env.setdefault("GLOO_SOCKET_IFNAME", interface)
-            env.setdefault("NCCL_SOCKET_IFNAME", interface)
-        with agent_log(assignment).open("ab") as log:
-            for command in assignment.commands:
-                self._children.append(
-                    _spawn(command.decided(master_port), assignment.cwd, env, log)
-                )
-
-    def _look_for_failure(self) -> None:
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            if child.poll() not in (None, 0):
-                raise Ended(1, "command", _how(child.returncode, command, self._assignment.name))
-
-    def _end(self, ended: Ended) -> int:
-        """Let everyone know, wait for what workers have to say of it, and end them all."""
-        peers, launcher = self._peers, self._launcher
-        if peers is not None and ended.cause not in ("done", "peer"):
-            peers.fail(ended.message)
-        if ended.cause in ("command", "peer"):
-            deadline = time.monotonic() + ECHO_S
-            while self._is_busy() and time.monotonic() < deadline and not self._signals:
-                time.sleep(TICK_S)
-                self._keep_in_touch()
-        processes.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
-        )
-        self._show()
-        record = write_exit(
-            self._assignment,
-            peers.ranks if peers is not None else (),
-            code=ended.code,
-            cause=ended.cause,
-            message=ended.message,
-            clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
-        )
-        if peers is not None:
-            peers.close()
-        if launcher is not None:
-            if self._mirror is not None:
-                self._mirror.send_rest(launcher)
-            launcher.send(ended=record)
-            _drain(launcher)
-        elif ended.message:
-            print(f"error: {ended.message}", file=sys.stderr, flush=True)
-        return ended.code
-
-    def _is_busy(self) -> bool:
-        return any(child.poll() is None for child in self._children)
-
-    def _keep_in_touch(self) -> None:
-        if self._peers is not None:
-            self._peers.tick()
-        if self._launcher is not None and not self._launcher.ended:
-            for message in self._launcher.receive():
-                self._hurry = self._hurry or bool(message.get("hurry"))
-
-    def _in_a_hurry(self) -> bool:
-        return self._hurry or self._signals.count(signal.SIGINT) > 1
-
-    def _say(self, **message: Any) -> None:
-        if self._launcher is not None:
-            self._launcher.send(**message)
-        elif message.get("waiting"):
-            print(message["waiting"], file=sys.stderr, flush=True)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(number)
-
-
-def _spawn(
-    command: Command, cwd: str, env: Mapping[str, str], log: Any
-) -> "subprocess.Popen[bytes]":
-    try:
-        return subprocess.Popen(
-            command.argv,
-            cwd=cwd,
-            env={**env, **command.env},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=processes.dies_with_parent(),  # noqa: PLW1509  # this process has one thread
-        )
-    except OSError as error:
-        raise MusterError(f"{command.argv[0]}: {error.strerror}") from None
-
-
-def _how(code: int, command: Command, name: str) -> str:
-    rank = command.env.get("RANK")
-    what = "torchrun" if rank is None else f"rank {rank}"
-    if code < 0:
-        return f"{what} on {name} was killed by {signal.Signals(-code).name}"
-    return f"{what} on {name} ended with exit code {code}"
-
-
-def _drain(launcher: Wire) -> None:
-    deadline = time.monotonic() + 5.0
-    while launcher.waiting_bytes and not launcher.ended and time.monotonic() < deadline:
-        time.sleep(TICK_S)
-        launcher.receive()
+from launch.supervise.agent import LAUNCHER_SILENT_S, TICK_S, Agent
+from launch.supervise.assignment import Assignment
+from launch.supervise.wire import Wire
 
 
 def main() -> int:
-    """The agent that a launcher started: its assignment is the first line on stdin."""
+    """Wait for the assignment, the first message on stdin, and act on it."""
     # Whatever is printed here by accident must not come between the messages.
     launcher = Wire(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     while True:
         for message in launcher.receive():
             if "assignment" in message:
-                return _act(Assignment.from_json(message["assignment"]), launcher)
+                assignment = Assignment.from_json(message["assignment"])
+                os.chdir(assignment.cwd)
+                return Agent(assignment, launcher).run()
         if launcher.ended or launcher.silent_s > LAUNCHER_SILENT_S:
             return 1
         time.sleep(TICK_S)
-
-
-def _act(assignment: Assignment, launcher: Wire) -> int:
-    os.chdir(assignment.cwd)
-    return Agent(assignment, launcher).run()
 
 
 if __name__ == "__main__":

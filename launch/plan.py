@@ -4,21 +4,15 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch import accelerate_launch, manual, torchrun
-from launch.assignment import Assignment, Command
-from launch.session import Post
+from configs import plugins
 from launch.spec import Facts, LaunchSpec, NodeCommand
-
-STYLES = {
-    "torchrun": torchrun.commands,
-    "manual": manual.commands,
-    "accelerate": accelerate_launch.commands,
-}
+from launch.supervise.assignment import Assignment, Command
+from launch.supervise.session import Post
 
 
 def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; pure."""
-    style = STYLES[spec.workers]
+    style = plugins.load("launch.workers", spec.workers)
     return [
         command
         for node_rank in range(len(facts.nodes))

@@ -4,11 +4,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from configs.launching import Slots
 
-Workers = Literal["torchrun", "manual", "accelerate"]  # what starts the workers of a node
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
 DECIDED = "<decided on node0>"
 
@@ -42,7 +41,7 @@ class LaunchSpec:
     run_dir: Path
     worker_argv: tuple[str, ...]  # flags of the module
     env: Mapping[str, str] = field(default_factory=dict)
-    workers: Workers = "torchrun"
+    workers: str = "torchrun"  # what starts them, a file of launch/workers/
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     quiet: bool = False

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import MusterError
-from launch import registry, slurm_cluster
+from launch import registry
+from launch.slurm import cluster as slurm_cluster
 
 OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"

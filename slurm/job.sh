@@ -26,7 +26,7 @@ notice=
 
 begin() {
     style=$1
-    run_dir=$("$python" -m launch.batch begin "$@")
+    run_dir=$("$python" -m launch.slurm.batch begin "$@")
 }
 
 run() {
@@ -36,7 +36,7 @@ run() {
     # --cpus-per-task: since Slurm 22.05 srun does not take it from the job.
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
     srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 --wait=60 --unbuffered \
-        "$@" "$python" -m launch.slurm_task "$style" "$run_dir" &
+        "$@" "$python" -m launch.slurm.task "$style" "$run_dir" &
     step=$!
     while true; do
         if wait "$step"; then code=0; else code=$?; fi
@@ -50,7 +50,7 @@ stop() {
 }
 
 finish() {
-    "$python" -m launch.batch end "$run_dir" "$code" || code=$?
+    "$python" -m launch.slurm.batch end "$run_dir" "$code" || code=$?
     if [[ -n $notice ]]; then
         echo "error: stopped ahead of the time limit; ask for more with --time" >&2
     fi

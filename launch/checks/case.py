@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from launch.network import Choice
-from launch.nodes import Probe
+from launch.machines.network import Choice
+from launch.machines.nodes import Probe
 
 Verdict = Literal["ok", "warn", "FAIL"]
 SHOWN = 8  # names in a row, and lines

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from launch.checks import guest
 from launch.checks.ways import Way
-from launch.wire import Wire
+from launch.supervise.wire import Wire
 
 TICK_S = 0.001  # the clocks are compared through it
 END_S = 3.0

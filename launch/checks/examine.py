@@ -10,15 +10,15 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.plugins import REPOSITORY
-from launch import network, nodes, probe
 from launch.checks import machines, roads
 from launch.checks.case import Case, Node, Reach, Row
 from launch.checks.clock import Ping, skew_s
 from launch.checks.conversation import Conversation
 from launch.checks.ways import Way
-from launch.network import Choice
-from launch.nodes import Probe
-from launch.slurm_cluster import ask
+from launch.machines import network, nodes, probe
+from launch.machines.network import Choice
+from launch.machines.nodes import Probe
+from launch.slurm.cluster import ask
 
 ANSWER_S = 90.0  # srun may wait for nodes, and ssh for names, before the first answer
 CONNECT_S = 4.0

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from configs.errors import UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import environment, nodes, slurm_cluster
+from launch import environment
 from launch.checks import ways
 from launch.checks.case import Case
 from launch.checks.examine import Examined, examined, proof, quick, request_here
+from launch.machines import nodes
+from launch.slurm import cluster as slurm_cluster
 from launch.spec import Facts
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from configs.launching import SlurmConfig, SshConfig
-from launch import openssh
-from launch.slurm import scrubbed
+from launch.machines import openssh
+from launch.slurm.job import scrubbed
 from launch.spec import NodeSpec
 
 # What follows is as long as the first line says; what comes after that is for the guest itself.

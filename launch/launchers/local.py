@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from configs.errors import MusterError, UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import gpus
 from launch import plan as planned
-from launch.ports import free_port, is_free
-from launch.session import Session
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.supervise import gpus
+from launch.supervise.ports import free_port, is_free
+from launch.supervise.session import Session
 
 ADDRESS = "127.0.0.1"
 

@@ -12,10 +12,12 @@ from typing import Any
 from configs.errors import UsageError, refuse
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import environment, in_job, registry, slurm_cluster, states
+from launch import environment, registry, states
 from launch import plan as planned
 from launch.follow import Follower
-from launch.slurm import scrubbed
+from launch.slurm import cluster as slurm_cluster
+from launch.slurm import files as in_job
+from launch.slurm.job import scrubbed
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 
 DEFAULT_TIME = "60"
@@ -54,7 +56,7 @@ class Slurm:
         return "\n".join([script.strip(), "", "# which runs, on each node:", *lines])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> "SlurmJob":
-        from launch.slurm_task import act_for_submitit
+        from launch.slurm.task import act_for_submitit
 
         in_job.write_spec(
             spec,
@@ -125,9 +127,9 @@ class Slurm:
             ],
             setup=[
                 "trap : TERM  # the tasks end in order; what follows srun is still to be done",
-                f"{quoted} -m launch.batch head {folder} || exit $?",
+                f"{quoted} -m launch.slurm.batch head {folder} || exit $?",
             ],
-            teardown=[f"{quoted} -m launch.batch end {folder} $?"],
+            teardown=[f"{quoted} -m launch.slurm.batch end {folder} $?"],
             additional_parameters={
                 "time": wish.time or DEFAULT_TIME,
                 "chdir": str(REPOSITORY),

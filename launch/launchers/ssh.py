@@ -8,13 +8,13 @@ from pathlib import Path
 from configs.errors import MusterError, UsageError
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import hosts, network, node_setup, nodes, openssh, transfer
 from launch import plan as planned
 from launch.checks.examine import proof, quick
 from launch.checks.ways import through_ssh
-from launch.nodes import Probe
-from launch.session import Session
+from launch.machines import hosts, network, node_setup, nodes, openssh, transfer
+from launch.machines.nodes import Probe
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.supervise.session import Session
 
 
 class Ssh:

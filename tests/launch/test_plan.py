@@ -9,9 +9,9 @@ import pytest
 
 from configs.errors import MusterError
 from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
-from launch.assignment import Command
 from launch.launchers.local import Local
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.supervise.assignment import Command
 
 SPEC = LaunchSpec(
     run_id="my-run",

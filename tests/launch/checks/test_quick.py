@@ -24,8 +24,8 @@ def test_this_machine_as_three_nodes_is_well():
 
 def test_probes_that_are_there_are_not_asked_for_again():
     with proof() as path, Conversation(ways.here(1)) as guests:
-        from launch import probe
         from launch.checks.examine import _source
+        from launch.machines import probe
 
         request = {**request_here(sys.executable), "proof": str(path)}
         said = guests.ask(30, do="describe", request=request, source=_source(probe.__file__))

@@ -7,7 +7,7 @@ import pytest
 from launch.checks import machines, roads
 from launch.checks.case import Case
 from launch.checks.examine import examined
-from launch.network import Choice
+from launch.machines.network import Choice
 from tests.launch.checks.cases import NET, VERSIONS, case, probe
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import SshConfig
-from launch import openssh, probe
+from launch.machines import openssh, probe
 from launch.spec import NodeSpec
 
 TIMEOUT_S = 60.0

@@ -56,3 +56,6 @@ def variables(
         "MASTER_ADDR": master_addr,
         "MASTER_PORT": str(master_port or DECIDED),
     }
+
+
+build = commands

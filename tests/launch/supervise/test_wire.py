@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import MusterError
-from launch import mirror
-from launch.mirror import Mirror
-from launch.wire import MARK, Wire
+from launch.supervise import mirror
+from launch.supervise.mirror import Mirror
+from launch.supervise.wire import MARK, Wire
 
 
 def pair():

@@ -14,7 +14,7 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import Slots
-from launch.slurm import Allocation
+from launch.slurm.job import Allocation
 from launch.spec import LaunchSpec
 
 JOB_FILE = "slurm.json"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
-from launch import cloudlab
-from launch.login import (
+from launch.machines import cloudlab
+from launch.machines.login import (
     LONGEST_HOST,
     MOST_NODES,
     Gathered,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from configs.errors import MusterError
 from configs.launching import LaunchConfig, SlurmConfig
-from launch.slurm import scrubbed
+from launch.slurm.job import scrubbed
 
 TIMEOUT_S = 30.0
 DAY_MIN = 24 * 60

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import UsageError
-from launch.cloudlab import read_manifest
-from launch.hosts import read_hosts
+from launch.machines.cloudlab import read_manifest
+from launch.machines.hosts import read_hosts
 from launch.spec import NodeSpec
 
 V2 = "http://www.protogeni.net/resources/rspec/2"

@@ -1,27 +1,28 @@
 """What srun starts: one agent per node around torchrun, or one per worker around that worker.
 
-srun --ntasks-per-node=1 python -m launch.slurm_task torchrun RUN_DIR
-srun --ntasks-per-node=4 python -m launch.slurm_task manual RUN_DIR
+srun --ntasks-per-node=1 python -m launch.slurm.task torchrun RUN_DIR
+srun --ntasks-per-node=4 python -m launch.slurm.task manual RUN_DIR
 """
 
 import os
 import sys
 from pathlib import Path
 
-from configs import cli
+from configs import cli, plugins
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
-from launch import gpus, in_job, manual, processes
-from launch.agent import Agent
-from launch.assignment import Assignment, Command
-from launch.plan import STYLES
-from launch.slurm import Allocation, Task
+from launch.slurm import files as in_job
+from launch.slurm.job import Allocation, Task
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.supervise import gpus, processes
+from launch.supervise.agent import Agent
+from launch.supervise.assignment import Assignment, Command
+from launch.workers import manual
 
 
 def main() -> int:
-    if len(sys.argv) != 3 or sys.argv[1] not in STYLES:
-        raise UsageError(f"usage: python -m launch.slurm_task {{{','.join(STYLES)}}} RUN_DIR")
+    if len(sys.argv) != 3 or sys.argv[1] not in (known := plugins.names("launch.workers")):
+        raise UsageError(f"usage: python -m launch.slurm.task {{{','.join(known)}}} RUN_DIR")
     return act(Path(sys.argv[2]))
 
 
@@ -94,7 +95,7 @@ def _node(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: i
         nproc=nproc,
     )
     facts = Facts((node,) * task.num_nodes, address, port)
-    (command,) = STYLES[spec.workers](spec, facts, task.node_rank)
+    (command,) = plugins.load("launch.workers", spec.workers)(spec, facts, task.node_rank)
     return Command(command.argv, command.env)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from configs.errors import MusterError
 from configs.launching import SshConfig
 from configs.plugins import REPOSITORY
-from launch import openssh, transfer
+from launch.machines import openssh, transfer
 from launch.spec import NodeFacts
 
 NO_INTERNET = 75

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.assignment import Assignment
+from launch.supervise.assignment import Assignment
 
 
 def agent_log(assignment: Assignment) -> Path:

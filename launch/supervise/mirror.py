@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from configs.errors import MusterError
-from launch.wire import Wire
+from launch.supervise.wire import Wire
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from configs.errors import MusterError
-from launch.interface import addresses, own_address_in
-from launch.ports import PORTS
+from launch.supervise.interface import addresses, own_address_in
+from launch.supervise.ports import PORTS
 
 # A requeued job, or one of several on the same nodes, must not meet another's agents.
 PORTS_PER_JOB = 8

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from configs.errors import MusterError
-from launch.assignment import Assignment
-from launch.peers import SILENT_S, Link, Peers, proof, shows
-from launch.ports import free_port, is_free
+from launch.supervise.assignment import Assignment
+from launch.supervise.peers import SILENT_S, Link, Peers, proof, shows
+from launch.supervise.ports import free_port, is_free
 
 TELL_S = 10.0  # after which it says for whom all wait
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 
 from configs.errors import UsageError
-from launch.login import (
+from launch.machines.login import (
     Gathered,
     Slots,
     address_problem,

@@ -35,3 +35,6 @@ def commands(spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand
     )
     env = {**spec.env, "PYTHONUNBUFFERED": "1"}
     return [NodeCommand(node.spec.host, node_rank, argv, env, node.repository)]
+
+
+build = commands

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from configs.errors import MusterError, UsageError
 from configs.launching import LaunchConfig, SlurmConfig
-from launch.slurm import Allocation, Task, scrubbed, tasks_per_node
-from launch.slurm_cluster import Partition, minutes, problems
+from launch.slurm.cluster import Partition, minutes, problems
+from launch.slurm.job import Allocation, Task, scrubbed, tasks_per_node
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
 TASK = {

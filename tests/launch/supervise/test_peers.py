@@ -7,11 +7,11 @@ import time
 import pytest
 
 from configs.errors import MusterError
-from launch.assignment import Assignment, Command
-from launch.head import Head
-from launch.member import Member
-from launch.peers import proof
-from launch.wire import MARK
+from launch.supervise.assignment import Assignment, Command
+from launch.supervise.head import Head
+from launch.supervise.member import Member
+from launch.supervise.peers import proof
+from launch.supervise.wire import MARK
 from tests.launch.submit import wait_until
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.errors import MusterError
-from launch.network import choose
+from launch.machines.network import choose
 
 
 def probe(*addresses, came_by=()):

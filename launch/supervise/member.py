@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from launch.assignment import Assignment
-from launch.peers import Link, Peers, proof, shows
+from launch.supervise.assignment import Assignment
+from launch.supervise.peers import Link, Peers, proof, shows
 
 CONNECT_S = 1.0
 ANSWER_S = 3.0

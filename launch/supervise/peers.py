@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from launch.assignment import Assignment
-from launch.wire import Wire
+from launch.supervise.assignment import Assignment
+from launch.supervise.wire import Wire
 
 BEAT_S = 1.0
 SILENT_S = 15.0

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch import mirror, processes
-from launch.assignment import Assignment
 from launch.follow import Follower
-from launch.wire import Wire
+from launch.supervise import mirror, processes
+from launch.supervise.assignment import Assignment
+from launch.supervise.wire import Wire
 
 TICK_S = 0.05
 BEAT_S = 1.0

@@ -1,7 +1,7 @@
 """What a Slurm batch script asks on the first node of its job, before and after srun.
 
-    run_dir=$(python -m launch.batch begin torchrun [train flags])
-    python -m launch.batch end "$run_dir" "$exit_code"
+    run_dir=$(python -m launch.slurm.batch begin torchrun [train flags])
+    python -m launch.slurm.batch end "$run_dir" "$exit_code"
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
 nodes meet; `head` does only the last, for a run folder that is there. `end` says why a run
@@ -14,26 +14,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from configs import cli
+from configs import cli, plugins
 from configs.errors import UsageError, refuse
 from configs.launching import LaunchConfig
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
-from launch import in_job, registry
+from launch import registry
 from launch.failure import explain
-from launch.ports import is_free
-from launch.slurm import Allocation, head_address
-from launch.spec import LaunchSpec, Workers, size_of
+from launch.slurm import files as in_job
+from launch.slurm.job import Allocation, head_address
+from launch.spec import LaunchSpec, size_of
+from launch.supervise.ports import is_free
 
 USAGE = (
-    "usage: python -m launch.batch begin {torchrun,manual,accelerate} [flags]"
+    "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
     " | head RUN_DIR | end RUN_DIR CODE"
 )
 
 
 def main() -> int:
     match sys.argv[1:]:
-        case ["begin", ("torchrun" | "manual" | "accelerate") as workers, *flags]:
+        case ["begin", workers, *flags] if workers in plugins.names("launch.workers"):
             print(begin(workers, flags))
             return 0
         case ["head", run_dir]:
@@ -44,7 +45,7 @@ def main() -> int:
     raise UsageError(USAGE)
 
 
-def begin(workers: Workers, flags: Sequence[str]) -> Path:
+def begin(workers: str, flags: Sequence[str]) -> Path:
     """The folder of a new run with these settings.
 
     Raises:

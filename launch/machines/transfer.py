@@ -9,7 +9,7 @@ from pathlib import Path
 from configs.errors import MusterError
 from configs.launching import SshConfig
 from configs.plugins import REPOSITORY
-from launch import openssh
+from launch.machines import openssh
 from launch.spec import NodeFacts
 
 PACKAGES = ("configs", "launch", "train")

@@ -1,0 +1,1 @@
+"""Within a Slurm job, and what is asked of Slurm outside of one."""

@@ -1,0 +1,1 @@
+"""What starts the workers of a node; a file's name is the value of `--workers`."""
