@@ -8,8 +8,8 @@ from pathlib import Path
 from launch.bed import daemons, views
 from launch.bed.commands import call
 from launch.bed.nodes import Node
-from launch.bed.state import STATE
 from launch.bed.rendering import render
+from launch.bed.state import STATE
 
 FOLDER = STATE / "ssh"
 CONFIG = STATE / "ssh_config"

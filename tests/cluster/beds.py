@@ -1,0 +1,78 @@
+"""A bed as tests see it, and `launch/testbed.py` as a user runs it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+TESTBED = str(REPOSITORY / "launch" / "testbed.py")
+STATE = Path("/run/muster-testbed")
+
+
+def testbed(
+    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """`python launch/testbed.py WORDS`, to its end."""
+    return subprocess.run(
+        [sys.executable, TESTBED, *words],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins like a test's
+
+
+@dataclass(frozen=True)
+class TestBed:
+    """The bed that is up: what a command on the box needs to use it, and ways into its nodes."""
+
+    __test__ = False
+
+    env: dict[str, str]
+    ssh_config: Path
+    hosts: list[str]
+
+    def exec(
+        self, node: str, *argv: str, private: bool = False, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node; with `private`, where sshd's sessions are."""
+        flags = ["--private"] if private else []
+        return testbed("exec", *flags, node, "--", *argv, timeout_s=timeout_s)
+
+    def ssh(self, node: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Log in from the box."""
+        return self.run("ssh", "-F", str(self.ssh_config), node, *argv, timeout_s=timeout_s)
+
+    def run(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command on the box, which is the cluster's login node."""
+        return subprocess.run(
+            argv,
+            env={**os.environ, **self.env},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+
+def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> TestBed:
+    """Have a bed with `flags` up."""
+    done = testbed("up", *flags, env=env)
+    assert done.returncode == 0, done.stderr
+    said = testbed("env").stdout
+    variables = dict(word.split("=", 1) for word in said.removeprefix("export ").split())
+    return TestBed(
+        env=variables,
+        ssh_config=Path(variables["MUSTER_SSH_CONFIG"]),
+        hosts=Path(variables["MUSTER_HOSTS"]).read_text().split(),
+    )
+
+
+def take_down() -> None:
+    done = testbed("down")
+    assert done.returncode == 0, done.stderr
