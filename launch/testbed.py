@@ -43,14 +43,13 @@ def main() -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    venv = Path(os.environ.get("MUSTER_BED_VENV") or REPOSITORY / ".venv")
-    shown = venv.is_dir() and not venv.is_symlink()
+    venv = _venv(os.environ.get("MUSTER_BED_VENV"))
     wanted = options.read(
         args.nodes,
         args.rate,
         control_network=args.control_network,
         private_home=args.private_home,
-        venv=str(venv.absolute()) if shown else None,
+        venv=str(venv) if venv else None,
     )
     commands.refuse_unfit_box()
     cluster.up(wanted, REPOSITORY, _say)
@@ -62,6 +61,14 @@ def _up(args: argparse.Namespace) -> int:
         f"  end     python {__file__} down"
     )
     return 0
+
+
+def _venv(named: str | None) -> Path | None:
+    """The environment that a private home shows: the one that is named, or the checkout's own."""
+    venv = Path(named).absolute() if named else REPOSITORY / ".venv"
+    if named and not (venv / "bin" / "python").exists():
+        raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
+    return venv if named or (venv.is_dir() and not venv.is_symlink()) else None
 
 
 def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:

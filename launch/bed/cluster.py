@@ -27,6 +27,7 @@ def up(options: Options, checkout: Path, say: Say) -> None:
         MusterError: another bed is up, or this one cannot be made; then nothing of it is left.
     """
     _refuse_inside()
+    os.umask(0o022)  # sshd trusts no key file that others may write
     with state.locked():
         bed = state.read()
         if bed and bed.ready:
@@ -136,8 +137,9 @@ def _start(bed: Bed, hosts: Sequence[Node]) -> list[str]:
 
 def _is_in_service(node: Node, started: Sequence[str]) -> bool:
     # One that was alive all along may be drained or down because its user wants it so.
-    is_new = slurm.daemon(node) in started
-    return not is_new or slurm.is_usable(slurm.states().get(node.name, ""))
+    if slurm.daemon(node) not in started:
+        return True
+    return slurm.listens(node) and slurm.is_usable(slurm.states().get(node.name, ""))
 
 
 def _heal(bed: Bed, say: Say) -> None:

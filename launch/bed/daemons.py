@@ -37,6 +37,8 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
         subprocess.Popen(
             argv,
             cwd="/",
+            # Nothing of a shell that may be in a Slurm job, or in an environment, itself.
+            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

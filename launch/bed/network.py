@@ -80,8 +80,11 @@ def remove() -> None:
     """
     # A namespace takes its interfaces along, but only some time after it is gone.
     for name in links():
-        if name in links():  # the two ends of a pair go together
+        try:
             call(["ip", "link", "delete", name])
+        except MusterError:
+            if name in links():  # it did not go with its other end in the meantime, either
+                raise
     for path in namespaces():
         call(["ip", "netns", "delete", path.name])
     # `ip netns add` makes this folder a mount of its own and leaves it for good.

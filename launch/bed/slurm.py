@@ -16,6 +16,7 @@ CONFIG = FOLDER / "slurm.conf"
 MUNGE = STATE / "munge"
 SOCKET = MUNGE / "socket"
 MUNGED, CONTROLLER = "munged", "slurmctld"
+NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
 ASK_S = 10
@@ -40,6 +41,7 @@ def write(nodes: Sequence[Node]) -> None:
             short=nodes[:SHORT_NODES],
             box=box(),
             box_address=f"{EXPERIMENT_NET}.{BOX}",
+            node_port=NODE_PORT,
             folder=FOLDER,
             socket=SOCKET,
         )
@@ -61,6 +63,7 @@ def start_munged() -> None:
         "--log-file": MUNGE / "log",
         "--seed-file": MUNGE / "seed",
     }
+    SOCKET.unlink(missing_ok=True)  # of one that was killed: it would look as if this one answers
     options = [f"{option}={path}" for option, path in files.items()]
     daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
 
@@ -95,13 +98,22 @@ def parsed(text: str) -> dict[str, str]:
     return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
 
 
+def listens(node: Node) -> bool:
+    """Whether the node's slurmd takes connections."""
+    try:
+        with socket.create_connection((node.address, NODE_PORT), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
 def is_usable(state: str) -> bool:
     """Whether jobs run on a node in this state; a star after it means that it does not answer."""
     return state in ("idle", "mixed", "allocated", "completing")
 
 
 def _ask(*argv: str) -> str:
-    env = {**os.environ, "SLURM_CONF": str(CONFIG)}
+    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(CONFIG)}
     try:
         done = subprocess.run(
             argv, env=env, capture_output=True, text=True, check=False, timeout=ASK_S

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -55,8 +55,9 @@ def _lock() -> int:
                 print("another up or down is at work; waiting for it", flush=True)
                 said = True
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if LOCK.exists() and os.fstat(descriptor).st_ino == LOCK.stat().st_ino:
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == LOCK.stat().st_ino:
+                return descriptor
         os.close(descriptor)
 
 
