@@ -1,6 +1,7 @@
 """`python launch/doctor.py` as a user runs it, on this machine."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -18,6 +19,7 @@ def doctor(*flags, timeout_s=120):
         text=True,
         timeout=timeout_s,
         cwd="/",
+        env={**os.environ, "COLUMNS": "150"},
     )
     return done.returncode, done.stdout, done.stderr
 
