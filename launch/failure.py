@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,9 @@ def explain(
         return _own_failure(own, world_size)
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
+    if agents and all(one["cause"] == "signal" for one in agents):
+        name = signal.Signals(agents[0]["code"] - 128).name
+        return Failure(agents[0]["code"], f"error: stopped by {name}")
     if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
         return _command_killed(killed[0], sorted(exits))
     lost = [one["message"] for one in agents if one["cause"] == "peer"]

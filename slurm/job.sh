@@ -16,8 +16,13 @@ fi
 
 # A job that Slurm starts again and again (bad nodes, preemption) must end at some time.
 attempt=${SLURM_RESTART_COUNT:-0}
-if ((attempt > ${MUSTER_MAX_REQUEUES:-3})); then
-    echo "error: started for the ${attempt}th time again; MUSTER_MAX_REQUEUES allows ${MUSTER_MAX_REQUEUES:-3}" >&2
+most=${MUSTER_MAX_REQUEUES:-3}
+if ! [[ $most =~ ^[0-9]+$ ]]; then # in (( )) text could run commands
+    echo "error: MUSTER_MAX_REQUEUES is ${most@Q}, not a number" >&2
+    exit 2
+fi
+if ((attempt > most)); then
+    echo "error: requeued $attempt times; MUSTER_MAX_REQUEUES allows $most" >&2
     exit 1
 fi
 

@@ -32,6 +32,7 @@ def choose(
     Raises:
         MusterError: the nodes have no such network in common; lists what each has.
     """
+    _refuse_twins(probes, names)
     common = _common(probes)
     if network is not None:
         for net, found in common.items():
@@ -55,6 +56,25 @@ def choose(
         ),
     )
     return _choice(ranked[0], common)
+
+
+def _refuse_twins(probes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Two names of one machine would be taken for two nodes."""
+    seen: dict[tuple[str, ...], str] = {}
+    for name, probe in zip(names, probes, strict=True):
+        own = tuple(
+            sorted(
+                one["address"]
+                for one in probe["interfaces"]
+                if not ipaddress.ip_address(one["address"]).is_loopback
+            )
+        )
+        if own and own in seen:
+            raise MusterError(
+                f"{seen[own]} and {name} are the same machine ({', '.join(own)}); name it once, "
+                "with slots=2 for two workers"
+            )
+        seen[own] = name
 
 
 def _choice(net: str, common: Mapping[str, Sequence[str]]) -> Choice:

@@ -64,7 +64,9 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         refuse(train.world_problems(tasks))
     elif "gpu" not in counts:
         refuse(train.world_problems(sum(map(int, counts))))
-    train = _named(train, f"{size}-job{allocation.name}", allocation.attempt)
+    job = f"job{allocation.name}"
+    job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
+    train = _named(train, f"{size}-{job}", allocation.attempt)
     assert train.run_id is not None
     spec = LaunchSpec(
         run_id=train.run_id,
@@ -97,10 +99,11 @@ def end(run_dir: Path, code: int) -> int:
     if failure is None:
         registry.end(spec, 0, "")
         return 0
-    registry.end(spec, code if code > 128 else failure.code, failure.text)
+    # srun's own code may be that of tasks which it ended because another had failed
+    registry.end(spec, failure.code, failure.text)
     said = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(said), file=sys.stderr)
-    return code if code > 128 else failure.code
+    return failure.code
 
 
 def _named(train: TrainConfig, size: str, attempt: int) -> TrainConfig:

@@ -20,10 +20,15 @@ def ssh(bed, hosts, *flags) -> tuple[int, str, str]:
     return finish(start(bed, argv))
 
 
+def known_keys(bed) -> list[str]:
+    path = re.search(r"UserKnownHostsFile (\S+)", bed.ssh_config.read_text())[1]
+    return Path(path).read_text().splitlines()
+
+
 def test_every_unreachable_node_is_said_at_once_and_nothing_starts(bed, tmp_path):
     config = tmp_path / "ssh_config"
     stranger = tmp_path / "known_hosts"
-    known = (bed.ssh_config.parent / "known_hosts").read_text().splitlines()
+    known = known_keys(bed)
     first = next(line for line in known if "10.10.1.2" in line or "node1" in line)
     other = next(line for line in known if line.split()[-1] != first.split()[-1])
     # node3's name with another node's key
@@ -63,7 +68,7 @@ def test_an_unknown_host_key_is_refused_with_what_to_do(bed, tmp_path):
 
 def test_text_stays_text_on_the_way_to_another_machine(bed, tmp_path):
     wild = "a b'c\"$(touch pwned)`id`;&\\*"
-    code, _, err = ssh(bed, "node0", "--sync", "single", "--task", "rte", "--data-dir", wild)
+    code, _, err = ssh(bed, "node0", "--sync", "single", "--task", "rte", "--model", wild)
     assert code == 2 and wild in err, err
     (tmp_path / "hosts.txt").write_text(
         "node0;touch${IFS}pwned\n-oProxyCommand=id\nnode0 slots=$(id)\n"
@@ -131,7 +136,7 @@ def test_nodes_that_share_no_file_system(other_bed, tmp_path):
             "agents/node_00001.exit.json",
         ):
             assert (run_dir / name).exists(), name
-        again = [*argv, "--run-id", "wrong", "--task", "rte", "--data-dir", "/nowhere"]
+        again = [*argv, "--run-id", "wrong", "--task", "rte", "--model", "/nowhere"]
         code, _, err = finish(start(bed, again))
         assert code != 0 and "/nowhere" in err.splitlines()[-1]
     finally:
@@ -142,7 +147,7 @@ def test_four_containers_on_one_machine(bed, tmp_path):
     """As the second course has them: one host name, a port each, other addresses inside."""
     servers = [forward(f"10.10.1.{index + 1}") for index in range(4)]
     ports = [server.getsockname()[1] for server in servers]
-    keys = (bed.ssh_config.parent / "known_hosts").read_text().splitlines()
+    keys = known_keys(bed)
     known = tmp_path / "known_hosts"
     lines = []
     for index, port in enumerate(ports):

@@ -93,3 +93,66 @@ def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
     report = "".join(AGENT_LOG.splitlines(keepends=True)[3:])
     (tmp_path / "agents" / "node_00000.log").write_text(report)
     assert explain(tmp_path, 1).text == report.strip()
+
+
+def agent(folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0):
+    (folder / "agents").mkdir(exist_ok=True)
+    record = {"index": index, "node": f"node{index}", "host": f"node{index}", "code": code}
+    record |= {"cause": cause, "message": message, "time_unix_s": 1.0, "ranks": list(ranks)}
+    record |= {"clock_offset_s": offset_s, "workers": {}}
+    (folder / "agents" / f"node_{index:05d}.exit.json").write_text(json.dumps(record))
+
+
+def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
+    """node1's clock is ten seconds ahead: what it wrote later happened first."""
+    ended(0, "crash", 100.0, "echo", "Traceback: second\n")
+    ended(1, "crash", 105.0, "cause", "Traceback: first\n")
+    agent(tmp_path, 0, "command", ranks=[0])
+    agent(tmp_path, 1, "command", ranks=[1], offset_s=-10.0)
+    assert explain(tmp_path, 2, 1).text == "Traceback: first"
+
+
+def test_ranks_that_failed_alike_are_one_failure(ended):
+    for rank in range(4):
+        ended(rank, "refused", float(rank), "train.tsv:7: unknown label", code=2)
+    failure = explain(ended(3, "refused", 9.0, "train.tsv:7: unknown label", code=2), 4)
+    assert failure.text == "error: train.tsv:7: unknown label"
+    assert failure.context == ("ranks 1, 2, 3 failed in the same way",)
+
+
+def test_a_node_that_is_lost_is_named_by_those_that_noticed(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    message = "node1 (10.10.1.2) is gone: its agent was killed, or the node went down"
+    agent(tmp_path, 0, "peer", message)
+    failure = explain(tmp_path, 2, 1)
+    assert failure.text == f"error: {message}" and failure.code == 1
+    assert failure.context == ("rank 1 left no word",)
+
+
+def test_a_killed_torchrun_is_named_and_not_what_others_heard_of_it(ended, tmp_path):
+    message = "torchrun on node1 was killed by SIGKILL"
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    agent(tmp_path, 0, "peer", message, ranks=[0])
+    agent(tmp_path, 1, "command", message, ranks=[1])
+    failure = explain(tmp_path, 2, 1)
+    assert failure.code == 137 and failure.text == f"error: {message} (rank 1); out of memory?"
+
+
+def test_a_refusal_of_an_agent_comes_first(tmp_path):
+    agent(tmp_path, 0, "refused", "--master-port 29500 is in use on node0; choose another")
+    agent(tmp_path, 1, "signal", "node1 was sent SIGTERM", code=143)
+    failure = explain(tmp_path, 2, 143)
+    assert failure.code == 1 and failure.text.startswith("error: --master-port 29500 is in use")
+
+
+def test_a_job_that_was_cancelled_was_stopped(tmp_path):
+    for index in range(2):
+        agent(tmp_path, index, "signal", f"node{index} was sent SIGTERM", code=143)
+    failure = explain(tmp_path, 2, 143)
+    assert (failure.code, failure.text) == (143, "error: stopped by SIGTERM")
+
+
+def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
+    failure = explain(tmp_path, 2, 1, "node1 is gone: the connection to it was cut")
+    assert failure.text.endswith("never started: node1 is gone: the connection to it was cut")
+    assert explain(tmp_path, 0, 1, "Slurm says NODE_FAIL of job 7").code == 1

@@ -65,3 +65,8 @@ def test_none_in_common_is_said_with_all_addresses():
         MusterError, match=r"no network in common: a has .*10.0.0.1.*; b has .*10.0.1"
     ):
         choose(probes, NAMES, NONE, None)
+
+
+def test_two_names_of_one_machine_are_not_two_nodes():
+    with pytest.raises(MusterError, match=r"a and b are the same machine \(10\.0\.0\.1\)"):
+        choose([probe(LOOP, ("10.0.0.1", "255.255.255.0"))] * 2, NAMES, NONE, None)

@@ -1,0 +1,116 @@
+"""A job of Slurm ends as it should, with its own exit code, and what is typed stays text."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.cluster import ways
+from tests.cluster.beds import REPOSITORY
+from tests.cluster.ways import Run, finish, losses, start
+from tests.launch.submit import SUBMIT, wait_until
+
+FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
+WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
+SCRIPT = ways.sbatch("multinode.sh")
+
+
+def submit(bed, *flags) -> tuple[int, str, str]:
+    argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--wait", *FLAGS, *flags]
+    return finish(start(bed, argv))
+
+
+def pwned() -> list[Path]:
+    places = (REPOSITORY, Path.home(), Path("/"))
+    return [place / "pwned" for place in places if (place / "pwned").exists()]
+
+
+def test_wrong_flags_end_the_job_with_exit_code_2(bed, tmp_path):
+    folder = ["--logs-dir", str(tmp_path)]
+    code, _, _ = finish(start(bed, SCRIPT(bed, 2, "--sync", "pigeon", "--lr", "-1", *folder)))
+    said = (tmp_path / "job.out").read_text().splitlines()
+    assert code == 2 and len(said) == 2
+    assert said[0].startswith("error: --sync: unknown 'pigeon'; known:")
+    assert [path.name for path in tmp_path.iterdir()] == ["job.out"]
+
+
+def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(bed, tmp_path):
+    folder = ["--logs-dir", str(tmp_path)]
+    for wish, said in [
+        (["--partition", "nope"], "there is none of that name; the cluster has main, short"),
+        (["--nodes", "9"], "partition main has 4"),
+        (["--partition", "short", "--time", "3"], "partition short allows 2 minutes"),
+        (["--gres", "unicorn:1"], "Slurm would not take this job: Invalid generic resource"),
+        (["--constraint", "purple"], "Slurm would not take this job: "),
+        (["--hosts", "a,b"], "--hosts is for --launcher ssh"),
+    ]:
+        code, out, err = submit(bed, *wish, *folder)
+        assert code == 2 and said in err and out == "", (wish, err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_stays_text_on_the_way_through_slurm(bed, tmp_path):
+    folder = ["--logs-dir", str(tmp_path), "--task", "rte", "--model", WILD]
+    code, _, _ = finish(start(bed, SCRIPT(bed, 1, "--sync", "single", *folder)))
+    assert code == 2 and WILD in (tmp_path / "job.out").read_text()
+    code, _, err = submit(bed, "--sync", "single", *folder)
+    assert code == 2 and WILD in err
+    assert pwned() == []
+
+
+def test_a_folder_with_a_wild_name_is_a_folder(bed, tmp_path):
+    folder = tmp_path / 'it\'s a "$(touch pwned)" folder'
+    code, out, err = submit(bed, "--nodes", "2", "--logs-dir", str(folder))
+    assert code == 0, out + err
+    (run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
+    assert len(losses(run_dir)) == 3 and pwned() == []
+
+
+def test_variables_are_not_commands(bed, tmp_path):
+    env = {"MUSTER_PYTHON": "$(touch pwned)", "MUSTER_MAX_REQUEUES": "a[$(touch pwned)]"}
+    before = {name: os.environ.get(name) for name in env}
+    python = ways.PYTHON.copy()
+    try:
+        ways.PYTHON.update(env)
+        code, _, _ = finish(start(bed, SCRIPT(bed, 1, *FLAGS, "--logs-dir", str(tmp_path))))
+        assert code == 2 and "error: " in (tmp_path / "job.out").read_text()
+        ways.PYTHON["MUSTER_PYTHON"] = sys.executable
+        code, _, _ = finish(start(bed, SCRIPT(bed, 1, *FLAGS, "--logs-dir", str(tmp_path))))
+        assert code != 0
+    finally:
+        ways.PYTHON.clear()
+        ways.PYTHON.update(python)
+    assert before == {name: os.environ.get(name) for name in env} and pwned() == []
+
+
+def test_the_notice_before_the_time_limit_reaches_the_workers(bed, tmp_path):
+    run = Run(bed, SCRIPT, tmp_path)
+    (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
+    run.hit(lambda: bed.run("scancel", "--batch", "--signal=USR1", job))
+    run.gone_after_s(5)
+    code, _, _ = run.end()
+    assert code == 143
+    said = (tmp_path / "job.out").read_text()
+    assert said.endswith("error: stopped ahead of the time limit; ask for more with --time\n")
+    ended = {path.name: json.loads(path.read_text()) for path in run.run_dir.glob("exits/*.json")}
+    assert len(ended) == 4 and {one["cause"] for one in ended.values()} <= {"signal", "lost_peer"}
+
+
+def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(bed, tmp_path):
+    ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
+    try:
+        run = Run(bed, SCRIPT, tmp_path)
+        (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
+        for attempt in (1, 2):
+            bed.run("scontrol", "requeue", job)
+            if attempt == 1:
+                again = f"*job{job}-attempt1/metrics/rank_00003.jsonl"
+                assert wait_until(lambda again=again: any(tmp_path.glob(again)), timeout_s=120)
+        code, _, _ = finish(run.process, timeout_s=120)
+    finally:
+        del ways.PYTHON["MUSTER_MAX_REQUEUES"]
+        ways.cancel_all(bed)
+    said = (tmp_path / "job.out").read_text()
+    assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in said, said[
+        -500:
+    ]
