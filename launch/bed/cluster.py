@@ -145,8 +145,8 @@ def _is_in_service(node: Node, started: Sequence[str]) -> bool:
 def _heal(bed: Bed, say: Say) -> None:
     hosts = nodes.of(bed.options, bed.cores)
     for node in hosts:
-        privates = (False, True) if bed.options.private_home else (False,)
-        if any(daemons.pid(views.anchor(node, private=private)) is None for private in privates):
+        held = views.anchors(node, private=bed.options.private_home)
+        if not all(map(daemons.pid, held)):
             # Nothing else can enter its namespaces any more: it boots anew.
             daemons.end(partial(daemons.inside, [network.NAMESPACES / node.netns]))
             _open(node, bed)

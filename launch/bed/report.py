@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from launch.bed import cluster, daemons, slurm, ssh
+from launch.bed import cluster, daemons, slurm, ssh, views
 from launch.bed.options import rate_text
 
 
@@ -23,7 +23,8 @@ def status() -> int:
     for node in hosts:
         said = states.get(node.name, "unknown")
         alive = [daemons.pid(daemon) for daemon in (slurm.daemon(node), ssh.daemon(node))]
-        healthy &= all(alive) and slurm.is_usable(said)
+        held = all(map(daemons.pid, views.anchors(node, private=bed.options.private_home)))
+        healthy &= held and all(alive) and slurm.is_usable(said)
         table.add_row(
             node.name,
             " ".join(address for address in (node.address, node.control) if address),

@@ -181,7 +181,7 @@ def test_up_again_changes_nothing_and_another_is_refused(bed):
 def test_up_brings_back_what_died(bed, name):
     assert testbed("status").returncode == 0
     os.kill(record(name), signal.SIGKILL)
-    assert wait_until(lambda: testbed("status").returncode == 1, 10) or name.endswith("anchor")
+    assert wait_until(lambda: testbed("status").returncode == 1, 10)
     healed = testbed("up", "--nodes", "4")
     assert healed.returncode == 0, healed.stderr
     assert "is back" in healed.stdout
@@ -191,6 +191,10 @@ def test_up_brings_back_what_died(bed, name):
 
 
 def test_status_and_env_say_what_there_is(bed):
+    # A slurmctld that was killed forgets that a job has just ended.
+    assert bed.run("scancel", "--user=root").returncode == 0
+    states = ["sinfo", "--noheader", "--format=%T"]
+    assert wait_until(lambda: set(bed.run(*states).stdout.split()) == {"idle"}, 20)
     status = testbed("status", env={"COLUMNS": "120"})
     assert status.returncode == 0
     for number, node in enumerate(NODES):
