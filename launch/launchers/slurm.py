@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -171,7 +172,25 @@ class SlurmJob:
         self._follower = Follower(spec.run_dir, prefixes=True)
 
     def wait(self) -> int:
-        """0 if the job succeeded, else its exit code; what workers print is shown meanwhile."""
+        """0 if the job succeeded, else its exit code; what workers print is shown meanwhile.
+
+        Raises:
+            KeyboardInterrupt: after saying that the job goes on without being watched.
+        """
+        try:
+            state = self._watch()
+        except KeyboardInterrupt:
+            cancel = f"python launch/jobs.py cancel {self._spec.run_id}"
+            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
+            raise
+        ended = registry.read_end(self._spec.run_dir)
+        if ended is None:
+            self.trouble = f"Slurm says {state} of job {self.job_id}"
+            return 0 if state == "COMPLETED" else 1
+        return int(ended["code"])
+
+    def _watch(self) -> str:
+        """The state in which the job ended."""
         shown = ""
         while True:
             state = slurm_cluster.state(self.job_id, os.environ) or "COMPLETED"
@@ -181,14 +200,9 @@ class SlurmJob:
             self._follower.nodes = registry.nodes_of_ranks(self._spec.run_dir)
             self._follower.poll()
             if state in states.OVER:
-                break
+                self._follower.poll(last=True)
+                return state
             time.sleep(POLL_S)
-        self._follower.poll(last=True)
-        ended = registry.read_end(self._spec.run_dir)
-        if ended is None:
-            self.trouble = f"Slurm says {state} of job {self.job_id}"
-            return 0 if state == "COMPLETED" else 1
-        return int(ended["code"])
 
 
 @contextmanager

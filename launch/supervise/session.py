@@ -26,6 +26,7 @@ SILENT_S = 15.0
 # Time for workers and agents to find that another is gone, and to write down how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
+REST_S = 60.0  # for the rest of their files, on a slow link
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -95,6 +96,7 @@ class Session:
         self._run_dir = run_dir
         self._signals: list[int] = []
         self._beaten = 0.0
+        self._fed = 0.0  # when a node last sent something of its files
         self._quiet = quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
@@ -128,6 +130,7 @@ class Session:
         finally:
             for agent in self._agents:
                 agent.wire.close()  # which ends those that have not heard
+            (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
             processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
             self._show(last=True)
         if self._signals:
@@ -148,7 +151,9 @@ class Session:
             self.trouble = self.trouble or agent.trouble()
 
     def _tick_until(self, deadline: float) -> None:
-        while not self._is_over() and time.monotonic() < deadline:
+        """Until all is over; past the deadline, too, while nodes still send what they have."""
+        last = deadline + REST_S
+        while not self._is_over() and time.monotonic() < min(last, max(deadline, self._fed + 2.0)):
             self._tick()
             if self._interrupted_twice():
                 self._stop_all(130, "SIGINT", hurry=True)
@@ -159,6 +164,7 @@ class Session:
             for other in self._agents[1:]:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
+            self._fed = time.monotonic()
             mirror.take(self._run_dir, message)
         elif "here" in message:
             self._welcome(message["here"])
