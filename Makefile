@@ -36,7 +36,7 @@ help: ## show this
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
 run: $(RUN) ## install what is needed, then train with four workers on this machine
-	@$(BIN)/python launch/submit.py --nodes 4 --sync ddp $(ARGS)
+	@$(BIN)/python launch/submit.py --launcher local --nodes 4 --sync ddp $(ARGS)
 
 test: test-here test-cluster ## install what is needed, then run all tests
 

@@ -98,7 +98,9 @@ class SshConfig:
     """How the ssh launcher reaches the nodes, and where Muster lies on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "whom to log in as, where a manifest lists several people")
+    user: str | None = setting(
+        None, "whom to log in as where the hosts do not say, or a manifest lists several people"
+    )
     remote_dir: str | None = setting(
         None,
         "folder of the checkout on the nodes (default: this one where they see it, or ~/muster)",
