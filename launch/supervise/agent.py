@@ -31,6 +31,7 @@ TICK_S = 0.05
 BEAT_S = 1.0
 # A launcher that is not heard for so long is gone: on a link that is down nothing says so.
 LAUNCHER_SILENT_S = 15.0
+DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.
 ECHO_S = 1.5
 STOP_S = 2.0
@@ -205,7 +206,7 @@ class Agent:
         )
         if peers is not None:
             peers.close()
-        if launcher is not None:
+        if launcher is not None and launcher.silent_s < DEAF_S:
             if self._mirror is not None:
                 self._mirror.send_rest(launcher)
             launcher.send(ended=record)
