@@ -18,7 +18,7 @@ import shutil
 import signal
 from dataclasses import replace
 
-from configs.errors import UsageError, refuse
+from configs.errors import MusterError, UsageError, refuse
 from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
 from configs.schema import TrainConfig
@@ -40,7 +40,7 @@ def main() -> int:
         return _set_up(launcher)
     if launch.dry_run:
         return _show(launcher, train, launch)
-    facts = launcher.probe()
+    facts = _ask(launcher)
     if facts.world_size is not None:
         refuse(train.world_problems(facts.world_size))
     train = _named(_from_here(train), facts.size, make=True)
@@ -58,6 +58,18 @@ def main() -> int:
         registry.print_next_commands(spec, f"job {job.job_id}")
         return 0
     return _conclude(job, facts.world_size, spec)
+
+
+def _ask(launcher: Launcher) -> Facts:
+    """What the machines say; whatever stands against a run is refused as wrong input is.
+
+    Raises:
+        UsageError: the run could not start, or not as it should; every problem at once.
+    """
+    try:
+        return launcher.probe()
+    except MusterError as error:
+        raise UsageError(str(error)) from None
 
 
 def _set_up(launcher: Launcher) -> int:

@@ -45,7 +45,7 @@ def test_every_unreachable_node_is_said_at_once_and_nothing_starts(bed, tmp_path
     code, out, err = finish(start(bed, argv))
     print(f"said after {time.monotonic() - began:.1f} s")
     lines = err.splitlines()
-    assert code == 1 and out == "" and len(lines) == 4, err
+    assert code == 2 and out == "" and len(lines) == 4, err
     assert all(line.startswith("error: ") for line in lines)
     assert "node3: its host key is not" in lines[0]
     assert "no-such-host.invalid: its name does not resolve" in lines[1]
@@ -61,7 +61,7 @@ def test_an_unknown_host_key_is_refused_with_what_to_do(bed, tmp_path):
     config.write_text(config.read_text().replace("StrictHostKeyChecking yes", ""))
     argv = [ways.SSH, "node0", "--ssh-config", str(config), *FLAGS]
     code, _, err = finish(start(bed, argv))
-    assert code == 1
+    assert code == 2
     assert err.startswith("error: node0: its host key is not known; compare its fingerprint")
     assert not (tmp_path / "none").exists()
 
