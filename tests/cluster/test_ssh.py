@@ -111,7 +111,7 @@ def test_the_network_that_is_asked_for_is_taken(other_bed, tmp_path):
     assert "network: node0 192.168.77.1 (ctl0), node1 192.168.77.2 (ctl0)" in out
     code, _, err = ssh(bed, "node0,node1", "--network", "172.16.0.0/16", *folder)
     assert (
-        code == 1 and "not all nodes have an address in --network 172.16.0.0/16: node0 has" in err
+        code == 2 and "not all nodes have an address in --network 172.16.0.0/16: node0 has" in err
     )
 
 
