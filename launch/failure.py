@@ -63,6 +63,8 @@ def explain(
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
     if agents and all(one["cause"] == "signal" for one in agents):
+        if gone := _gone(run_dir, agents):  # a scheduler ends all others before they can notice
+            return _node_lost(gone, silent)
         name = signal.Signals(agents[0]["code"] - 128).name
         return Failure(agents[0]["code"], f"error: stopped by {name}")
     if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
@@ -78,6 +80,16 @@ def explain(
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
     first = ordered[0]
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+
+
+def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
+    """The nodes that began, but left no word of how they ended."""
+    ended = {one["index"] for one in agents}
+    return "\n".join(
+        f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
+        for one in _records(run_dir, "agents/node_?????.json")
+        if one["index"] not in ended
+    )
 
 
 def _records(run_dir: Path, pattern: str) -> list[dict[str, Any]]:

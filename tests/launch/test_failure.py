@@ -152,6 +152,15 @@ def test_a_job_that_was_cancelled_was_stopped(tmp_path):
     assert (failure.code, failure.text) == (143, "error: stopped by SIGTERM")
 
 
+def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_path):
+    agent(tmp_path, 0, "signal", "node0 was sent SIGTERM", code=143)
+    for index in range(2):
+        here = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
+        (tmp_path / "agents" / f"node_{index:05d}.json").write_text(json.dumps(here))
+    failure = explain(tmp_path, 2, 143)
+    assert failure.code == 1 and failure.text.startswith("error: node1 (10.10.1.2) is gone")
+
+
 def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
     failure = explain(tmp_path, 2, 1, "node1 is gone: the connection to it was cut")
     assert failure.text.endswith("never started: node1 is gone: the connection to it was cut")
