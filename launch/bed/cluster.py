@@ -24,13 +24,14 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     """Have a bed with `options` up, all of its daemons alive.
 
     Raises:
-        MusterError: another bed is up, or this one cannot be made; then nothing of it is left.
+        MusterError: another bed is up and something of it lives, or this one cannot be made; then
+            nothing of it is left.
     """
     _refuse_inside()
     os.umask(0o022)  # sshd trusts no key file that others may write
     with state.locked():
         bed = state.read()
-        if bed and bed.ready:
+        if bed and bed.ready and (_is_same(bed, options, checkout) or _lives()):
             _refuse_other(bed, options, checkout)
             say(f"a bed with {options} is up already")
             _heal(bed, say)
@@ -169,8 +170,16 @@ def _remains() -> bool:
     return STATE.exists() or bool(network.namespaces() or network.links())
 
 
+def _lives() -> bool:
+    return bool(daemons.recorded() or daemons.inside(network.namespaces()))
+
+
+def _is_same(bed: Bed, options: Options, checkout: Path) -> bool:
+    return bed.options == options and bed.checkout == str(checkout)
+
+
 def _refuse_other(bed: Bed, options: Options, checkout: Path) -> None:
-    if bed.options != options or bed.checkout != str(checkout):
+    if not _is_same(bed, options, checkout):
         raise MusterError(
             f"a bed with {bed.options} is up, made from {bed.holder()}, and there is one per"
             f" machine; end it first: python {bed.checkout}/launch/testbed.py down"

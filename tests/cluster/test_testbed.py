@@ -289,6 +289,14 @@ def test_what_is_cut_short_can_be_cleaned_up(other_bed, stage, then):
     assert_same(machine(), before)
 
 
+def test_another_takes_the_place_of_one_that_is_dead(other_bed):
+    for path in (STATE / "pids").glob("*.json"):
+        os.kill(record(path.stem), signal.SIGKILL)
+    done = testbed("up", "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "cleaning up" in done.stdout
+
+
 def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log(other_bed):
     take_down()
     before = machine()
