@@ -9,7 +9,8 @@ from typing import Literal
 
 from configs import plugins
 from configs.errors import refuse
-from configs.schema import port_problems, setting, too_low
+from configs.fields import setting, too_low
+from configs.schema import port_problems
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 MAX_NODES = 4096

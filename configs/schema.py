@@ -2,23 +2,20 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from configs import plugins
 from configs.errors import refuse
+from configs.fields import no_share, not_positive, setting, too_low
+from configs.learning import LearningConfig
 
 MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
 
 
-def setting(default: Any, help: str, **more: Any) -> Any:
-    """A field with the text that --help shows; `aliases` are further flags for it."""
-    return field(default=default, metadata={"help": help, **more})
-
-
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(LearningConfig):
     """What is trained, on what, how long, and how its gradients are synchronised.
 
     Raises:
@@ -39,6 +36,13 @@ class TrainConfig:
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
     dropout: float | None = setting(None, "probability of every dropout (default: the model's)")
+    batchnorm: Literal["synced", "local"] = setting(
+        "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"
+    )
+    mask_probability: float = setting(0.15, "share of tokens that pre-training predicts")
+    whole_word: bool = setting(False, "pre-training masks whole words")
+    train_samples: int | None = setting(None, "use the first n training samples only")
+    eval_samples: int | None = setting(None, "use the first n samples of an evaluation set only")
 
     # how long
     epochs: int = setting(3, "passes over the training set; 0 only evaluates")
@@ -55,17 +59,9 @@ class TrainConfig:
     sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync_modes/")
     bucket_mb: float = setting(25.0, "MiB of gradients per collective; 0: one per parameter")
 
-    # how it learns
-    optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer")
-    lr: float = setting(5e-5, "peak learning rate")
-    schedule: Literal["linear", "constant"] = setting("linear", "learning rate after the warm-up")
-    warmup_steps: int = setting(0, "steps of linear warm-up")
-    weight_decay: float = setting(0.0, "decay of weights; biases and norms never decay")
-    adam_eps: float = setting(1e-8, "AdamW's epsilon")
-    momentum: float = setting(0.9, "SGD's momentum")
-    max_grad_norm: float = setting(1.0, "clip the synchronised gradient to this norm; 0: never")
-    precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
+    # what it tells
     evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
+    log_every: int = setting(0, "print the loss of every n-th step; 0: of the first five only")
     seed: int = setting(42, "seed of weights, sample order and dropout")
 
     # where it runs
@@ -94,21 +90,16 @@ class TrainConfig:
                 yield f"--{name}: unknown {value!r}; known: {', '.join(known)}"
         for name in ("batch_size", "eval_batch_size", "accumulation", "max_seq_length"):
             yield from too_low(name, getattr(self, name), 1)
-        for name in ("max_steps", "schedule_steps", "threads"):
-            if getattr(self, name) is not None:
-                yield from too_low(name, getattr(self, name), 1)
-        for name in ("epochs", "warmup_steps", "data_workers", "seed", "bucket_mb"):
-            yield from too_low(name, getattr(self, name), 0)
-        for name in ("weight_decay", "momentum", "max_grad_norm"):
+        for name in ("max_steps", "schedule_steps", "threads", "train_samples", "eval_samples"):
+            yield from too_low(name, getattr(self, name), 1)
+        for name in ("epochs", "data_workers", "seed", "bucket_mb", "log_every"):
             yield from too_low(name, getattr(self, name), 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
-        for name in ("lr", "adam_eps", "timeout_s"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                yield f"{_flag(name)} must be a finite number above 0 (got {value})"
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            yield f"--dropout must be at least 0 and below 1 (got {self.dropout})"
+        yield from not_positive("timeout_s", self.timeout_s)
+        for name in ("dropout", "mask_probability"):
+            yield from no_share(name, getattr(self, name))
+        yield from self.learning_problems()
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
             yield (
                 f"--warmup-steps {self.warmup_steps} is longer than "
@@ -188,16 +179,6 @@ def port_problems(port: int | None) -> Iterator[str]:
     """What is wrong with a port that workers should meet at."""
     if port is not None and not MIN_PORT <= port <= 65535:
         yield f"--master-port must be between {MIN_PORT} and 65535 (got {port})"
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def too_low(name: str, value: Any, least: float) -> Iterator[str]:
-    """A line where the setting `name` is below `least`, or not finite."""
-    if not value >= least or not math.isfinite(value):
-        yield f"{_flag(name)} must be at least {least} (got {value})"
 
 
 def _is_name(text: str) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.data import Subset
+
+from train.task import Datasets, Samples
 
 
 def split_batch(size: int, weights: Sequence[float]) -> list[int]:
@@ -108,3 +111,17 @@ def evaluation_indices(size: int, rank: int, world_size: int, batch_size: int) -
     first = sum(sizes[:rank])
     end = first + sizes[rank]
     return [range(at, min(at + batch_size, end)) for at in range(first, end, batch_size)]
+
+
+def first_samples(
+    datasets: Datasets, train_samples: int | None, eval_samples: int | None
+) -> Datasets:
+    """`datasets` with at most so many samples in each set; None: all."""
+    evaluation = {name: _first(own, eval_samples) for name, own in datasets.evaluation.items()}
+    return Datasets(_first(datasets.train, train_samples), evaluation)
+
+
+def _first(samples: Samples, limit: int | None) -> Samples:
+    if limit is None or limit >= len(samples):
+        return samples
+    return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset will do

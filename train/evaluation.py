@@ -1,11 +1,12 @@
 """Evaluate over all ranks: each sample once, and what is exchanged is counts, not predictions."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from train.data import evaluation_indices
@@ -48,18 +49,21 @@ def evaluate(
             batch_sampler=positions,
             collate_fn=task.collate,
         )
-        loss_sum = 0.0
+        # Of each part of the loss: its sum, and how many units that is over.
+        sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
         for at, batch in zip(positions, map(to_device, loader), strict=True):
             with precision.autocast():
                 output = task.forward(plain, batch)
-            loss_sum += output.loss.item() * len(at)
+            units = task.units(batch)
+            units = torch.tensor([len(at)]) if units is None else units.cpu()
+            sums += torch.stack([output.loss.detach().double().cpu().reshape(-1) * units, units])
             metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
             local_samples += len(at)
         device = next(plain.parameters()).device
-        total = torch.cat([metric.state.flatten(), torch.tensor([loss_sum], dtype=torch.float64)])
+        total = torch.cat([metric.state.flatten(), sums.flatten()])
         total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()
-        metric.state = total[:-1].view_as(metric.state)
-        scores = {**metric.compute(), "eval_loss": total[-1].item() / len(samples)}
+        metric.state = total[: metric.state.numel()].view_as(metric.state)
+        scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
     return EvalRecord(
         step=step,
@@ -70,3 +74,11 @@ def evaluate(
         eval_s=time.perf_counter() - started,
         metrics=metrics,
     )
+
+
+def _losses(task: Task, sums: Tensor) -> dict[str, float]:
+    """The loss by name, and its parts if there are several, from sums and counts, (2 * parts,)."""
+    loss_sums, units = sums.view(2, -1)
+    means = (loss_sums / units.clamp(min=1)).tolist()
+    parts = {f"eval_{name}": mean for name, mean in zip(task.loss_parts, means, strict=True)}
+    return {"eval_loss": math.fsum(means), **(parts if len(parts) > 1 else {})}

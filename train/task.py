@@ -1,5 +1,6 @@
 """A task is a model, its data, its loss and its metrics: all that the trainer knows of it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +29,9 @@ class Datasets(NamedTuple):
 class Output(NamedTuple):
     """One forward pass over a batch of n samples."""
 
-    loss: Tensor  # scalar: the mean over the n samples
+    # The mean over the n samples; or, where the task has `units` of its own, (parts,): the mean
+    # of each part of the loss over its units, 0 where a batch has none of them.
+    loss: Tensor
     logits: Tensor  # (n, ...)
 
 
@@ -46,13 +49,15 @@ class Metric(Protocol):
         ...
 
 
-class Task(Protocol):
+class Task(ABC):
     """Implemented by each file of train/tasks/, whose `build(config)` makes one.
 
     Every method is deterministic given the configuration, except for dropout.
     """
 
-    def prepare(self) -> None:
+    loss_parts: tuple[str, ...] = ("loss",)  # of more than one, evaluation reports each
+
+    def prepare(self) -> None:  # noqa: B027 (a task may need nothing)
         """Make what `build_datasets` reads (download, tokenise); skip what is there already.
 
         Runs on rank 0 while the others wait, then on one rank of each host that does not
@@ -61,24 +66,37 @@ class Task(Protocol):
         Raises:
             UsageError: a file is missing or wrong; the message names file and line.
         """
-        ...
 
     def is_prepared(self) -> bool:
         """Whether this process sees what `prepare` made."""
-        ...
+        return True
 
+    @abstractmethod
     def build_datasets(self) -> Datasets: ...
 
+    @abstractmethod
     def build_model(self) -> nn.Module:
         """The model on the CPU in float32; random weights come from torch's seeded generator."""
-        ...
 
+    @abstractmethod
     def collate(self, samples: Sequence[Any]) -> Batch:
         """n samples as one batch; the key "labels" holds the n labels."""
-        ...
 
+    @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Output: ...
 
+    @abstractmethod
     def metric(self, evaluation_set: Samples) -> Metric:
         """A fresh metric for one evaluation set."""
-        ...
+
+    def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most samples stay the same)
+        """Have the training samples be those of `epoch` (0 is the first): crops, masks."""
+
+    def units(self, batch: Batch) -> Tensor | None:
+        """What each part of the loss is a mean over, in this batch: float64 (parts,), counts.
+
+        Masked tokens, say. None: there is one part, a mean over samples. The counts are summed
+        over all ranks before the forward pass, so that every part of the loss is the mean over
+        the whole global batch, however it is split.
+        """
+        return None

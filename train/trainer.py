@@ -1,21 +1,22 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from configs.errors import MusterError
 from configs.schema import TrainConfig
 from train.console import Console
-from train.data import BatchPlan, StepPlan, hash_seed
+from train.data import BatchPlan, StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
-from train.grad_sync import GradSync, all_gather, average_buffers
+from train.grad_sync import GradSync, all_gather, all_reduce, average_buffers
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
 from train.measure.timer import PhaseTimer
@@ -55,7 +56,9 @@ class Trainer:
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.console, self.sinks = task, grad_sync, console, sinks
-        self.datasets = task.build_datasets()
+        self.datasets = first_samples(
+            task.build_datasets(), config.train_samples, config.eval_samples
+        )
         self.plan = BatchPlan(
             len(self.datasets.train),
             config.batch_size,
@@ -98,13 +101,17 @@ class Trainer:
         sent_before = self.grad_sync.payload_bytes
         self.model.train()
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, micro in enumerate(plan.micro_batches, start=1):
+        with timer.phase("data"):
+            loaded = [next(batches) for _ in plan.micro_batches]
+        with timer.phase("sync"):
+            weights = self._loss_weights(plan, loaded)
+        for number, (micro, weight) in enumerate(zip(loaded, weights, strict=True), start=1):
             with timer.phase("data"):
-                batch = self._to_device(next(batches))
-            is_last = number == len(plan.micro_batches)
+                batch = self._to_device(micro)
+            is_last = number == len(loaded)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
                 with timer.phase("forward"), self.precision.autocast():
-                    loss = self.task.forward(self.model, batch).loss * micro.weight
+                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
                 with timer.phase("backward"):
                     self.grad_sync.backward(self.precision.scale(loss))
             local_loss += loss.detach()
@@ -137,9 +144,28 @@ class Trainer:
             payload_bytes=self.grad_sync.payload_bytes - sent_before,
         )
 
+    def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
+        """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
+
+        By samples, the plan knows it. By units of the task's own, it is
+        units * world_size / (units of the global batch), which the ranks add up.
+        """
+        counts = [self.task.units(batch) for batch in loaded]
+        if counts[0] is None:
+            return [micro.weight for micro in plan.micro_batches]
+        counted = [  # the dummy of a rank that has nothing to compute counts for nothing
+            torch.zeros_like(count) if micro.samples == 0 else count
+            for count, micro in zip(counts, plan.micro_batches, strict=True)
+            if count is not None
+        ]
+        local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
+        total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
+        return list(local * self.world.world_size / total)
+
     def _batches(self, epoch: int, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of an epoch that are still to do, each with its micro-batches."""
         plans = list(self.plan.epoch(epoch, self.world.rank))[: last - self.step]
+        self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=[list(micro.indices) for plan in plans for micro in plan.micro_batches],
@@ -205,6 +231,8 @@ class Trainer:
         self.console.advance(record.loss)
         if record.step <= FIRST_LOSSES:
             self.history.first_losses.append(record.loss)
+        every = self.config.log_every
+        if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
 
 

@@ -262,6 +262,12 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
         "split": st.sampled_from(["even", "3,1,0,4", "1", "0.25,1e-3"]),
         "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
         "dropout": st.none() | st.floats(0, 1, exclude_max=True),
+        "lr": st.floats(1, exclude_min=True, allow_infinity=False),
+        "end_lr": st.floats(0, 5e-5),
+        **dict.fromkeys(
+            ("adam_beta1", "adam_beta2", "adadelta_rho", "mask_probability"),
+            st.floats(0, 1, exclude_max=True),
+        ),
         "warmup_steps": st.integers(0, 10),
         "schedule_steps": st.none() | st.integers(10),
         "device": st.sampled_from(["auto", "cuda"]),

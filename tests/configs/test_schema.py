@@ -31,6 +31,8 @@ TRAIN_PROBLEMS = [
     ({"lr": float("nan")}, "--lr must be a finite number above 0 (got nan)"),
     ({"adam_eps": 0.0}, "--adam-eps must be a finite number above 0 (got 0.0)"),
     ({"timeout_s": float("inf")}, "--timeout-s must be a finite number above 0 (got inf)"),
+    ({"adam_beta2": 1.0}, "--adam-beta2 must be at least 0 and below 1 (got 1.0)"),
+    ({"end_lr": 1.0}, "--end-lr 1.0 is above --lr 5e-05"),
     ({"dropout": 1.0}, "--dropout must be at least 0 and below 1 (got 1.0)"),
     ({"dropout": -0.1}, "--dropout must be at least 0 and below 1 (got -0.1)"),
     (

@@ -22,12 +22,12 @@ from configs.schema import ByHand, TrainConfig
 from train import rendezvous
 from train.console import Console
 from train.grad_sync import all_gather
-from train.task import Batch, Datasets, Output
+from train.task import Batch, Datasets, Metric, Output, Samples, Task
 from train.trainer import History, Trainer
 from train.world import World
 
 SAMPLES, BATCH = 60, 16  # the last batch of an epoch is cut: 12 samples
-STEPS = {"bert": 100, "mlp": 100, "patchy": 50}
+STEPS = {"bert": 100, "mlp": 100, "patchy": 50, "tokens": 50}
 MODES = [
     *itertools.product(("gather_scatter", "all_reduce", "ddp"), (0.0, 0.01)),
     ("accelerate", 25.0),
@@ -100,7 +100,7 @@ class Texts:
         return index
 
 
-class MatrixTask:
+class MatrixTask(Task):
     """What the tasks of the matrix share: data in memory, cross entropy."""
 
     def __init__(self, config: TrainConfig) -> None:
@@ -119,6 +119,9 @@ class MatrixTask:
             "points": self.samples.points[at],
             "labels": self.samples.labels[at],
         }
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        raise NotImplementedError  # there is no evaluation
 
 
 class SmallBert(MatrixTask):
@@ -159,6 +162,43 @@ class Mlp(MatrixTask):
         return Output(functional.cross_entropy(logits, batch["labels"]), logits)
 
 
+class TokensAndPoints(nn.Module):
+    """A guess at each token's successor, and a class for the sample's point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.sample = nn.Embedding(40, 40), nn.Linear(6, 2)
+
+    def forward(
+        self, input_ids: torch.Tensor, points: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.token(input_ids), self.sample(points)
+
+
+class Tokens(Mlp):
+    """A loss of two parts: the mean over some of the tokens, and the mean over samples."""
+
+    optimizer = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3}
+    loss_parts = ("token", "sample")
+
+    def build_model(self) -> nn.Module:
+        return TokensAndPoints()
+
+    def units(self, batch: Batch) -> torch.Tensor:
+        chosen = (batch["input_ids"] % 4 == 1).sum().item()  # in some parts of a batch none
+        return torch.tensor([chosen, len(batch["labels"])], dtype=torch.float64)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        tokens, logits = model(batch["input_ids"], batch["points"])
+        ids = batch["input_ids"]
+        wanted = torch.where(ids % 4 == 1, (ids + 1) % 40, -100)
+        total = functional.cross_entropy(tokens.flatten(0, 1), wanted.flatten(), reduction="sum")
+        token = total / (wanted >= 0).sum().clamp(min=1)
+        return Output(
+            torch.stack([token, functional.cross_entropy(logits, batch["labels"])]), logits
+        )
+
+
 class Branches(nn.Module):
     """Parameters that are used always, for some samples only, by two layers, and never."""
 
@@ -190,8 +230,14 @@ class Patchy(Mlp):
         return Branches()
 
 
-TASKS: dict[str, Any] = {"bert": SmallBert, "mlp": Mlp, "patchy": Patchy}
-TRAININGS = [("bert", "fp64"), ("bert", "fp32"), ("mlp", "fp32"), ("patchy", "fp64")]
+TASKS: dict[str, Any] = {"bert": SmallBert, "mlp": Mlp, "patchy": Patchy, "tokens": Tokens}
+TRAININGS = [
+    ("bert", "fp64"),
+    ("bert", "fp32"),
+    ("mlp", "fp32"),
+    ("patchy", "fp64"),
+    ("tokens", "fp64"),
+]
 
 
 class NoSinks:

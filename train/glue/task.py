@@ -15,12 +15,12 @@ from train.glue import cache, hub, models, tokens, tsv
 from train.glue.batches import Padding, Sample, TokenSet
 from train.glue.spec import HUB_SET, Examples, Spec
 from train.metrics import Confusion, Correlation
-from train.task import Batch, Datasets, Metric, Output, Samples
+from train.task import Batch, Datasets, Metric, Output, Samples, Task
 
 DEFAULT_MODEL = "bert-base-cased"
 
 
-class GlueTask:
+class GlueTask(Task):
     """One of GLUE's nine tasks, as `spec` describes it: a train.task.Task."""
 
     def __init__(self, spec: Spec, config: TrainConfig) -> None:

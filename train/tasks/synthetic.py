@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from configs.schema import TrainConfig
 from train.data import hash_seed
-from train.task import Batch, Datasets, Output, Samples
+from train.task import Batch, Datasets, Output, Samples, Task
 
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 2048, 509  # 509 is prime: no number of ranks divides it
 FEATURES, WIDTH = 8, 64
@@ -54,17 +54,11 @@ class Accuracy:
         return {"accuracy": (self.state[0] / self.state[1]).item()}
 
 
-class Synthetic:
+class Synthetic(Task):
     """A multilayer perceptron with one dropout, and points that it learns in a few steps."""
 
     def __init__(self, config: TrainConfig) -> None:
         self._seed = config.seed
-
-    def prepare(self) -> None:
-        pass
-
-    def is_prepared(self) -> bool:
-        return True
 
     def build_datasets(self) -> Datasets:
         train = Points(TRAIN_SAMPLES, hash_seed(self._seed, 1))
