@@ -2,6 +2,11 @@
 
 from collections.abc import Iterable
 
+# Of a run that was stopped in order and can be continued: sysexits.h's "try again".
+STOPPED = 75
+# Of a run that should not be started again by itself: it fails without getting any further.
+NO_RETRY = 93
+
 
 class MusterError(Exception):
     """Something a user can act on: printed as one line, never as a traceback."""

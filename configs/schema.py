@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs import plugins
+from configs.checkpointing import CheckpointConfig
 from configs.errors import refuse
 from configs.fields import no_share, not_positive, setting, too_low
 from configs.learning import LearningConfig
@@ -15,7 +16,7 @@ MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(LearningConfig):
+class TrainConfig(CheckpointConfig, LearningConfig):
     """What is trained, on what, how long, and how its gradients are synchronised.
 
     Raises:
@@ -100,6 +101,7 @@ class TrainConfig(LearningConfig):
         for name in ("dropout", "mask_probability"):
             yield from no_share(name, getattr(self, name))
         yield from self.learning_problems()
+        yield from self.checkpoint_problems()
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
             yield (
                 f"--warmup-steps {self.warmup_steps} is longer than "

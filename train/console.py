@@ -31,11 +31,12 @@ class Console:
         if self._bar is not None:
             self._bar.refresh()
 
-    def start(self, total_steps: int) -> None:
+    def start(self, total_steps: int, done: int = 0) -> None:
         """Show the bar."""
         if self._draws:
             self._bar = tqdm(
                 total=total_steps,
+                initial=done,
                 file=sys.stdout,
                 ncols=self._columns,
                 unit="step",

@@ -14,13 +14,14 @@ from typing import Literal
 
 import psutil
 
-from configs.errors import MusterError
+from configs.errors import STOPPED, MusterError
 from train.measure.records import ExitRecord, rank_name, write_json
+from train.stopping import StoppedCleanly
 from train.world import World
 
 PR_SET_PDEATHSIG = 1
 
-Cause = Literal["done", "refused", "crash", "lost_peer", "signal"]
+Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
 
 # What gloo, nccl and the store say when the other end is gone.
 LOST_PEER_WORDS = (
@@ -94,6 +95,8 @@ class Ending:
 
 def judge(error: BaseException) -> tuple[int, Cause, str]:
     """Exit code, cause and one-line message of what ended a worker."""
+    if isinstance(error, StoppedCleanly):
+        return STOPPED, "stopped", str(error)
     if isinstance(error, PeerFailed):
         return error.exit_code, "lost_peer", str(error)
     if isinstance(error, MusterError):

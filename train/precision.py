@@ -1,6 +1,7 @@
 """The arithmetic of a step: weights stay full precision, the forward pass may use less."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,14 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Undo the scaling of the gradients, so that clipping sees the true ones."""
         self._scaler.unscale_(optimizer)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the loss scaling."""
+        return dict(self._scaler.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._scaler.load_state_dict(state)
 
     def step(self, optimizer: Optimizer) -> None:
         self._scaler.step(optimizer)

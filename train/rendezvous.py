@@ -1,18 +1,21 @@
 """All workers find each other, or each says who is missing and what to check."""
 
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from configs.errors import MusterError
+from configs.errors import MusterError, UsageError
 from train.device import choose_backend, choose_device, visible_gpus
 from train.exits import PeerFailed
 from train.network import check_own_address, choose_interface, wait_for_address
@@ -61,6 +64,40 @@ class Peers:
         if "failed" in said:
             raise PeerFailed(f"a worker on {said['host']} could not go on: {said['failed']}")
         return str(said["answer"])
+
+    def sees_first(self, name: str, folder: Path) -> bool:
+        """Whether this rank is the first of those that see the same `folder`, which is made.
+
+        Rank 0 is, and one rank of each host that has a disk of its own.
+
+        Raises:
+            UsageError: rank 0 cannot make the folder (there; elsewhere PeerFailed).
+        """
+
+        def mark() -> str:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                handle, path = tempfile.mkstemp(prefix=".seen-", dir=folder)
+            except OSError as error:
+                raise UsageError(f"{folder}: {error.strerror}") from None
+            os.close(handle)
+            return path
+
+        sign = Path(self.agree(f"{name}/mark", mark))
+        first = self.world.is_main or (self.leads_host and not sign.exists())
+        if self.world.world_size > 1:
+            self.store.add(f"{name}/looked", 1)
+        if self.world.is_main:
+            self._wait_for_all(f"{name}/looked")
+            sign.unlink(missing_ok=True)
+        return first
+
+    def _wait_for_all(self, name: str) -> None:
+        deadline = time.monotonic() + PREPARE_TIMEOUT_S
+        while self.world.world_size > 1 and self.store.add(name, 0) < self.world.world_size:
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"not all workers have passed {name}")
+            time.sleep(0.01)
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
         """Have rank 0 `make` something on disk while the others wait, then read it.

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy
 import torch
@@ -11,8 +12,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from configs.errors import MusterError
+from configs.errors import MusterError, refuse
 from configs.schema import TrainConfig
+from train.checkpoints.exchange import Files
+from train.checkpoints.keeper import Keeper, Parts, Position
+from train.checkpoints.snapshot import misfits
 from train.console import Console
 from train.data import BatchPlan, StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
@@ -22,6 +26,7 @@ from train.measure.sinks import Sinks
 from train.measure.timer import PhaseTimer
 from train.optimizer import build_optimizer, build_schedule
 from train.precision import set_dropout
+from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
 from train.world import World
 
@@ -53,9 +58,12 @@ class Trainer:
         grad_sync: GradSync,
         console: Console,
         sinks: Sinks,
+        keeper: Keeper | None = None,
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.console, self.sinks = task, grad_sync, console, sinks
+        self.keeper = keeper
+        self.stopping = StopRequest(config.stop_signal)
         self.datasets = first_samples(
             task.build_datasets(), config.train_samples, config.eval_samples
         )
@@ -76,27 +84,98 @@ class Trainer:
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
         self.history = History()
-        self.step = 0
+        self.parts = Parts(
+            getattr(self.model, "module", self.model), self.optimizer, self.schedule, self.precision
+        )
+        self._stop = self._save = False  # agreed on by all ranks at the last step
         seed_everything(hash_seed(config.seed, world.rank))  # but not the same dropout
 
+    @property
+    def at(self) -> Position:
+        """How far this training is."""
+        return self.parts.at
+
+    def resume(self, files: Files, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint instead of from the beginning.
+
+        Raises:
+            UsageError: it is that of another model or another data set.
+        """
+        assert self.keeper is not None
+        problems = list(misfits(self.parts.model, files["model"]))[:5]
+        size = len(self.datasets.train)
+        if state["samples"] != size and not self.config.reset_data:
+            problems.append(
+                f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
+            )
+        refuse(problems, where=f"--resume {self.config.resume}: ")
+        self.keeper.restore(self.parts, files, state)
+        self.history.first_losses += state["first_losses"]
+        self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
+
     def fit(self) -> History:
-        """Train all epochs, or up to --max-steps, and evaluate."""
-        total = self.config.epochs * self.plan.steps_per_epoch
+        """Train all epochs, or up to --max-steps, and evaluate.
+
+        Raises:
+            StoppedCleanly: a signal asked for it; there is a checkpoint.
+        """
+        per_epoch = self.plan.steps_per_epoch
+        total = self.at.before + self.config.epochs * per_epoch
         last = min(total, self.config.max_steps or total)
-        self.console.start(last)
-        epoch = -1
-        for epoch in range(self.config.epochs):
-            for plan, batches in self._batches(epoch, last):
-                self._report(self._train_step(epoch, plan, batches))
-            if self.step == (epoch + 1) * self.plan.steps_per_epoch:
-                self._evaluate(epoch, when="epoch")
-            if self.step == last:
-                break
-        self._evaluate(epoch, when="end")
+        self.console.start(last, self.at.step)
+        with self.stopping:
+            while self.at.epoch < self.config.epochs and self.at.step < last:
+                for plan, batches in self._batches(last):
+                    self._report(self._train_step(plan, batches))
+                    if self._stop or (self._save and self.at.in_epoch < per_epoch):
+                        self._keep()
+                if self.at.in_epoch == per_epoch:
+                    self._end_epoch(last)
+        self._evaluate(when="end")
         self.console.stop()
+        if self.keeper is not None:
+            self.keeper.close()
         return self.history
 
-    def _train_step(self, epoch: int, plan: StepPlan, batches: Iterator[Batch]) -> StepRecord:
+    def _end_epoch(self, last: int) -> None:
+        metrics = self._evaluate(when="epoch")
+        self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
+        is_last = self.at.step >= last or self.at.epoch == self.config.epochs
+        if self.keeper is None:
+            return
+        due = self.keeper.is_due_after_epoch(metrics, last=is_last, step=self.at.step)
+        # the evaluation took a while, and no step comes that would tell the others
+        wishes = all_gather(self.world, self._wishes(self.at.step)).any(0).tolist()
+        self._stop = wishes[0] and not is_last
+        if due or self._save or self._stop:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Make a checkpoint, and end here if that was asked for."""
+        assert self.keeper is not None
+        stop, self._save = self._stop, False
+        self.keeper.save(
+            self.parts,
+            {
+                "samples": len(self.datasets.train),
+                "first_losses": self.history.first_losses,
+                "evaluations": [asdict(one) for one in self.history.evaluations],
+                "split": list(self.plan.weights),
+            },
+        )
+        if stop:
+            self.keeper.finish()
+            raise StoppedCleanly(
+                self.at.step, self.stopping.why or "another worker was asked to", self.keeper.folder
+            )
+
+    def _wishes(self, step: int) -> Tensor:
+        """What this rank wants to be done after `step`: stop, make a checkpoint."""
+        stop = self.keeper is not None and bool(self.stopping.why)
+        save = self.keeper is not None and self.keeper.is_due(step)
+        return torch.tensor([stop, save], dtype=torch.float64, device=self.device)
+
+    def _train_step(self, plan: StepPlan, batches: Iterator[Batch]) -> StepRecord:
         timer = PhaseTimer(self.device)
         sent_before = self.grad_sync.payload_bytes
         self.model.train()
@@ -125,10 +204,11 @@ class Trainer:
             self.precision.step(self.optimizer)
             self.optimizer.zero_grad(set_to_none=True)
             self.schedule.step()
-        self.step += 1
+        self.at.step += 1
+        self.at.in_epoch += 1
         return StepRecord(
-            step=self.step,
-            epoch=epoch + 1,
+            step=self.at.step,
+            epoch=self.at.epoch + 1,
             rank=self.world.rank,
             loss=global_loss,
             samples=plan.samples,
@@ -162,15 +242,19 @@ class Trainer:
         total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
         return list(local * self.world.world_size / total)
 
-    def _batches(self, epoch: int, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
-        """The steps of an epoch that are still to do, each with its micro-batches."""
-        plans = list(self.plan.epoch(epoch, self.world.rank))[: last - self.step]
+    def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
+        """The steps of this epoch that are still to do, each with its micro-batches."""
+        epoch = self.at.epoch
+        plans = list(self.plan.epoch(epoch, self.world.rank))[self.at.in_epoch :]
+        plans = plans[: last - self.at.step]
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=[list(micro.indices) for plan in plans for micro in plan.micro_batches],
             collate_fn=self.task.collate,
             num_workers=self.config.data_workers,
+            # its own: a resumed epoch must not draw from the one that dropout draws from
+            generator=torch.Generator().manual_seed(hash_seed(self.config.seed, epoch)),
             pin_memory=self.device.type == "cuda",
         )
         batches = iter(loader)
@@ -188,15 +272,22 @@ class Trainer:
         }
 
     def _global_loss(self, local: Tensor) -> float:
-        """The mean loss over the global batch, which each rank has scaled its part of."""
-        losses = all_gather(self.world, local.reshape(1)).flatten()
+        """The mean loss over the global batch, which each rank has scaled its part of.
+
+        What ranks want to be done after this step travels with it: one collective for both.
+        """
+        wishes = self._wishes(self.at.step + 1)
+        rows = all_gather(self.world, torch.cat([local.reshape(1), wishes]))
+        losses = rows[:, 0]
+        self._stop, save = rows[:, 1:].any(0).tolist()
+        self._save |= save
         broken = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
         if broken:
             ranks = ", ".join(map(str, broken))
             raise MusterError(
-                f"step {self.step + 1}: the loss on rank {ranks} is {losses[broken[0]].item()}, "
-                f"not a number to learn from; try a lower --lr than {self.config.lr}, "
-                "or --precision fp32"
+                f"step {self.at.step + 1}: the loss on rank {ranks} is "
+                f"{losses[broken[0]].item()}, not a number to learn from; try a lower --lr than "
+                f"{self.config.lr}, or --precision fp32"
             )
         return losses.sum().item() / self.world.world_size
 
@@ -207,23 +298,27 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if not numpy.isfinite(norm) and not self.precision.can_overflow:
             raise MusterError(
-                f"step {self.step + 1}: the gradient's norm is {norm} on every rank; "
+                f"step {self.at.step + 1}: the gradient's norm is {norm} on every rank; "
                 f"try a lower --lr than {self.config.lr}"
             )
         return norm
 
-    def _evaluate(self, epoch: int, when: str) -> None:
+    def _evaluate(self, when: str) -> dict[str, float]:
+        """The metrics, if they are wanted now."""
         wanted = self.config.evaluate == when or self.config.epochs == 0
         if not wanted or self.config.evaluate == "never":
-            return
+            return {}
+        # at the end of an epoch its number is one more than that of those before it
+        epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
             self.task, self.model, self.datasets, self.world, self.precision, self._to_device,
-            self.config.eval_batch_size, step=self.step, epoch=epoch + 1,
+            self.config.eval_batch_size, step=self.at.step, epoch=epoch,
         )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        self.console.line(f"epoch {record.epoch}  step {self.step}  {scores}")
+        self.console.line(f"epoch {record.epoch}  step {self.at.step}  {scores}")
+        return record.metrics
 
     def _report(self, record: StepRecord) -> None:
         self.history.steps.append(record)

@@ -14,6 +14,7 @@ from configs.errors import UsageError, refuse
 from configs.schema import ByHand, TrainConfig
 from train.exits import Ending, die_with_parent
 from train.run_folder import open_run_folder, redirect_output
+from train.stopping import StoppedCleanly
 from train.world import World
 
 
@@ -65,6 +66,8 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     import torch  # here, since a wrong flag should be answered at once
 
     from train import rendezvous
+    from train.checkpoints import resume
+    from train.checkpoints.keeper import Keeper
     from train.console import Console
     from train.measure import environment, summary
     from train.measure.records import write_json
@@ -87,10 +90,23 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
         grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
         console = Console(speaks=world.is_main and not config.quiet)
         sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
+        folder = config.checkpoint_dir or run_dir / "checkpoints"
+        writes = peers.sees_first("checkpoints", folder)
+        keeper = Keeper(config, world, device, folder, sinks, writes=writes)
         try:
-            history = Trainer(config, world, device, task, grad_sync, console, sinks).fit()
+            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper)
+            if config.resume is not None:
+                found = resume.load(config, world, device, folder, console, reads=writes)
+                if found is not None:
+                    trainer.resume(*found)
+            history = trainer.fit()
+        except StoppedCleanly as stopped:
+            if world.is_main:
+                write_json(run_dir / "stopped.json", stopped.facts())
+            raise
         finally:
             console.stop()
+            keeper.close()
             sinks.close()
         if world.is_main:
             totals = summary.summarise(

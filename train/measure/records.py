@@ -48,6 +48,20 @@ class EvalRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """One checkpoint, by a rank that writes them."""
+
+    step: int
+    rank: int
+    path: str  # of the folder that holds them
+    payload_bytes: int  # of its tensors
+    stall_s: float  # that the step waited for the copy in memory
+    write_s: float  # in the background
+    error: str  # why there is none; empty: there is
+    kind: Literal["checkpoint"] = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
     """How one rank ended: `exits/rank_00003.json`. A rank that was killed leaves none."""
 
@@ -57,7 +71,8 @@ class ExitRecord:
     time_unix_s: float
     code: int
     # lost_peer: a collective failed because another rank was gone, so the cause lies elsewhere
-    cause: Literal["done", "refused", "crash", "lost_peer", "signal"]
+    # stopped: in order, with a checkpoint to go on from
+    cause: Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
     message: str = ""  # one line, or one line per problem
     traceback: str = ""
 
@@ -69,7 +84,7 @@ class RecordWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
 
-    def write(self, record: StepRecord | EvalRecord) -> None:
+    def write(self, record: StepRecord | EvalRecord | CheckpointRecord) -> None:
         self._file.write(json.dumps(asdict(record)) + "\n")
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ scheduler would step once per process: so neither is given to it.
 import os
 import warnings
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -77,6 +78,14 @@ class _AcceleratePrecision(Precision):
         super().__init__("fp32", accelerator.device)
         self._accelerator = accelerator
         self.can_overflow = accelerator.mixed_precision == "fp16"
+
+    def state(self) -> dict[str, Any]:
+        scaler = self._accelerator.scaler
+        return {} if scaler is None else dict(scaler.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if self._accelerator.scaler is not None:
+            self._accelerator.scaler.load_state_dict(state)
 
     def unscale(self, optimizer: Optimizer) -> None:
         self._accelerator.unscale_gradients(optimizer)

@@ -1,0 +1,208 @@
+"""One checkpoint is one folder: complete and proved by checksums, or not there at all.
+
+It is written under another name, forced to the disk and renamed; its manifest, which lists the
+sha256 of every file, is written last. What a crash leaves unfinished is never taken for one.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from configs.errors import MusterError
+
+MANIFEST, STATE = "manifest.json", "state.json"
+VERSION = 1  # of what the files hold
+TRIES, PAUSE_S = 3, 0.5  # of a write: file systems over a network fail now and then
+UNFINISHED = ".partial"
+
+
+class Damaged(MusterError):
+    """A checkpoint is not what was written."""
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """A folder that was written to its end; only `read` tells whether it still is as written."""
+
+    step: int
+    path: Path
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The numbers in it, unproved.
+
+        Raises:
+            Damaged: they cannot be read.
+        """
+        try:
+            return dict(json.loads((self.path / STATE).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise Damaged(f"{self.path / STATE}: {error}") from None
+
+
+def found(folder: Path) -> list[Checkpoint]:
+    """The finished checkpoints of a folder, the newest first."""
+    paths = folder.glob("step_*") if folder.is_dir() else ()
+    names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in paths)
+    return sorted(
+        (Checkpoint(int(name[1]), path) for name, path in names if name and is_finished(path)),
+        reverse=True,
+    )
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a checkpoint was written to its end."""
+    return (path / MANIFEST).is_file()
+
+
+def write(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> Checkpoint:
+    """Write `tensors` (a file each) and `state` as the checkpoint of `step`.
+
+    One of this step that is there already gives way. A write that fails is tried again, but not
+    on a full disk; what was there before stays.
+
+    Raises:
+        OSError: it could not be written, thrice.
+    """
+    path = folder / f"step_{step:08d}"
+    partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            _write(partial, tensors, {**state, "step": step})
+            _move(partial, path)
+            return Checkpoint(step, path)
+        except (OSError, safetensors.SafetensorError) as error:
+            full = is_full(error)
+            shutil.rmtree(partial, ignore_errors=True)
+            if full or not left:
+                raise _os_error(error) from error
+            time.sleep(PAUSE_S)
+    raise AssertionError("the last try returns or raises")
+
+
+def read(checkpoint: Checkpoint) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The tensors by file, and the state, of a checkpoint that is as it was written.
+
+    Raises:
+        Damaged: a file is missing or has other bytes than it had.
+    """
+    try:
+        manifest = json.loads((checkpoint.path / MANIFEST).read_text(encoding="utf-8"))
+        sums = dict(manifest["sha256"])
+        if manifest["version"] != VERSION:
+            raise Damaged(
+                f"{checkpoint.path} has version {manifest['version']} of the form, this is "
+                f"version {VERSION}; resume it with the checkout that wrote it"
+            )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{checkpoint.path / MANIFEST}: {error}") from None
+    for name, wanted in sums.items():
+        try:
+            digest = sha256(checkpoint.path / name)
+        except OSError as error:
+            raise Damaged(f"{checkpoint.path / name}: {error.strerror}") from None
+        if digest != wanted:
+            raise Damaged(f"{checkpoint.path / name} is damaged: its sha256 is not the one noted")
+    names = (name for name in sums if name.endswith(".safetensors"))
+    tensors = {name.partition(".")[0]: load_file(checkpoint.path / name) for name in names}
+    return tensors, checkpoint.state
+
+
+def prune(folder: Path, keep_last: int, best: int | None) -> None:
+    """Remove all but the newest checkpoints and the best, and what this host left unfinished."""
+    for old in found(folder)[keep_last:]:
+        if old.step != best:
+            doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
+            # first without its name, so that half of it is never taken for one
+            _quietly_rename(old.path, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+    for left in _unfinished(folder):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a write failed for lack of space."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "No space left" in str(error) or "os error 28" in str(error)
+
+
+def _write(
+    partial: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name, own in tensors.items():
+        save_file(dict(own), partial / f"{name}.safetensors")
+        (partial / f"{name}.safetensors").chmod(0o644)  # others may go on from it
+    (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+    sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
+    for path in partial.iterdir():
+        _force(path)
+    manifest = json.dumps({"version": VERSION, "sha256": sums}, indent=2)
+    (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
+    _force(partial / MANIFEST)
+    _force(partial)
+
+
+def _move(partial: Path, path: Path) -> None:
+    if path.exists():
+        older = path.with_name(f"{path.name}.{os.getpid()}.old{UNFINISHED}")
+        path.rename(older)
+        partial.rename(path)
+        shutil.rmtree(older, ignore_errors=True)
+    else:
+        partial.rename(path)
+    _force(path.parent)
+
+
+def _force(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _os_error(error: Exception) -> OSError:
+    if isinstance(error, OSError):
+        return error
+    return OSError(errno.ENOSPC if is_full(error) else errno.EIO, str(error))
+
+
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """What processes of this host that are no more were writing."""
+    for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
+        pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
+        if pid.isdigit() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
+            yield path
+    yield from folder.glob(f"step_*.old{UNFINISHED}")
+
+
+def _quietly_rename(path: Path, new: Path) -> None:
+    try:
+        path.rename(new)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)

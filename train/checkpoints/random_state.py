@@ -1,0 +1,43 @@
+"""The state of every random generator of a process, as text, and back again."""
+
+import base64
+import json
+import random
+
+import numpy
+import torch
+
+
+def capture() -> str:
+    """The state of python's, numpy's and torch's generators."""
+    _, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    state = {
+        "python": [list(words), gauss],
+        "numpy": [str(name), _text(numpy.asarray(keys).tobytes()), position, has_gauss, cached],
+        "torch": _text(torch.get_rng_state().numpy().tobytes()),
+        "cuda": None if on_gpu is None else _text(on_gpu.numpy().tobytes()),
+    }
+    return json.dumps(state)
+
+
+def restore(text: str) -> None:
+    """Have all generators go on from where `capture` found them."""
+    state = json.loads(text)
+    words, gauss = state["python"]
+    random.setstate((3, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    unpacked = numpy.frombuffer(base64.b64decode(keys), dtype=numpy.uint32)
+    numpy.random.set_state((name, unpacked, position, has_gauss, cached))
+    torch.set_rng_state(_bytes(state["torch"]))
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_bytes(state["cuda"]))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

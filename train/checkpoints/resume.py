@@ -1,0 +1,106 @@
+"""Find the newest checkpoint that is whole, on any of the hosts, and give it to all ranks."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train.checkpoints import folder as on_disk
+from train.checkpoints.exchange import Files, gather_text, share
+from train.checkpoints.folder import Checkpoint, Damaged
+from train.console import Console
+from train.world import World
+
+AUTO = "auto"
+# Settings that the restored parts stand on, each with the flag that gives up the part.
+DATA = ("task", "seed", "batch_size", "train_samples")
+SCHEDULE = ("lr", "schedule", "warmup_steps", "power", "end_lr")
+OPTIMIZER = ("optimizer",)
+
+
+def load(
+    config: TrainConfig,
+    world: World,
+    device: torch.device,
+    folder: Path,
+    console: Console,
+    *,
+    reads: bool,
+) -> tuple[Files, dict[str, Any]] | None:
+    """What --resume names, on every rank; None where it is auto and there is nothing yet.
+
+    `reads`: whether this rank looks at its disk, which one rank of each file system does. The
+    newest that is whole is used; what is damaged is named and passed over.
+
+    Raises:
+        UsageError: there is none, or it is of a run with other settings.
+    """
+    assert config.resume is not None
+    place = folder if config.resume == AUTO else Path(config.resume).expanduser()
+    found, notes = _newest(candidates(place)) if reads else (None, [])
+    mine = json.dumps({"step": found[0].step if found else -1, "notes": notes})
+    answers = [json.loads(text) for text in gather_text(world, mine, device)]
+    for note in dict.fromkeys(note for answer in answers for note in answer["notes"]):
+        console.line(note)
+    newest = max(answer["step"] for answer in answers)
+    if newest < 0:
+        damaged = any(answer["notes"] for answer in answers)
+        if config.resume == AUTO and not damaged:
+            console.line(f"no checkpoint in {place} yet: starting from the beginning")
+            return None
+        raise UsageError(
+            f"--resume {config.resume}: {'no whole' if damaged else 'no'} checkpoint in {place}"
+        )
+    source = [answer["step"] for answer in answers].index(newest)
+    own: tuple[Files, dict[str, Any]] = ({}, {})
+    if world.rank == source and found is not None:
+        own = found[1]
+    files, state = share(world, source, *own, device)
+    problems = list(mismatches(config, state))
+    if problems:
+        raise UsageError("\n".join(problems))
+    console.line(f"going on from step {newest} ({place})")
+    return files, state
+
+
+def candidates(place: Path) -> list[Checkpoint]:
+    """The checkpoints that `place` stands for, the newest first.
+
+    It may be one of them (then older ones beside it follow), the folder of several, or a run's.
+    """
+    if on_disk.is_finished(place):
+        own = [one for one in on_disk.found(place.parent) if one.path.name <= place.name]
+        return own or [Checkpoint(0, place)]
+    return on_disk.found(place) or on_disk.found(place / "checkpoints")
+
+
+def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
+    """A line for each setting that differs from the checkpoint's and that it stands on."""
+    groups = (
+        (DATA, config.reset_data, "--reset-data"),
+        (SCHEDULE, config.reset_lr_scheduler, "--reset-lr-scheduler"),
+        (OPTIMIZER, config.reset_optimizer, "--reset-optimizer"),
+    )
+    for names, is_reset, remedy in groups:
+        for name in names if not is_reset else ():
+            was, now = state["settings"][name], getattr(config, name)
+            if was != now:
+                flag = "--" + name.replace("_", "-")
+                yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
+
+
+def _newest(
+    found: list[Checkpoint],
+) -> tuple[tuple[Checkpoint, tuple[Files, dict[str, Any]]] | None, list[str]]:
+    """The first of `found` that is whole, with what it holds, and a line for each that is not."""
+    notes: list[str] = []
+    for one in found:
+        try:
+            return (one, on_disk.read(one)), notes
+        except Damaged as error:
+            notes.append(f"{error}; trying the one before it")
+    return None, notes

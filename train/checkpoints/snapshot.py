@@ -1,0 +1,76 @@
+"""Model and optimizer as tensors by name, the same on every rank, and back again."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Tensors = dict[str, Tensor]
+
+
+def of_model(model: nn.Module) -> Tensors:
+    """Copies on the CPU of all parameters and buffers; shared ones once, by their first name."""
+    return {name: _copy(tensor) for name, tensor in _once(model)}
+
+
+def of_optimizer(model: nn.Module, optimizer: Optimizer) -> Tensors:
+    """Copies on the CPU of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors."""
+    return {
+        f"{name}/{key}": _copy(torch.as_tensor(value))
+        for name, param in model.named_parameters()
+        for key, value in optimizer.state.get(param, {}).items()
+        if value is not None
+    }
+
+
+@torch.no_grad()
+def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Have parameters and buffers be `tensors`, as `of_model` made them."""
+    for name, tensor in _once(model):
+        tensor.copy_(tensors[name])
+
+
+def into_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Have the optimizer's state be `tensors`, as `of_optimizer` made them."""
+    group = optimizer.param_groups[0]
+    for name, param in model.named_parameters():
+        prefix = f"{name}/"
+        state: dict[str, Any] = {}
+        for full, tensor in tensors.items():
+            if full.startswith(prefix) and "/" not in full[len(prefix) :]:
+                own = tensor.clone()
+                key = full[len(prefix) :]
+                # only fused and capturable optimizers count their steps on the device
+                counts_here = key == "step" and not (group.get("fused") or group.get("capturable"))
+                state[key] = own if counts_here else own.to(param.device)
+        if state:
+            optimizer.state[param] = state
+
+
+def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Why `tensors` are not those of `model`; one line each."""
+    wanted = dict(_once(model))
+    for name in wanted.keys() - tensors.keys():
+        yield f"it has no {name}"
+    for name in tensors.keys() - wanted.keys():
+        yield f"it has {name}, which this model has not"
+    for name in wanted.keys() & tensors.keys():
+        want, got = wanted[name], tensors[name]
+        if want.shape != got.shape:
+            yield f"its {name} is {tuple(got.shape)}, this model's is {tuple(want.shape)}"
+        elif want.dtype != got.dtype:
+            yield f"its {name} is {got.dtype}, this model's is {want.dtype}; see --precision"
+
+
+def _once(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    seen: set[int] = set()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()

@@ -1,0 +1,63 @@
+"""A signal asks a training to stop; it does so at the end of a step, on all ranks at once."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+# Where workers that can stop in order say so to the agent above them, by their pid.
+FOLDER = "MUSTER_STOPPABLE"
+
+
+class StoppedCleanly(BaseException):
+    """The training is over before its end, with a checkpoint to go on from."""
+
+    def __init__(self, step: int, why: str, checkpoint: Path) -> None:
+        super().__init__(
+            f"stopped cleanly after step {step} ({why}); go on with the same command and "
+            f"--resume {checkpoint}"
+        )
+        self.step, self.why, self.checkpoint = step, why, checkpoint
+
+    def facts(self) -> dict[str, Any]:
+        """For `stopped.json` of the run folder, which says: continue me."""
+        return {"step": self.step, "why": self.why, "resume": str(self.checkpoint)}
+
+
+class StopRequest:
+    """Inside it, SIGTERM, SIGINT and the chosen signal are requests; a second SIGINT is none."""
+
+    def __init__(self, stop_signal: str, env: Mapping[str, str] = os.environ) -> None:
+        self.why = ""  # the signal's name, once there was one
+        self._numbers = (signal.SIGTERM, signal.SIGINT, signal.Signals[f"SIG{stop_signal}"])
+        self._before: dict[int, Any] = {}
+        self._owner = os.getpid()
+        folder = env.get(FOLDER)
+        self._sign = Path(folder) / str(self._owner) if folder else None
+
+    def __enter__(self) -> "StopRequest":
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, self._take)
+        if self._sign is not None:
+            self._sign.touch()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._sign is not None:
+            self._sign.unlink(missing_ok=True)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:  # a data loader's process, which has inherited this
+            return
+        if self.why and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.why = self.why or signal.Signals(number).name
