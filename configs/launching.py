@@ -49,6 +49,9 @@ class LaunchConfig:
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     preflight: bool = setting(True, "look at every node before anything starts there")
+    stop_grace_s: float = setting(
+        60.0, "seconds for workers to end their step and write a checkpoint, when stopped; 0: none"
+    )
     detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
     dry_run: bool = setting(False, "print the commands that would run, and run nothing")
 
@@ -72,6 +75,7 @@ class LaunchConfig:
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
+        yield from too_low("stop_grace_s", self.stop_grace_s, 0)
 
     def _nproc_problems(self) -> Iterator[str]:
         given = self.nproc_per_node

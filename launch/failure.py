@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.errors import STOPPED
+
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
 KILL = " was killed by "
@@ -51,6 +53,9 @@ def explain(
     done = [rank for rank, one in exits.items() if one["cause"] == "done"]
     if len(done) == world_size and not code:
         return None
+    stopped = [one["message"] for one in exits.values() if one["cause"] == "stopped"]
+    if stopped and len(stopped) == world_size:
+        return Failure(STOPPED, stopped[0])
     # by one clock, that of node 0: the others' may be seconds off
     ordered = sorted(
         exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)

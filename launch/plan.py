@@ -56,6 +56,7 @@ def posts(
             network=facts.network,
             proof=proof,
             join_s=spec.join_s,
+            stop_grace_s=spec.stop_grace_s,
         )
         found.append(Post(tuple(argv), cwd, assignment))
     return found

@@ -44,6 +44,7 @@ class LaunchSpec:
     workers: str = "torchrun"  # what starts them, a file of launch/workers/
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
+    stop_grace_s: float = 60.0  # for workers that are asked to stop
     quiet: bool = False
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError
+from configs.errors import STOPPED, MusterError
 from launch import registry
 from launch.slurm import cluster as slurm_cluster
 
@@ -86,6 +86,8 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
 def _ended(end: dict[str, Any]) -> State:
     if end["code"] == 0:
         return State("done", True)
+    if end["code"] == STOPPED:
+        return State("stopped", True, str(end["message"]))
     words = str(end["message"]).strip().splitlines()
     word = "stopped" if end["code"] > 128 else "failed"
     return State(word, True, f"exit code {end['code']}: {words[-1] if words else ''}")

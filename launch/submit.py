@@ -98,13 +98,15 @@ def _from_here(train: TrainConfig) -> TrainConfig:
         data_dir=train.data_dir and train.data_dir.absolute(),
         cache_dir=train.cache_dir and train.cache_dir.absolute(),
         logs_dir=train.logs_dir and train.logs_dir.absolute(),
+        checkpoint_dir=train.checkpoint_dir and train.checkpoint_dir.absolute(),
+        resume=_absolute_if_path(train.resume),
         model=_absolute_if_path(train.model),
         tokenizer=_absolute_if_path(train.tokenizer),
     )
 
 
 def _absolute_if_path(name: str | None) -> str | None:
-    """A model is a file or a folder if there is one of that name, else a name on the Hub."""
+    """What is a file or a folder if there is one of that name, else a name of another kind."""
     return str(Path(name).absolute()) if name and Path(name).exists() else name
 
 
@@ -130,6 +132,8 @@ def _there(train: TrainConfig, facts: Facts) -> TrainConfig:
         data_dir=train.data_dir and Path(_in_checkout(str(train.data_dir))),
         cache_dir=None,
         logs_dir=None,
+        checkpoint_dir=train.checkpoint_dir and Path(_in_checkout(str(train.checkpoint_dir))),
+        resume=train.resume and _in_checkout(train.resume),
         model=train.model and _in_checkout(train.model),
         tokenizer=train.tokenizer and _in_checkout(train.tokenizer),
     )
@@ -160,6 +164,7 @@ def _spec(train: TrainConfig, launch: LaunchConfig, facts: Facts) -> LaunchSpec:
         env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
         workers=launch.workers,
         join_s=train.timeout_s,
+        stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )
 

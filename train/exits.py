@@ -61,10 +61,16 @@ class Ending:
         self.world = world
         self.run_dir: Path | None = None
         self.code = 0
+        self._stopped = False
 
     def __enter__(self) -> "Ending":
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, self._stop)
         return self
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self._stopped:  # agents repeat it; a second one would hit us as we end
+            self._stopped = True
+            raise Stopped(number)
 
     def __exit__(
         self,
@@ -130,7 +136,3 @@ def _descends_from(pid: int) -> bool:
         return any(one.pid == pid for one in psutil.Process().parents())
     except psutil.NoSuchProcess:  # a parent ends as we look
         return False
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(number)

@@ -74,6 +74,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
         workers=workers,
         join_s=train.timeout_s,
+        stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )
     in_job.write_spec(spec, nproc=counts, network=launch.network, master_port=launch.master_port)

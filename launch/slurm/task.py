@@ -66,6 +66,7 @@ def act(run_dir: Path) -> int:
         token=str(head["token"]),
         network=job["network"],
         join_s=spec.join_s,
+        stop_grace_s=spec.stop_grace_s,
     )
     return Agent(assignment, launcher=None).run()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs.errors import MusterError
+from configs.errors import STOPPED, MusterError
 from launch.follow import Follower
 from launch.supervise import processes
 from launch.supervise.assignment import Assignment, Command
@@ -24,7 +24,7 @@ from launch.supervise.head import Head
 from launch.supervise.interface import name_of
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
-from launch.supervise.records import agent_log, write_exit, write_here
+from launch.supervise.records import agent_log, stopped_cleanly, write_exit, write_here
 from launch.supervise.wire import Wire
 
 TICK_S = 0.05
@@ -35,6 +35,7 @@ DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.
 ECHO_S = 1.5
 STOP_S = 2.0
+STOPPABLE = "stoppable"  # where workers that can stop in order leave their pids
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -55,7 +56,9 @@ class Agent:
         self._run_dir = Path(assignment.run_dir)
         self._signals: list[int] = []
         self._hurry = False
+        self._asked_until: float | None = None  # workers have until then to stop in order
         self._beaten = 0.0
+        self._told: Ended | None = None  # by the launcher, to stop
         self._peers: Head | Member | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
@@ -73,6 +76,7 @@ class Agent:
         processes.adopt_orphans()
         # torchrun never removes its temporary folders, and a worker that is killed cannot.
         with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
+            (Path(scratch) / STOPPABLE).mkdir()
             return self._live(scratch)
 
     def _live(self, scratch: str) -> int:
@@ -107,10 +111,11 @@ class Agent:
             self._tick()
             self._look_for_failure()
         self._look_for_failure()
+        stopped = stopped_cleanly(assignment, peers.ranks)
         peers.done()
         while not peers.settled():
             self._tick()
-        raise Ended(0, "done", "")
+        raise Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
 
     def _tick(self) -> None:
         """Hear everyone; raises `Ended` where that ends this node's part."""
@@ -123,7 +128,7 @@ class Agent:
         if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
-            raise Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}")
+            self._stop(Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}"))
         if self._peers.trouble is not None:
             raise Ended(1, "peer", self._peers.trouble)
 
@@ -144,7 +149,9 @@ class Agent:
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
-                raise Ended(code, "told", reason)
+                self._told = Ended(code, "told", reason)
+        if self._told is not None:
+            self._stop(self._told)
         if launcher.ended:
             raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
         if launcher.silent_s > LAUNCHER_SILENT_S:
@@ -155,6 +162,19 @@ class Agent:
                 f"{LAUNCHER_SILENT_S:.0f} s: is the link down?",
             )
 
+    def _stop(self, ended: Ended) -> None:
+        """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
+        now = time.monotonic()
+        if self._asked_until is None and not self._in_a_hurry():
+            # Not torchrun: it would end its workers. They agree among themselves on the step.
+            workers = stoppable(Path(self._scratch) / STOPPABLE)
+            if workers:
+                self._asked_until = now + self._assignment.stop_grace_s
+                self._say(stopping=self._assignment.stop_grace_s)
+                processes.ask(workers)
+        if self._asked_until is None or now > self._asked_until or self._in_a_hurry():
+            raise ended
+
     def _start(self, peers: Head | Member, master_port: int) -> None:
         assignment = self._assignment
         interface = name_of(peers.own_address, assignment.network, assignment.name)
@@ -164,6 +184,7 @@ class Agent:
             **os.environ,
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": self._scratch,
+            "MUSTER_STOPPABLE": str(Path(self._scratch) / STOPPABLE),
             # a worker that starts as all is ending can tell that it is late
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,
@@ -178,14 +199,18 @@ class Agent:
                 )
 
     def _look_for_failure(self) -> None:
+        assert self._peers is not None
         for child, command in zip(self._children, self._assignment.commands, strict=True):
-            if child.poll() not in (None, 0):
+            code = child.poll()
+            if code in (None, 0) or (code == STOPPED and self._is_busy()):
+                continue
+            if not stopped_cleanly(self._assignment, self._peers.ranks):
                 raise Ended(1, "command", _how(child.returncode, command, self._assignment.name))
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
         peers, launcher = self._peers, self._launcher
-        if peers is not None and ended.cause not in ("done", "peer"):
+        if peers is not None and ended.cause not in ("done", "stopped", "peer"):
             peers.fail(ended.message)
         if ended.cause in ("command", "peer"):
             deadline = time.monotonic() + ECHO_S
@@ -211,7 +236,7 @@ class Agent:
                 self._mirror.send_rest(launcher)
             launcher.send(ended=record)
             _drain(launcher)
-        elif ended.message:
+        elif ended.message and ended.cause != "stopped":
             print(f"error: {ended.message}", file=sys.stderr, flush=True)
         return ended.code
 
@@ -236,6 +261,11 @@ class Agent:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
+
+
+def stoppable(folder: Path) -> list[int]:
+    """The workers that have said that they can stop in order."""
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
 
 
 def _spawn(

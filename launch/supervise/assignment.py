@@ -45,6 +45,7 @@ class Assignment:
     network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: what leads to head
     proof: str = ""  # a name in run_dir, which only a node that shares the launcher's disk has
     join_s: float = 120.0
+    stop_grace_s: float = 60.0  # for workers that are asked to stop
     env: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ WAITING_BYTES = 1_000_000
 GROWING = (".out", ".err", ".log", ".jsonl")
 # What a node's processes write, and nothing else: a launcher's own records are its own.
 FOLDERS = ("agents", "environment", "exits", "metrics", "tensorboard", "traces", "workers")
-FILES = ("network.json", "summary.json")
+FILES = ("network.json", "stopped.json", "summary.json")
 
 
 class Mirror:

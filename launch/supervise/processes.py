@@ -44,6 +44,16 @@ def die_with_parent() -> None:
             os._exit(KILLED)
 
 
+def ask(pids: Sequence[int]) -> None:
+    """Send SIGTERM to those of `pids` that are below this process."""
+    import psutil
+
+    _signal(
+        [one for one in psutil.Process().children(recursive=True) if one.pid in pids],
+        signal.SIGTERM,
+    )
+
+
 def end_descendants(
     grace_s: float,
     in_a_hurry: Callable[[], bool] = lambda: False,

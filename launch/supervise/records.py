@@ -36,6 +36,14 @@ def write_here(
     return record
 
 
+def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
+    """What this node's workers said, if all of them stopped in order; else nothing."""
+    said = _said(assignment, ranks)
+    if not ranks or any(said.get(rank, {}).get("cause") != "stopped" for rank in ranks):
+        return ""
+    return str(said[ranks[0]]["message"])
+
+
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
@@ -46,12 +54,6 @@ def write_exit(
     clock_offset_s: float,
 ) -> dict[str, Any]:
     """Write down how this node's part ended, with what each of its workers said of its own end."""
-    exits = Path(assignment.run_dir) / "exits"
-    said = {}
-    for rank in ranks:
-        path = exits / f"rank_{rank:05d}.json"
-        if path.exists():
-            said[rank] = json.loads(path.read_text(encoding="utf-8"))
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -62,10 +64,20 @@ def write_exit(
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
-        "workers": said,
+        "workers": _said(assignment, ranks),
     }
     _write(_folder(assignment) / f"{_name(assignment)}.exit.json", record)
     return record
+
+
+def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+    exits = Path(assignment.run_dir) / "exits"
+    paths = {rank: exits / f"rank_{rank:05d}.json" for rank in ranks}
+    return {
+        rank: json.loads(path.read_text(encoding="utf-8"))
+        for rank, path in paths.items()
+        if path.exists()
+    }
 
 
 def _folder(assignment: Assignment) -> Path:

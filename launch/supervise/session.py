@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from configs.errors import STOPPED
 from launch.follow import Follower
 from launch.supervise import mirror, processes
 from launch.supervise.assignment import Assignment
@@ -75,7 +76,8 @@ class _Agent:
 
     def trouble(self) -> str | None:
         if self.record is not None:
-            return str(self.record["message"]) if self.record["code"] else None
+            ended_well = self.record["code"] in (0, STOPPED)
+            return None if ended_well else str(self.record["message"])
         if self.wire.ended:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
         if self.wire.silent_s > SILENT_S:
@@ -97,6 +99,7 @@ class Session:
         self._signals: list[int] = []
         self._beaten = 0.0
         self._fed = 0.0  # when a node last sent something of its files
+        self._patient_until = 0.0  # for workers that are stopping in order
         self._quiet = quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
@@ -117,7 +120,9 @@ class Session:
         return self._follower.tail
 
     def wait(self) -> int:
-        """0 if every agent ended with 0; 128 + its number if a signal ended the run; else 1."""
+        """0 if every agent ended with 0; 75 if the workers stopped in order, to be continued;
+        128 + its number if a signal ended the run; else 1.
+        """
         try:
             while not self._is_over() and self.trouble is None and not self._signals:
                 self._tick()
@@ -133,6 +138,8 @@ class Session:
             (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
             processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
             self._show(last=True)
+        if any(agent.record and agent.record["code"] == STOPPED for agent in self._agents):
+            return STOPPED
         if self._signals:
             return 128 + self._signals[0]
         return 1 if self.trouble is not None else 0
@@ -152,8 +159,10 @@ class Session:
 
     def _tick_until(self, deadline: float) -> None:
         """Until all is over; past the deadline, too, while nodes still send what they have."""
-        last = deadline + REST_S
-        while not self._is_over() and time.monotonic() < min(last, max(deadline, self._fed + 2.0)):
+        while not self._is_over():
+            patient = max(deadline, self._patient_until)
+            if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
+                return
             self._tick()
             if self._interrupted_twice():
                 self._stop_all(130, "SIGINT", hurry=True)
@@ -168,6 +177,11 @@ class Session:
             mirror.take(self._run_dir, message)
         elif "here" in message:
             self._welcome(message["here"])
+        elif "stopping" in message:
+            if not self._patient_until and not self._quiet:
+                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
+                print(f"stopping at the end of this step, with a checkpoint{again}", flush=True)
+            self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
         elif message.get("waiting"):
             print(message["waiting"], flush=True)
         elif "ended" in message:
