@@ -27,7 +27,6 @@ if ((attempt > most)); then
 fi
 
 code=0
-notice=
 
 begin() {
     style=$1
@@ -37,7 +36,7 @@ begin() {
 run() {
     # bash heeds a signal only when its foreground command is done, so srun runs in the background.
     trap 'stop TERM' TERM INT
-    trap 'notice=1; stop TERM' USR1
+    trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
     # --cpus-per-task: since Slurm 22.05 srun does not take it from the job.
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
     srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 --wait=60 --unbuffered \
@@ -56,8 +55,5 @@ stop() {
 
 finish() {
     "$python" -m launch.slurm.batch end "$run_dir" "$code" || code=$?
-    if [[ -n $notice ]]; then
-        echo "error: stopped ahead of the time limit; ask for more with --time" >&2
-    fi
     exit "$code"
 }

@@ -133,6 +133,7 @@ class Slurm:
             teardown=[f"{quoted} -m launch.slurm.batch end {folder} $?"],
             additional_parameters={
                 "time": wish.time or DEFAULT_TIME,
+                "requeue": True,  # after a node failure, or when its time is up
                 "chdir": str(REPOSITORY),
                 **({"cpus_per_task": cores} if cores else {}),
                 **own,

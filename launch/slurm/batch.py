@@ -15,17 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
-from configs.errors import UsageError, refuse
+from configs.errors import STOPPED, UsageError, refuse
 from configs.launching import LaunchConfig
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
-from launch import registry
+from launch import attempts, registry
 from launch.failure import explain
+from launch.slurm import cluster as slurm_cluster
 from launch.slurm import files as in_job
 from launch.slurm.job import Allocation, head_address
 from launch.spec import LaunchSpec, size_of
 from launch.supervise.ports import is_free
 
+DEFAULT_REQUEUES = "3"
 USAGE = (
     "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
     " | head RUN_DIR | end RUN_DIR CODE"
@@ -38,7 +40,7 @@ def main() -> int:
             print(begin(workers, flags))
             return 0
         case ["head", run_dir]:
-            decide_head(Path(run_dir))
+            go_on(Path(run_dir))
             return 0
         case ["end", run_dir, code] if code.isdigit():
             return end(Path(run_dir), int(code))
@@ -67,6 +69,10 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job = f"job{allocation.name}"
     job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
     train = _named(train, f"{size}-{job}", allocation.attempt)
+    earlier = attempts.checkpoints_of_job(train.logs_root, allocation.name)
+    if allocation.attempt and earlier is not None:  # a requeued job goes on from there
+        folder = train.checkpoint_dir or earlier
+        train = attempts.continued(replace(train, checkpoint_dir=folder), folder.parent)
     assert train.run_id is not None
     spec = LaunchSpec(
         run_id=train.run_id,
@@ -82,6 +88,20 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
     registry.begin(spec, "slurm", allocation.name)
     return spec.run_dir
+
+
+def go_on(run_dir: Path) -> None:
+    """Decide where the nodes meet; a requeued job puts aside what its attempts left."""
+    if Allocation.from_env(os.environ).attempt:
+        attempts.put_aside(run_dir)
+        spec, job = in_job.read_spec(run_dir)
+        in_job.write_spec(
+            attempts.with_flags(spec, run_dir),
+            nproc=job["nproc"],
+            network=job["network"],
+            master_port=job["master_port"],
+        )
+    decide_head(run_dir)
 
 
 def decide_head(run_dir: Path) -> None:
@@ -104,7 +124,26 @@ def end(run_dir: Path, code: int) -> int:
     registry.end(spec, failure.code, failure.text)
     said = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(said), file=sys.stderr)
+    if failure.code == STOPPED and attempts.stopped_for_notice(run_dir):
+        _requeue()
     return failure.code
+
+
+def _requeue() -> None:
+    """Have Slurm start this job again, unless it has done so often enough."""
+    allocation = Allocation.from_env(os.environ)
+    most = int(os.environ.get("MUSTER_MAX_REQUEUES", DEFAULT_REQUEUES))
+    if allocation.attempt >= most:
+        print(
+            f"error: out of time after {allocation.attempt} requeues; MUSTER_MAX_REQUEUES allows "
+            f"{most}; submit it again with --resume, or ask for more with --time",
+            file=sys.stderr,
+        )
+        return
+    print(f"requeueing job {allocation.name}, to go on from there", file=sys.stderr, flush=True)
+    asked = slurm_cluster.ask(["scontrol", "requeue", allocation.name], os.environ)
+    if asked.returncode:
+        print(f"error: Slurm did not requeue it: {asked.stderr.strip()}", file=sys.stderr)
 
 
 def _named(train: TrainConfig, size: str, attempt: int) -> TrainConfig:

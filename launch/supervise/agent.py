@@ -36,15 +36,17 @@ DEAF_S = 5.0  # one that was silent for so long is told nothing more
 ECHO_S = 1.5
 STOP_S = 2.0
 STOPPABLE = "stoppable"  # where workers that can stop in order leave their pids
+# A scheduler tells of its time limit, or of preemption.
+NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(Exception):
     """Why this node's part is over."""
 
-    def __init__(self, code: int, cause: str, message: str) -> None:
+    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
         super().__init__(message)
-        self.code, self.cause, self.message = code, cause, message
+        self.code, self.cause, self.message, self.why = code, cause, message, why
 
 
 class Agent:
@@ -55,6 +57,7 @@ class Agent:
         self._launcher = launcher
         self._run_dir = Path(assignment.run_dir)
         self._signals: list[int] = []
+        self._noticed = False
         self._hurry = False
         self._asked_until: float | None = None  # workers have until then to stop in order
         self._beaten = 0.0
@@ -71,8 +74,8 @@ class Agent:
         """Stay until nothing of the run is left on this node; the exit code of this process."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)  # torchrun would die of them and leave workers
+        for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `_spawn`
+            signal.signal(number, self._note_notice)
         processes.adopt_orphans()
         # torchrun never removes its temporary folders, and a worker that is killed cannot.
         with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
@@ -125,10 +128,13 @@ class Agent:
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
+        if self._noticed and self._asked_until is None:
+            self._ask_workers(NOTICE)  # none may be ready yet: then again, with the next tick
         if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
-            self._stop(Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}"))
+            message = f"{self._assignment.name} was sent {name}"
+            self._stop(Ended(128 + number, "signal", message), name)
         if self._peers.trouble is not None:
             raise Ended(1, "peer", self._peers.trouble)
 
@@ -149,9 +155,9 @@ class Agent:
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
-                self._told = Ended(code, "told", reason)
+                self._told = Ended(code, "told", reason, str(message.get("signal", reason)))
         if self._told is not None:
-            self._stop(self._told)
+            self._stop(self._told, self._told.why)
         if launcher.ended:
             raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
         if launcher.silent_s > LAUNCHER_SILENT_S:
@@ -162,18 +168,22 @@ class Agent:
                 f"{LAUNCHER_SILENT_S:.0f} s: is the link down?",
             )
 
-    def _stop(self, ended: Ended) -> None:
+    def _stop(self, ended: Ended, why: str) -> None:
         """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
-        now = time.monotonic()
         if self._asked_until is None and not self._in_a_hurry():
-            # Not torchrun: it would end its workers. They agree among themselves on the step.
-            workers = stoppable(Path(self._scratch) / STOPPABLE)
-            if workers:
-                self._asked_until = now + self._assignment.stop_grace_s
-                self._say(stopping=self._assignment.stop_grace_s)
-                processes.ask(workers)
-        if self._asked_until is None or now > self._asked_until or self._in_a_hurry():
+            self._ask_workers(why)
+        late = self._asked_until is None or time.monotonic() > self._asked_until
+        if late or self._in_a_hurry():
             raise ended
+
+    def _ask_workers(self, why: str) -> None:
+        # Not torchrun: it would end its workers. They agree among themselves on the step.
+        if workers := stoppable(Path(self._scratch) / STOPPABLE):
+            self._asked_until = time.monotonic() + self._assignment.stop_grace_s
+            self._say(stopping=self._assignment.stop_grace_s)
+            for path in workers:
+                path.write_text(why)
+            processes.ask([int(path.name) for path in workers])
 
     def _start(self, peers: Head | Member, master_port: int) -> None:
         assignment = self._assignment
@@ -259,13 +269,16 @@ class Agent:
         elif message.get("waiting"):
             print(message["waiting"], file=sys.stderr, flush=True)
 
+    def _note_notice(self, number: int, frame: FrameType | None) -> None:
+        self._noticed = True
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
 
 
-def stoppable(folder: Path) -> list[int]:
-    """The workers that have said that they can stop in order."""
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+def stoppable(folder: Path) -> list[Path]:
+    """A file for each worker that can stop in order: named by its pid, and open for the reason."""
+    return [path for path in folder.iterdir() if path.name.isdigit()]
 
 
 def _spawn(

@@ -21,13 +21,18 @@ def adopt_orphans() -> None:
 
 
 def dies_with_parent() -> Callable[[], None] | None:
-    """For `Popen(preexec_fn=...)`: the kernel kills the child when this process is gone."""
+    """For `Popen(preexec_fn=...)`: the kernel kills the child when this process is gone.
+
+    It ignores USR1 and USR2, too: torchrun would die of them, and leave its workers.
+    """
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up here: the forked child should do next to nothing
     parent = os.getpid()
 
     def ask() -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # gone before it could be asked
             os._exit(KILLED)

@@ -127,7 +127,8 @@ class Session:
             while not self._is_over() and self.trouble is None and not self._signals:
                 self._tick()
             if self._signals:
-                self._stop_all(128 + self._signals[0], signal.Signals(self._signals[0]).name)
+                name = signal.Signals(self._signals[0]).name
+                self._stop_all(128 + self._signals[0], name)
             elif self.trouble is not None:
                 self._tick_until(time.monotonic() + ECHO_S)
                 self._stop_all(1, self.trouble)
@@ -198,7 +199,7 @@ class Session:
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         for agent in self._agents:
-            agent.wire.send(stop=code, why=f"told to stop ({why})", hurry=hurry)
+            agent.wire.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
     def _is_over(self) -> bool:
         return all(agent.is_over for agent in self._agents)

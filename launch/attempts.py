@@ -1,0 +1,70 @@
+"""A run that goes on: what an attempt left is put aside, and what it saved is used."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from configs import cli
+from configs.schema import TrainConfig
+from launch import registry
+from launch.spec import LaunchSpec
+from launch.supervise.agent import NOTICE
+
+# Of one attempt alone; measurements and checkpoints are the run's.
+OF_ATTEMPT = ("agents", "exits", "workers", "stopped.json", "exit.json")
+
+
+def put_aside(run_dir: Path) -> int:
+    """Move what one attempt left into attempts/; how many there have been."""
+    number = len(list((run_dir / "attempts").glob("*")))
+    aside = run_dir / "attempts" / str(number)
+    aside.mkdir(parents=True)
+    for name in OF_ATTEMPT:
+        if (run_dir / name).exists():
+            (run_dir / name).rename(aside / name)
+    return number + 1
+
+
+def continued(train: TrainConfig, run_dir: Path) -> TrainConfig:
+    """The settings to go on from the newest checkpoint of this run; as they were without one."""
+    folder = train.checkpoint_dir or run_dir / "checkpoints"
+    if train.resume is not None and not last_step(folder):
+        return train  # it has not got further than what it was to go on from itself
+    return replace(
+        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
+    )
+
+
+def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
+    """`spec`, to go on from the newest checkpoint."""
+    (train,) = cli.parse([TrainConfig], spec.worker_argv, prog="", description="")
+    return replace(spec, worker_argv=tuple(cli.to_argv(continued(train, run_dir))))
+
+
+def last_step(folder: Path) -> int:
+    """The step of the newest finished checkpoint of a folder; 0 without any."""
+    names = (path.parent.name.removeprefix("step_") for path in folder.glob("step_*/manifest.json"))
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def stopped_for_notice(run_dir: Path) -> bool:
+    """Whether the workers stopped, in order, since their time was up."""
+    try:
+        return bool(json.loads((run_dir / "stopped.json").read_text())["why"] == NOTICE)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def checkpoints_of_job(logs_root: Path, job_id: str) -> Path | None:
+    """Where the last attempt of a Slurm job wrote its checkpoints."""
+    found = []
+    for path in logs_root.glob("*/job.json"):
+        job = registry.read_job(path.parent)
+        if job and job["launcher"] == "slurm" and job["job_id"] == job_id:
+            found.append((float(job["started_unix_s"]), path.parent))
+    if not found:
+        return None
+    run_dir = max(found)[1]  # a cluster may count its jobs from 1 again
+    config = str(run_dir / "config.yaml")
+    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
+    return Path(train.checkpoint_dir or run_dir / "checkpoints").absolute()
