@@ -131,10 +131,10 @@ class Trainer:
                         self._keep()
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
+            if self.keeper is not None and self.keeper.is_due_at_end(self.at.step):
+                self._keep()
         self._evaluate(when="end")
         self.console.stop()
-        if self.keeper is not None:
-            self.keeper.close()
         return self.history
 
     def _end_epoch(self, last: int) -> None:
@@ -143,7 +143,7 @@ class Trainer:
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         if self.keeper is None:
             return
-        due = self.keeper.is_due_after_epoch(metrics, last=is_last, step=self.at.step)
+        due = self.keeper.is_due_after_epoch(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
         wishes = all_gather(self.world, self._wishes(self.at.step)).any(0).tolist()
         self._stop = wishes[0] and not is_last

@@ -78,7 +78,11 @@ class Keeper:
             self._is_due |= time.monotonic() - self._saved_at >= 60 * self._interval.every
         return self._is_due and not self._writer.is_busy
 
-    def is_due_after_epoch(self, metrics: dict[str, float], *, last: bool, step: int) -> bool:
+    def is_due_at_end(self, step: int) -> bool:
+        """Whether one should be made when all is done, to go on with more steps one day."""
+        return self._interval is not None and self._saved != step
+
+    def is_due_after_epoch(self, metrics: dict[str, float], step: int) -> bool:
         """Whether one should be made at the end of an epoch, whose metrics are the same on all."""
         name = self._config.keep_best
         if name is not None and name in metrics:
@@ -89,9 +93,7 @@ class Keeper:
                     self._writer.wait()
                     self._writer.best = step
                 return True
-        if self._interval is None or self._saved == step:
-            return False
-        return last or self._interval.unit == "epoch"
+        return self._interval is not None and self._interval.unit == "epoch"
 
     def save(self, parts: Parts, notes: dict[str, Any]) -> None:
         """Make a checkpoint; the step that follows waits for the copies, not for the disk."""

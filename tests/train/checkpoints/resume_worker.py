@@ -1,0 +1,94 @@
+"""One of N workers that train, stop half-way and go on, in every mode: `resume_worker.py FOLDER`.
+
+Each rank has a disk of its own, of which only rank 0's holds checkpoints. With losses of another
+number of ranks in FOLDER, it goes on from their checkpoints, too.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from configs import plugins
+from configs.schema import ByHand, TrainConfig
+from train import rendezvous
+from train.checkpoints import resume
+from train.checkpoints.keeper import Keeper
+from train.console import Console
+from train.measure.sinks import Sinks
+from train.tasks import synthetic
+from train.trainer import Trainer
+from train.world import World
+
+CPU = torch.device("cpu")
+CUT = 11
+MODES = [mode for mode in plugins.names("train.sync_modes") if mode != "single"]
+# Dropout is on, but for what is compared over numbers of ranks, whose dropout differs.
+BASE = TrainConfig(
+    task="synthetic", lr=0.01, epochs=2, batch_size=256, accumulation=2, device="cpu"
+)
+SPLITS = {2: "3,1", 3: "3,0,2"}
+
+
+def train(world: World, config: TrainConfig, disk: Path, source: Path | None = None) -> Trainer:
+    sinks = Sinks(disk / "run", world.rank)
+    folder = disk / "checkpoints"
+    keeper = Keeper(config, world, CPU, folder, sinks, writes=world.is_main)
+    sync = plugins.load("train.sync_modes", config.sync)(world, config)
+    console = Console(speaks=False)
+    trainer = Trainer(config, world, CPU, synthetic.build(config), sync, console, sinks, keeper)
+    if source is not None:
+        found = resume.load(config, world, CPU, source, console, reads=world.is_main)
+        assert found is not None
+        trainer.resume(*found)
+    trainer.fit()
+    keeper.close()
+    return trainer
+
+
+def bits(trainer: Trainer) -> list[bytes]:
+    params = list(trainer.parts.model.parameters())
+    states = [trainer.optimizer.state[param] for param in params]
+    kept = [one[key] for one in states for key in sorted(one)]
+    return [tensor.detach().numpy().tobytes() for tensor in [*params, *kept]]
+
+
+def losses(trainer: Trainer) -> torch.Tensor:
+    return torch.tensor([one.loss for one in trainer.history.steps], dtype=torch.float64)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
+        world = peers.world
+        for mode in MODES:
+            config = replace(BASE, sync=mode, split=SPLITS[world.world_size])
+            disk = folder / f"{mode}-{world.world_size}" / f"disk{world.rank}"
+            whole = train(world, config, disk / "whole")
+            cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
+            train(world, cut, disk / "cut")
+            again = replace(config, resume="auto")
+            found = train(world, again, disk / "again", disk / "cut" / "checkpoints")
+            assert bits(found) == bits(whole), f"{mode}: not the same bits"
+            assert torch.equal(losses(found), losses(whole)[CUT:]), f"{mode}: not the same losses"
+
+            plain = replace(config, dropout=0.0)
+            reference = folder / f"{mode}.pt"
+            if not reference.exists():
+                whole = train(world, plain, disk / "plain")
+                train(world, replace(cut, dropout=0.0), disk / "plain-cut")
+                if world.is_main:
+                    torch.save(losses(whole), reference)
+                continue
+            (other,) = folder.glob(f"{mode}-[!{world.world_size}]/disk0/plain-cut/checkpoints")
+            found = train(world, replace(plain, resume="auto"), disk / "plain", other)
+            want = torch.load(reference, weights_only=True)[CUT:]
+            gap = (losses(found) - want).abs().max().item()
+            assert gap < 1e-6, f"{mode}: losses differ by {gap} after a change of world size"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""A run that goes on from a checkpoint is the run that was never stopped, bit for bit."""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs import plugins
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train.checkpoints import folder as on_disk
+from train.checkpoints import resume
+from train.checkpoints.keeper import Keeper
+from train.console import Console
+from train.measure.sinks import Sinks
+from train.stopping import StoppedCleanly
+from train.tasks import synthetic
+from train.trainer import Trainer
+from train.world import World
+
+CPU = torch.device("cpu")
+# 2048 samples: 8 steps an epoch; dropout is on
+CONFIG = TrainConfig(
+    task="synthetic", sync="single", lr=0.01, epochs=2, batch_size=256, device="cpu", warmup_steps=3
+)
+
+
+class Lines(Console):
+    def __init__(self) -> None:
+        super().__init__(speaks=False)
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def run(config, run_dir: Path, at_step=None, task=None):
+    """One process alone; `at_step` is called with the trainer after each step."""
+    world, console = World(), Lines()
+    sinks = Sinks(run_dir, 0)
+    folder = config.checkpoint_dir or run_dir / "checkpoints"
+    keeper = Keeper(config, world, CPU, folder, sinks, writes=True)
+    sync = plugins.load("train.sync_modes", config.sync)(world, config)
+    task = task or synthetic.build(config)
+    trainer = Trainer(config, world, CPU, task, sync, console, sinks, keeper)
+    if at_step is not None:
+        report = trainer._report
+        trainer._report = lambda record: (report(record), at_step(record.step))
+    try:
+        if config.resume is not None:
+            found = resume.load(config, world, CPU, folder, console, reads=True)
+            if found is not None:
+                trainer.resume(*found)
+        trainer.fit()
+    finally:
+        keeper.close()
+        sinks.close()
+    return trainer, console.lines
+
+
+def told(trainer) -> dict[int, tuple]:
+    return {one.step: (one.loss, one.lr, one.grad_norm) for one in trainer.history.steps}
+
+
+def bits(trainer) -> list[bytes]:
+    states = [trainer.optimizer.state[param] for param in trainer.model.parameters()]
+    kept = [one[key] for one in states for key in sorted(one)]
+    tensors = [*trainer.model.parameters(), *kept]
+    return [tensor.detach().numpy().tobytes() for tensor in tensors]
+
+
+def steps(folder: Path) -> list[int]:
+    return [one.step for one in on_disk.found(folder)]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "adadelta", "sgd"])
+@pytest.mark.parametrize("cut", [3, 8, 11])
+def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, cut):
+    config = replace(CONFIG, optimizer=optimizer)
+    whole, _ = run(config, tmp_path / "whole")
+    run(replace(config, max_steps=cut, checkpoint_every="1"), tmp_path / "cut")
+    again, lines = run(replace(config, resume=str(tmp_path / "cut")), tmp_path / "again")
+    assert lines[0] == f"going on from step {cut} ({tmp_path / 'cut'})"
+    assert told(again) == {step: one for step, one in told(whole).items() if step > cut}
+    assert bits(again) == bits(whole)
+    ended = [(one.step, one.epoch, one.metrics) for one in again.history.evaluations]
+    assert ended == [(one.step, one.epoch, one.metrics) for one in whole.history.evaluations]
+    assert again.history.first_losses == whole.history.first_losses
+
+
+@pytest.mark.parametrize(
+    ("every", "keep_last", "kept"),
+    [("never", 2, []), ("3", 2, [16, 15]), ("epoch", 9, [16, 8]), ("1e-9min", 99, None)],
+)
+def test_when_checkpoints_are_made_and_which_are_kept(tmp_path, every, keep_last, kept):
+    run(replace(CONFIG, checkpoint_every=every, keep_last=keep_last), tmp_path)
+    found = steps(tmp_path / "checkpoints")
+    assert found == kept if kept is not None else found[0] == 16
+
+
+def test_the_best_by_a_metric_is_kept(tmp_path):
+    trainer, _ = run(
+        replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.3), tmp_path
+    )
+    losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
+    best = min(losses, key=losses.__getitem__)
+    assert best in steps(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_ends_the_step_and_leaves_a_checkpoint(tmp_path, number):
+    whole, _ = run(CONFIG, tmp_path / "whole")
+
+    def at_step(step):
+        if step == 5:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(StoppedCleanly) as stopped:
+        run(CONFIG, tmp_path / "cut", at_step)
+    assert stopped.value.why == signal.Signals(number).name
+    # the signal came after step 5 had been agreed on: the next one is the last
+    assert stopped.value.step == 6 and steps(tmp_path / "cut" / "checkpoints") == [6]
+    again, _ = run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
+    assert bits(again) == bits(whole)
+
+
+def test_a_stop_at_the_end_of_an_epoch_comes_after_its_evaluation(tmp_path):
+    def at_step(step):
+        if step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedCleanly):
+        run(CONFIG, tmp_path, at_step)
+    again, _ = run(replace(CONFIG, resume="auto"), tmp_path)
+    assert [(one.step, one.epoch) for one in again.history.evaluations] == [(8, 1), (16, 2)]
+
+
+def test_auto_starts_where_there_is_nothing_and_goes_on_where_there_is(tmp_path):
+    config = replace(CONFIG, resume="auto", checkpoint_dir=tmp_path / "here", checkpoint_every="4")
+    _, lines = run(replace(config, max_steps=5), tmp_path / "a")
+    assert lines[0] == f"no checkpoint in {tmp_path / 'here'} yet: starting from the beginning"
+    _, lines = run(config, tmp_path / "b")
+    assert lines[0] == f"going on from step 5 ({tmp_path / 'here'})"
+
+
+def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
+    run(replace(CONFIG, max_steps=6, checkpoint_every="3"), tmp_path / "cut")
+    path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for place in (tmp_path / "cut", path.parent):
+        again, lines = run(replace(CONFIG, resume=str(place)), tmp_path / place.name / "again")
+        assert "is damaged" in lines[0] and lines[0].endswith("; trying the one before it")
+        assert min(told(again)) == 4
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step_00000003")
+    with pytest.raises(UsageError, match="no whole checkpoint"):
+        run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
+
+
+def test_nothing_at_a_given_place_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match=f"--resume {tmp_path}: no checkpoint in"):
+        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch_size": 128}, "--batch-size is 128, but was 256 in the checkpoint; give 256, or"),
+        ({"seed": 1}, "--seed is 1, but was 42"),
+        ({"lr": 0.5}, "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
+        ({"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
+        ({"precision": "fp64"}, "is torch.float32, this model's is torch.float64; see --precision"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path, change, said):
+    run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
+    with pytest.raises(UsageError) as error:
+        run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
+    assert said in str(error.value)
+
+
+def test_another_model_is_refused(tmp_path):
+    class Wider(synthetic.Synthetic):
+        def build_model(self):
+            return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
+
+    run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
+    with pytest.raises(UsageError, match=r"it has 5\.weight, which this model has not"):
+        run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "b", task=Wider(CONFIG))
+
+
+def test_parts_can_be_reset(tmp_path):
+    run(replace(CONFIG, max_steps=11, checkpoint_every="11"), tmp_path / "cut")
+    base = replace(CONFIG, resume=str(tmp_path / "cut"))
+
+    fresh, _ = run(replace(base, reset_lr_scheduler=True), tmp_path / "lr")
+    assert fresh.history.steps[0].lr == 0.0 and told(fresh)[12][1] == 0.0  # its warm-up, again
+    fresh, _ = run(replace(base, reset_optimizer=True, optimizer="sgd"), tmp_path / "optimizer")
+    assert min(told(fresh)) == 12
+    fresh, _ = run(replace(base, reset_data=True, batch_size=512), tmp_path / "data")
+    assert sorted(told(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
+    assert [one.epoch for one in fresh.history.steps] == [1] * 4 + [2] * 4
+
+
+def test_one_that_cannot_be_written_at_the_end_is_an_error(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+
+    def at_step(step):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    from configs.errors import MusterError
+
+    with pytest.raises(MusterError, match="step 2: no checkpoint could be written to"):
+        run(replace(CONFIG, checkpoint_dir=blocked), tmp_path / "run", at_step)
