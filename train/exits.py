@@ -94,7 +94,8 @@ class Ending:
             )
             path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
             write_json(path, asdict(record))
-        sys.stderr.write(lines or "".join(f"error: {line}\n" for line in message.splitlines()))
+        prefix = "" if cause == "stopped" else "error: "
+        sys.stderr.write(lines or "".join(f"{prefix}{line}\n" for line in message.splitlines()))
         sys.stderr.flush()
         return True
 

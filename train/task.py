@@ -92,6 +92,10 @@ class Task(ABC):
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most samples stay the same)
         """Have the training samples be those of `epoch` (0 is the first): crops, masks."""
 
+    def tokens(self) -> Any | None:
+        """The tokenizer that belongs to the model, to be saved with it; None: there is none."""
+        return None
+
     def units(self, batch: Batch) -> Tensor | None:
         """What each part of the loss is a mean over, in this batch: float64 (parts,), counts.
 

@@ -6,15 +6,13 @@ By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-siz
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
-from configs import cli, plugins
+from configs import cli
 from configs.errors import UsageError, refuse
 from configs.schema import ByHand, TrainConfig
 from train.exits import Ending, die_with_parent
-from train.run_folder import open_run_folder, redirect_output
-from train.stopping import StoppedCleanly
+from train.run_folder import redirect_output
 from train.world import World
 
 
@@ -63,61 +61,9 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     # Its warnings, stack traces with them, only repeat what our own errors say of a lost peer.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     refuse(config.world_problems(world.world_size))
-    import torch  # here, since a wrong flag should be answered at once
+    from train import training  # here, since a wrong flag should be answered at once
 
-    from train import rendezvous
-    from train.checkpoints import resume
-    from train.checkpoints.keeper import Keeper
-    from train.console import Console
-    from train.measure import environment, summary
-    from train.measure.records import write_json
-    from train.measure.sinks import Sinks
-    from train.trainer import Trainer
-
-    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
-        world, device = peers.world, peers.device
-        run_dir = ending.run_dir = open_run_folder(config, peers)
-        if config.precision == "fp16" and device.type == "cpu":
-            raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
-        torch.set_num_threads(config.threads or peers.threads)
-        # As decided, for whatever builds on it: all ranks use GPUs, or none does.
-        config = replace(config, device="cuda" if device.type == "cuda" else "cpu")
-        if peers.leads_host:
-            facts = environment.describe(world, device)
-            write_json(run_dir / "environment" / f"{world.host}.json", facts)
-        task = plugins.load("train.tasks", config.task)(config)
-        peers.prepare(task.prepare, task.is_prepared)
-        grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
-        console = Console(speaks=world.is_main and not config.quiet)
-        sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
-        folder = config.checkpoint_dir or run_dir / "checkpoints"
-        writes = peers.sees_first("checkpoints", folder)
-        keeper = Keeper(config, world, device, folder, sinks, writes=writes)
-        try:
-            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper)
-            if config.resume is not None:
-                found = resume.load(config, world, device, folder, console, reads=writes)
-                if found is not None:
-                    trainer.resume(*found)
-            history = trainer.fit()
-        except StoppedCleanly as stopped:
-            if world.is_main:
-                write_json(run_dir / "stopped.json", stopped.facts())
-            raise
-        finally:
-            console.stop()
-            keeper.close()
-            sinks.close()
-        if world.is_main:
-            totals = summary.summarise(
-                config,
-                world.world_size,
-                history.first_losses,
-                history.steps,
-                history.evaluations,
-            )
-            write_json(run_dir / "summary.json", totals)
-            console.table("", summary.rows(totals, str(run_dir)))
+    training.train(config, world, ending)
 
 
 def end_process(code: int) -> NoReturn:

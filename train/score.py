@@ -1,0 +1,59 @@
+"""Score a saved model: `python -m train.score MODEL --task rte --data-dir glue_data/RTE`.
+
+MODEL is a folder such as `logs/<run>/model`, or for transformers models a name on the Hub. All
+flags of a run hold; nothing is trained. It may run on several workers, as any run.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from configs import cli
+from configs.errors import UsageError
+from configs.schema import ByHand, TrainConfig
+from train.exits import Ending
+from train.worker import as_worker, end_process
+from train.world import World
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        raise UsageError("which model? python -m train.score MODEL --task TASK [flags]")
+    model = words[0] if not words[0].startswith("-") else None
+    config, by_hand = cli.parse(
+        [TrainConfig, ByHand],
+        words[1:] if model else words,
+        prog="python -m train.score MODEL",
+        description="Evaluate a saved model, as it was evaluated in training.",
+    )
+    assert model is not None
+    folder = Path(model)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        return as_worker(_scoring(config, None), by_hand, lambda *given: _score(folder, *given))
+    return as_worker(_scoring(config, model), by_hand, lambda *given: _score(None, *given))
+
+
+def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
+    wanted = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
+    return wanted if model is None else replace(wanted, model=model)
+
+
+def _score(weights: Path | None, config: TrainConfig, world: World, ending: Ending) -> None:
+    from train import export, training  # here, since a wrong flag should be answered at once
+    from train.measure.records import write_json
+
+    with training.prepared(config, world, ending) as (trainer, run_dir):
+        if weights is not None:
+            export.load_weights(trainer.parts.model, weights)
+        (record,) = trainer.fit().evaluations
+        if trainer.world.is_main:
+            scores = {"task": config.task, "samples": record.samples, **record.metrics}
+            write_json(run_dir / "scores.json", scores)
+            rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
+            trainer.console.table("", [*rows, ("samples", str(record.samples))])
+
+
+if __name__ == "__main__":
+    cli.run(lambda: end_process(main()))

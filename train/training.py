@@ -1,0 +1,92 @@
+"""One worker's training, from the meeting of all workers to the model on the disk."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from configs import plugins
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train import export, rendezvous
+from train.checkpoints import resume
+from train.checkpoints.keeper import Keeper
+from train.console import Console
+from train.exits import Ending
+from train.measure import environment, summary
+from train.measure.records import write_json
+from train.measure.sinks import Sinks
+from train.run_folder import open_run_folder
+from train.stopping import StoppedCleanly
+from train.trainer import Trainer
+from train.world import World
+
+
+def train(config: TrainConfig, world: World, ending: Ending) -> None:
+    """Train, and leave what a run leaves: records, a summary, the model.
+
+    Raises:
+        StoppedCleanly: a signal ended it early; `stopped.json` of the run folder says how to go on.
+    """
+    with prepared(config, world, ending) as (trainer, run_dir):
+        try:
+            history = trainer.fit()
+        except StoppedCleanly as stopped:
+            if trainer.world.is_main:
+                write_json(run_dir / "stopped.json", stopped.facts())
+            raise
+        if not trainer.world.is_main:
+            return
+        totals = summary.summarise(
+            config,
+            trainer.world.world_size,
+            history.first_losses,
+            history.steps,
+            history.evaluations,
+        )
+        write_json(run_dir / "summary.json", totals)
+        table = summary.rows(totals, str(run_dir))
+        if config.save_model and config.epochs:
+            export.save(trainer.task, trainer.parts.model, run_dir / "model", config, totals)
+        trainer.console.table("", table)
+
+
+@contextmanager
+def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tuple[Trainer, Path]]:
+    """A trainer whose workers have met, with its run folder, up to where it is to begin.
+
+    Raises:
+        MusterError: a worker, a file or a setting stands against it.
+    """
+    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+        world, device = peers.world, peers.device
+        run_dir = ending.run_dir = open_run_folder(config, peers)
+        if config.precision == "fp16" and device.type == "cpu":
+            raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
+        torch.set_num_threads(config.threads or peers.threads)
+        # As decided, for whatever builds on it: all ranks use GPUs, or none does.
+        config = replace(config, device="cuda" if device.type == "cuda" else "cpu")
+        if peers.leads_host:
+            facts = environment.describe(world, device)
+            write_json(run_dir / "environment" / f"{world.host}.json", facts)
+        task = plugins.load("train.tasks", config.task)(config)
+        peers.prepare(task.prepare, task.is_prepared)
+        grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
+        console = Console(speaks=world.is_main and not config.quiet)
+        sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
+        folder = config.checkpoint_dir or run_dir / "checkpoints"
+        writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
+        keeper = Keeper(config, world, device, folder, sinks, writes=writes)
+        try:
+            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper)
+            if config.resume is not None:
+                found = resume.load(config, world, device, folder, console, reads=writes)
+                if found is not None:
+                    trainer.resume(*found)
+            yield trainer, run_dir
+        finally:
+            console.stop()
+            keeper.close()
+            sinks.close()
