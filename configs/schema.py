@@ -54,7 +54,9 @@ class TrainConfig(CheckpointConfig, LearningConfig):
     batch_size: int = setting(64, "samples per step over all workers together")
     eval_batch_size: int = setting(64, "evaluation samples per worker at a time")
     accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into")
-    split: str = setting("even", "each worker's part of a batch: even, or weights such as 3,1,0,4")
+    split: str = setting(
+        "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
+    )
 
     # how gradients become equal
     sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync_modes/")
@@ -114,19 +116,19 @@ class TrainConfig(CheckpointConfig, LearningConfig):
         yield from self._split_problems()
 
     def _split_problems(self) -> Iterator[str]:
-        if self.split == "even":
+        if self.split in ("even", "auto"):
             return
         try:
             weights = self.split_weights()
         except ValueError:
-            yield f"--split {self.split!r}: use 'even' or one number per worker, such as 3,1,0,4"
+            yield f"--split {self.split!r}: use even, auto, or a number per worker: 3,1,0,4"
             return
         if weights and (min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0):
             yield f"--split {self.split}: weights must not be negative, and one must be above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
-        """One weight per rank, or None for an even split."""
-        if self.split == "even":
+        """One weight per rank, or None for an even split, or one that is still to be measured."""
+        if self.split in ("even", "auto"):
             return None
         return tuple(float(weight) for weight in self.split.split(","))
 

@@ -67,6 +67,8 @@ class BatchPlan:
     weights: tuple[float, ...]  # one per rank
     accumulation: int
     seed: int
+    limits: tuple[int, ...] = ()  # samples that fit into a rank's memory at a time; 0: any number
+    in_step: bool = False  # whether all ranks must cut their part into as many micro-batches
 
     @property
     def steps_per_epoch(self) -> int:
@@ -80,11 +82,21 @@ class BatchPlan:
         for start in range(0, self.dataset_size, self.batch_size):
             yield self._cut(order[start : start + self.batch_size], rank)
 
+    def _count(self, sizes: Sequence[int], rank: int) -> int:
+        """Micro-batches of a rank: more than --accumulation says where its part would not fit."""
+        if not self.limits:
+            return self.accumulation
+        needed = [
+            math.ceil(size / limit) if limit else 1
+            for size, limit in zip(sizes, self.limits, strict=True)
+        ]
+        return max(self.accumulation, max(needed) if self.in_step else needed[rank])
+
     def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
         sizes = split_batch(len(batch), self.weights)
         first = sum(sizes[:rank])
         own = batch[first : first + sizes[rank]]
-        parts = split_batch(len(own), [1.0] * self.accumulation)
+        parts = split_batch(len(own), [1.0] * self._count(sizes, rank))
         micro_batches, at = [], 0
         for size in parts:
             # A rank without samples still runs its share of forward passes, times zero, so that

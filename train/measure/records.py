@@ -62,6 +62,24 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRecord:
+    """A plan of --split auto, the same on every rank; lists have an entry for each rank."""
+
+    step: int  # after which it holds
+    rank: int
+    parts: list[int]  # samples of a full batch
+    alpha_s: list[float]  # of computing n samples in alpha_s + beta_s * n seconds
+    beta_s: list[float]
+    limits: list[int]  # samples that fit into memory at a time; 0: no limit in sight
+    network_s: float  # to synchronise gradients once
+    predicted_gain: float  # in speed, over even parts
+    kind: Literal["split"] = "split"
+
+
+Record = StepRecord | EvalRecord | CheckpointRecord | SplitRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
     """How one rank ended: `exits/rank_00003.json`. A rank that was killed leaves none."""
 
@@ -84,7 +102,7 @@ class RecordWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
 
-    def write(self, record: StepRecord | EvalRecord | CheckpointRecord) -> None:
+    def write(self, record: Record) -> None:
         self._file.write(json.dumps(asdict(record)) + "\n")
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UsageError
-from train.measure.records import CheckpointRecord, EvalRecord, RecordWriter, StepRecord, rank_name
+from train.measure.records import EvalRecord, Record, RecordWriter, StepRecord, rank_name
 
 
 class Sinks:
@@ -26,9 +26,9 @@ class Sinks:
                 ) from None
             self._board = SummaryWriter(str(run_dir / "tensorboard"))
 
-    def write(self, record: StepRecord | EvalRecord | CheckpointRecord) -> None:
+    def write(self, record: Record) -> None:
         self._lines.write(record)
-        if self._board is None or isinstance(record, CheckpointRecord):
+        if self._board is None or not isinstance(record, StepRecord | EvalRecord):
             return
         if isinstance(record, StepRecord):
             values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}

@@ -1,0 +1,114 @@
+"""Measure what a rank's forward and backward passes cost, in seconds and in bytes."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+import torch
+from torch import nn
+
+from train.balance.model import Cost, fit, memory_limit
+from train.checkpoints import random_state
+from train.precision import Precision
+from train.task import Batch, Samples, Task
+
+REPEATS = 3
+RESET_PEAK = Path("/proc/self/clear_refs")  # writing 5 resets VmHWM, see proc(5)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one rank has found of itself."""
+
+    cost: Cost
+    forward: Cost  # the part of it that no communication disturbs, in any mode
+    limit: int  # samples that fit into memory at a time; 0: no limit in sight
+
+
+def measure(
+    task: Task,
+    model: nn.Module,
+    samples: Samples,
+    precision: Precision,
+    to_device: Callable[[Batch], Batch],
+    *,
+    share: int,
+    sharers: int,
+) -> Probe:
+    """Time passes over a quarter, a half and all of an even `share`; nothing is changed by it.
+
+    `model` has no sync mode's wrapper yet, so that no rank waits for another. `sharers`: the
+    workers of this host, which share its memory.
+    """
+    sizes = sorted({max(1, share // 4), max(1, share // 2), max(1, share), 2 if share == 1 else 1})
+    sizes = sizes[-3:]
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    generators = random_state.capture()
+    device = next(model.parameters()).device
+    model.train()
+    totals: list[float] = []
+    forwards: list[float] = []
+    peaks: list[float] = []
+    for size in sizes:
+        # from all over the set, since what lies together may be alike
+        chosen = [samples[at * len(samples) // size] for at in range(size)]
+        batch = to_device(task.collate(chosen))
+        times = []
+        for number in range(REPEATS + 1):
+            _reset_peak(device)
+            forward_s, total_s = _once(task, model, batch, precision)
+            if number:  # the first one warms up
+                times.append((forward_s, total_s))
+        peaks.append(_peak_bytes(device))
+        forwards.append(median(one for one, _ in times))
+        totals.append(median(one for _, one in times))
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, was in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(was)
+    random_state.restore(generators)
+    free = _free_bytes(device) / (1 if device.type == "cuda" else sharers) + peaks[-1]
+    return Probe(fit(sizes, totals), fit(sizes, forwards), memory_limit(sizes, peaks, free))
+
+
+def _once(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> tuple[float, float]:
+    _settle()
+    started = time.perf_counter()
+    with precision.autocast():
+        loss = task.forward(model, batch).loss.sum()
+    _settle()
+    forward_s = time.perf_counter() - started
+    loss.backward()
+    _settle()
+    return forward_s, time.perf_counter() - started
+
+
+def _settle() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif RESET_PEAK.exists():
+        RESET_PEAK.write_text("5")
+
+
+def _peak_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    if not status.exists():  # no Linux: no limit will be in sight
+        return float(psutil.Process().memory_info().rss)
+    (line,) = (one for one in status.read_text().splitlines() if one.startswith("VmHWM"))
+    return float(line.split()[1]) * 1024
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(psutil.virtual_memory().available)
