@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from configs.errors import MusterError
 from configs.schema import TrainConfig
+from train import batchnorm
 from train.console import Console
 from train.data import BatchPlan, StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
@@ -70,6 +71,8 @@ class Trainer:
         model = task.build_model()
         if config.dropout is not None:
             set_dropout(model, config.dropout)
+        if config.batchnorm == "synced" and world.world_size > 1:
+            model = batchnorm.convert(model, config.timeout_s)
         self.dtype = torch.float64 if config.precision == "fp64" else torch.float32
         self.model = grad_sync.wrap(model.to(device=device, dtype=self.dtype))
         self.optimizer = grad_sync.prepare(build_optimizer(config, self.model))
@@ -109,6 +112,7 @@ class Trainer:
             with timer.phase("data"):
                 batch = self._to_device(micro)
             is_last = number == len(loaded)
+            batchnorm.count_samples(self.model, plan.micro_batches[number - 1].samples > 0)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
                 with timer.phase("forward"), self.precision.autocast():
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
