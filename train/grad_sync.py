@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
+from train.batchnorm import synced_buffers
 from train.precision import Precision
 from train.world import World
 
@@ -161,13 +162,14 @@ def all_gather(world: World, row: Tensor) -> Tensor:
 
 @torch.no_grad()
 def average_buffers(world: World, model: nn.Module, weight: float) -> None:
-    """Make floating-point buffers (BatchNorm's statistics) the weighted mean over ranks.
+    """Make floating-point buffers (local BatchNorm's statistics) the weighted mean over ranks.
 
     `weight` is this rank's share of the global batch; over all ranks it sums to one. So a rank
     without samples does not count, and afterwards all ranks hold the same bits.
     """
     if world.world_size == 1:
         return
+    equal = synced_buffers(model)
     for buffer in model.buffers():
-        if buffer.is_floating_point():
+        if buffer.is_floating_point() and buffer not in equal:
             all_reduce(world, buffer.mul_(weight), dist.ReduceOp.SUM)

@@ -1,31 +1,32 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from configs.errors import MusterError, refuse
+from configs.errors import refuse
 from configs.schema import TrainConfig
+from train import batchnorm
+from train.balance.probe import measure
+from train.balance.splitter import Plan, Splitter
 from train.checkpoints.exchange import Files
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
 from train.console import Console
 from train.data import BatchPlan, StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
-from train.grad_sync import GradSync, all_gather, all_reduce, average_buffers
+from train.grad_sync import GradSync, all_gather
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
-from train.measure.timer import PhaseTimer
 from train.optimizer import build_optimizer, build_schedule
-from train.precision import set_dropout
+from train.precision import Precision, set_dropout
+from train.step import Step, Wishes, to_device
 from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
 from train.world import World
@@ -78,8 +79,13 @@ class Trainer:
         model = task.build_model()
         if config.dropout is not None:
             set_dropout(model, config.dropout)
-        self.dtype = torch.float64 if config.precision == "fp64" else torch.float32
-        self.model = grad_sync.wrap(model.to(device=device, dtype=self.dtype))
+        model = model.to(
+            device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32
+        )
+        self._splitter = self._split(model) if config.split == "auto" else None
+        if config.batchnorm == "synced" and world.world_size > 1:
+            model = batchnorm.convert(model, config.timeout_s)
+        self.model = grad_sync.wrap(model)
         self.optimizer = grad_sync.prepare(build_optimizer(config, self.model))
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
@@ -87,8 +93,34 @@ class Trainer:
         self.parts = Parts(
             getattr(self.model, "module", self.model), self.optimizer, self.schedule, self.precision
         )
-        self._stop = self._save = False  # agreed on by all ranks at the last step
+        self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
+        self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
         seed_everything(hash_seed(config.seed, world.rank))  # but not the same dropout
+
+    def _split(self, model: nn.Module) -> Splitter:
+        """Measure the ranks with the bare model, and plan after it."""
+        config, world = self.config, self.world
+        splitter = Splitter(
+            world, config.batch_size, config.sync, self.console.line, self.sinks.write
+        )
+        if config.resume is not None:  # the checkpoint has a plan
+            return splitter
+        all_gather(world, torch.zeros(1, device=self.device))  # all at once, as in training
+        probe = measure(
+            self.task,
+            model,
+            self.datasets.train,
+            Precision(config.precision, self.device),
+            lambda batch: to_device(batch, model, self.device),
+            share=max(1, config.batch_size // world.world_size // config.accumulation),
+            sharers=world.local_world_size,
+        )
+        self._use(splitter.begin(probe, model, self.device), model)
+        return splitter
+
+    def _use(self, plan: Plan, model: nn.Module) -> None:
+        synced = self.config.batchnorm == "synced" and batchnorm.has_any(model)
+        self.plan = replace(self.plan, weights=plan.weights, limits=plan.limits, in_step=synced)
 
     @property
     def at(self) -> Position:
@@ -110,8 +142,18 @@ class Trainer:
             )
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.keeper.restore(self.parts, files, state)
+        if self._splitter is not None:
+            self._resume_split(self._splitter, state)
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
+
+    def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
+        if state["split"] and state["world_size"] == self.world.world_size:
+            self._use(splitter.restore(state["split"]), self.parts.model)
+        else:
+            self.console.line(
+                "split auto: this checkpoint has no plan for these workers; even parts are used"
+            )
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.
@@ -126,8 +168,10 @@ class Trainer:
         with self.stopping:
             while self.at.epoch < self.config.epochs and self.at.step < last:
                 for plan, batches in self._batches(last):
-                    self._report(self._train_step(plan, batches))
-                    if self._stop or (self._save and self.at.in_epoch < per_epoch):
+                    record, wishes = self._step.run(plan, batches, self._wish)
+                    self._agreed = Wishes(wishes.stop, wishes.save or self._agreed.save)
+                    self._report(record)
+                    if wishes.stop or (self._agreed.save and self.at.in_epoch < per_epoch):
                         self._keep()
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
@@ -141,26 +185,32 @@ class Trainer:
         metrics = self._evaluate(when="epoch")
         self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
+        if self._splitter is not None:
+            steps = self.history.steps[-self.plan.steps_per_epoch :]
+            better = self._splitter.after_epoch(steps, self.device)
+            if better is not None and not is_last:
+                self._use(better, self.parts.model)
         if self.keeper is None:
             return
         due = self.keeper.is_due_after_epoch(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        wishes = all_gather(self.world, self._wishes(self.at.step)).any(0).tolist()
-        self._stop = wishes[0] and not is_last
-        if due or self._save or self._stop:
+        stop = bool(all_gather(self.world, self._wish(self.at.step))[:, 0].any()) and not is_last
+        save = due or self._agreed.save
+        self._agreed = Wishes(stop, save)
+        if stop or save:
             self._keep()
 
     def _keep(self) -> None:
         """Make a checkpoint, and end here if that was asked for."""
         assert self.keeper is not None
-        stop, self._save = self._stop, False
+        stop, self._agreed = self._agreed.stop, Wishes(stop=False, save=False)
         self.keeper.save(
             self.parts,
             {
                 "samples": len(self.datasets.train),
                 "first_losses": self.history.first_losses,
                 "evaluations": [asdict(one) for one in self.history.evaluations],
-                "split": list(self.plan.weights),
+                "split": self._splitter and self._splitter.state(),
             },
         )
         if stop:
@@ -169,78 +219,11 @@ class Trainer:
                 self.at.step, self.stopping.why or "another worker was asked to", self.keeper.folder
             )
 
-    def _wishes(self, step: int) -> Tensor:
+    def _wish(self, step: int) -> Tensor:
         """What this rank wants to be done after `step`: stop, make a checkpoint."""
         stop = self.keeper is not None and bool(self.stopping.why)
         save = self.keeper is not None and self.keeper.is_due(step)
         return torch.tensor([stop, save], dtype=torch.float64, device=self.device)
-
-    def _train_step(self, plan: StepPlan, batches: Iterator[Batch]) -> StepRecord:
-        timer = PhaseTimer(self.device)
-        sent_before = self.grad_sync.payload_bytes
-        self.model.train()
-        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        with timer.phase("data"):
-            loaded = [next(batches) for _ in plan.micro_batches]
-        with timer.phase("sync"):
-            weights = self._loss_weights(plan, loaded)
-        for number, (micro, weight) in enumerate(zip(loaded, weights, strict=True), start=1):
-            with timer.phase("data"):
-                batch = self._to_device(micro)
-            is_last = number == len(loaded)
-            with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
-                with timer.phase("forward"), self.precision.autocast():
-                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
-                with timer.phase("backward"):
-                    self.grad_sync.backward(self.precision.scale(loss))
-            local_loss += loss.detach()
-        with timer.phase("sync"):
-            global_loss = self._global_loss(local_loss)
-            self.grad_sync.sync(self.model)
-            average_buffers(self.world, self.model, plan.local_samples / plan.samples)
-        with timer.phase("optimizer"):
-            lr = float(self.schedule.get_last_lr()[0])
-            grad_norm = self._clip()
-            self.precision.step(self.optimizer)
-            self.optimizer.zero_grad(set_to_none=True)
-            self.schedule.step()
-        self.at.step += 1
-        self.at.in_epoch += 1
-        return StepRecord(
-            step=self.at.step,
-            epoch=self.at.epoch + 1,
-            rank=self.world.rank,
-            loss=global_loss,
-            samples=plan.samples,
-            local_samples=plan.local_samples,
-            data_s=timer.seconds["data"],
-            forward_s=timer.seconds["forward"],
-            backward_s=timer.seconds["backward"],
-            sync_s=timer.seconds["sync"],
-            optimizer_s=timer.seconds["optimizer"],
-            step_s=timer.total_s(),
-            lr=lr,
-            grad_norm=grad_norm,
-            payload_bytes=self.grad_sync.payload_bytes - sent_before,
-        )
-
-    def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
-        """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
-
-        By samples, the plan knows it. By units of the task's own, it is
-        units * world_size / (units of the global batch), which the ranks add up.
-        """
-        counts = [self.task.units(batch) for batch in loaded]
-        if counts[0] is None:
-            return [micro.weight for micro in plan.micro_batches]
-        counted = [  # the dummy of a rank that has nothing to compute counts for nothing
-            torch.zeros_like(count) if micro.samples == 0 else count
-            for count, micro in zip(counts, plan.micro_batches, strict=True)
-            if count is not None
-        ]
-        local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
-        total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
-        return list(local * self.world.world_size / total)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
@@ -261,48 +244,6 @@ class Trainer:
         for plan in plans:
             yield plan, batches
 
-    def _to_device(self, batch: Batch) -> Batch:
-        return {
-            name: tensor.to(
-                device=self.device,
-                dtype=self.dtype if tensor.is_floating_point() else None,
-                non_blocking=True,
-            )
-            for name, tensor in batch.items()
-        }
-
-    def _global_loss(self, local: Tensor) -> float:
-        """The mean loss over the global batch, which each rank has scaled its part of.
-
-        What ranks want to be done after this step travels with it: one collective for both.
-        """
-        wishes = self._wishes(self.at.step + 1)
-        rows = all_gather(self.world, torch.cat([local.reshape(1), wishes]))
-        losses = rows[:, 0]
-        self._stop, save = rows[:, 1:].any(0).tolist()
-        self._save |= save
-        broken = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
-        if broken:
-            ranks = ", ".join(map(str, broken))
-            raise MusterError(
-                f"step {self.at.step + 1}: the loss on rank {ranks} is "
-                f"{losses[broken[0]].item()}, not a number to learn from; try a lower --lr than "
-                f"{self.config.lr}, or --precision fp32"
-            )
-        return losses.sum().item() / self.world.world_size
-
-    def _clip(self) -> float:
-        """Clip the synchronised gradient; its norm before that."""
-        self.precision.unscale(self.optimizer)
-        limit = self.config.max_grad_norm or float("inf")
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not numpy.isfinite(norm) and not self.precision.can_overflow:
-            raise MusterError(
-                f"step {self.at.step + 1}: the gradient's norm is {norm} on every rank; "
-                f"try a lower --lr than {self.config.lr}"
-            )
-        return norm
-
     def _evaluate(self, when: str) -> dict[str, float]:
         """The metrics, if they are wanted now."""
         wanted = self.config.evaluate == when or self.config.epochs == 0
@@ -311,7 +252,8 @@ class Trainer:
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
-            self.task, self.model, self.datasets, self.world, self.precision, self._to_device,
+            self.task, self.model, self.datasets, self.world, self.precision,
+            lambda batch: to_device(batch, self.parts.model, self.device),
             self.config.eval_batch_size, step=self.at.step, epoch=epoch,
         )  # fmt: skip
         self.history.evaluations.append(record)

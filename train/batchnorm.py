@@ -1,0 +1,205 @@
+"""BatchNorm sees the global batch: one process's statistics and gradients, on any ranks.
+
+torch's own SyncBatchNorm refuses the CPU and counts every rank's samples. Here each rank says
+whether its samples count, so that one that only keeps the others company changes nothing.
+"""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Statistics(NamedTuple):
+    """Of every channel over all samples that count, on every rank the same bits: float64."""
+
+    mean: Tensor  # (channels,)
+    var: Tensor  # (channels,), biased
+    size: Tensor  # scalar: values per channel
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """nn.BatchNorm1d, 2d and 3d over the samples of all ranks of `group`.
+
+    All ranks must run it equally often. In eval mode it does not communicate. A channel with one
+    value in all has variance 0, where torch refuses it.
+    """
+
+    def __init__(self, like: _BatchNorm, group: dist.ProcessGroup) -> None:
+        super().__init__(like.num_features, like.eps, like.momentum, affine=False)
+        self.affine, self.track_running_stats = like.affine, like.track_running_stats
+        self.weight, self.bias = like.weight, like.bias
+        self.running_mean, self.running_var = like.running_mean, like.running_var
+        self.num_batches_tracked = like.num_batches_tracked
+        self.train(like.training)
+        self.group = group
+        self.counts = True  # whether the next batch does; see `count_samples`
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(n, channels, ...) to the same shape and dtype."""
+        if not self.training:
+            return functional.batch_norm(
+                values, self.running_mean, self.running_var, self.weight, self.bias,
+                training=self.running_mean is None, eps=self.eps,
+            )  # fmt: skip
+        seen = merge(gather(local_statistics(values.detach(), self.counts), self.group))
+        self._track(seen)
+        normalised: Tensor = _Normalise.apply(
+            values, self.weight, self.bias, seen, self.eps, self.counts, self.group
+        )
+        return normalised
+
+    @torch.no_grad()
+    def _track(self, seen: Statistics) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += seen.size > 0  # of nothing but dummies there is no trace
+        share = (seen.size > 0).double()
+        if self.momentum is None:  # the plain mean over all batches
+            share /= self.num_batches_tracked.clamp(min=1)
+        else:
+            share *= self.momentum
+        unbiased = seen.var * seen.size / (seen.size - 1).clamp(min=1)
+        for running, new in ((self.running_mean, seen.mean), (self.running_var, unbiased)):
+            running.lerp_(new.to(running), share.to(running))
+
+
+def convert(model: nn.Module, timeout_s: float) -> nn.Module:
+    """`model` with its BatchNorms over all ranks; collective where it has any.
+
+    They get a process group of their own: DDP reduces a bucket as soon as its gradients are there,
+    which ranks that use different parameters do before or after a layer's own collectives, and
+    within one group these must come in the same order everywhere.
+    """
+    if not any(type(module) in REPLACED for module in model.modules()):
+        return model
+    group = dist.new_group(timeout=timedelta(seconds=timeout_s))
+    return _replaced(model, group, {})
+
+
+def _replaced(
+    module: nn.Module, group: dist.ProcessGroup, done: dict[nn.Module, nn.Module]
+) -> nn.Module:
+    if module not in done:
+        done[module] = module
+        # A subclass may do more than normalise; only these are known to do nothing else.
+        if isinstance(module, _BatchNorm) and type(module) in REPLACED:
+            done[module] = SyncedBatchNorm(module, group)
+        for name, child in module.named_children():
+            setattr(module, name, _replaced(child, group, done))
+    return done[module]
+
+
+def count_samples(model: nn.Module, counts: bool) -> None:
+    """Say whether the samples that `model` runs from now on count in its statistics."""
+    for module in model.modules():
+        if isinstance(module, SyncedBatchNorm):
+            module.counts = counts
+
+
+def synced_buffers(model: nn.Module) -> set[Tensor]:
+    """The buffers of `model` that are the same bits on every rank by themselves."""
+    return {
+        buffer
+        for module in model.modules()
+        if isinstance(module, SyncedBatchNorm)
+        for buffer in module.buffers(recurse=False)
+    }
+
+
+def local_statistics(values: Tensor, counts: bool) -> Tensor:
+    """This rank's part, float64 (2 * channels + 1,): means, squared deviations, count."""
+    exact = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    # var_mean over all dimensions but one, in a quarter of its time; it updates nothing here.
+    mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
+    count = values.numel() // values.shape[1]
+    row = torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
+    return row if counts else torch.zeros_like(row)
+
+
+def gather(row: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The `row` (n,) of every rank of `group`, as (ranks, n)."""
+    rows = row.new_empty(group.size(), len(row))
+    dist.all_gather_single(rows.view(-1), row, group=group)
+    return rows
+
+
+def merge(rows: Tensor) -> Statistics:
+    """One set of samples out of several (Chan, Golub and LeVeque, 1979).
+
+    Deviations are taken from means, never E[x^2] - E[x]^2, which loses all digits where the mean
+    is far from zero.
+    """
+    means, deviations = rows[:, :-1].chunk(2, dim=1)
+    counts = rows[:, -1:]
+    count = counts.sum()
+    some = count.clamp(min=1)
+    mean = (counts * means).sum(0) / some
+    var = (deviations + counts * (means - mean).square()).sum(0) / some
+    # Of nothing but dummies: anything finite, since their loss is multiplied by zero.
+    return Statistics(mean, torch.where(count > 0, var, 1.0), count)
+
+
+class _Normalise(torch.autograd.Function):
+    """(values - mean) / sqrt(var + eps) * weight + bias, where mean and var depend on `values`.
+
+    On each rank the gradient that comes in is that of the sum of all ranks' losses, T. What goes
+    out to `values` is T's too, since a value also moves the other ranks' outputs; weight and bias
+    get this rank's share of it. Averaging over ranks then makes both the gradient of T /
+    world_size, which is the mean loss over the global batch: the trainer has scaled it so.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        seen: Statistics,
+        eps: float,
+        counts: bool,
+        group: dist.ProcessGroup,
+    ) -> Tensor:
+        exact = torch.float64 if values.dtype == torch.float64 else torch.float32
+        mean, var = seen.mean.to(exact), seen.var.to(exact)
+        ctx.save_for_backward(values, weight, mean, var, seen.size)
+        ctx.eps, ctx.counts, ctx.group = eps, counts, group
+        return functional.batch_norm(values, mean, var, weight, bias, training=False, eps=eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, weight, mean, var, size = ctx.saved_tensors
+        # As if mean and var were constants: the gradient for `values`, and this rank's sums of
+        # grad * normalised and of grad, which are those for weight and bias.
+        grad_values, *sums = torch.ops.aten.native_batch_norm_backward(
+            grad, values, weight, mean, var, None, None, False, ctx.eps, [True] * 3
+        )
+        if ctx.needs_input_grad[0]:
+            means = torch.zeros(2, len(mean), dtype=torch.float64, device=mean.device)
+            if ctx.counts:
+                means.copy_(torch.stack(sums))
+            dist.all_reduce(means, group=ctx.group)
+            scale = (var + ctx.eps).rsqrt() * (1.0 if weight is None else weight)
+            of_normed, of_grad = (means / size.clamp(min=1)).to(scale) * scale
+            if ctx.counts:  # what mean and var pass on
+                grad_values -= functional.batch_norm(
+                    values, mean, var, of_normed, of_grad, training=False, eps=ctx.eps
+                )
+            else:  # no statistics depend on them, and no loss does
+                grad_values.zero_()
+        grad_weight, grad_bias = sums if weight is not None else (None, None)
+        return grad_values, grad_weight, grad_bias, None, None, None, None
+
+
+def has_any(model: nn.Module) -> bool:
+    """Whether `model` has a BatchNorm, synchronised or not."""
+    return any(isinstance(one, _BatchNorm) for one in model.modules())

@@ -1,0 +1,163 @@
+"""One optimizer step: forward and backward over this rank's part, sync, clip, update."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from configs.errors import MusterError
+from configs.schema import TrainConfig
+from train import batchnorm
+from train.checkpoints.keeper import Parts
+from train.data import StepPlan
+from train.grad_sync import GradSync, all_gather, all_reduce, average_buffers
+from train.measure.records import StepRecord
+from train.measure.timer import PhaseTimer
+from train.task import Batch, Task
+from train.world import World
+
+
+class Wishes(NamedTuple):
+    """What at least one rank wants to be done after a step, known to all of them."""
+
+    stop: bool
+    save: bool
+
+
+class Step:
+    """Does one step after the other; `wrapped` is the model with its sync mode around it.
+
+    Raises:
+        MusterError: the loss or the gradient stops being a number (on all ranks).
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        world: World,
+        device: torch.device,
+        task: Task,
+        grad_sync: GradSync,
+        wrapped: nn.Module,
+        parts: Parts,
+    ) -> None:
+        self.config, self.world, self.device = config, world, device
+        self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
+
+    def run(
+        self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
+    ) -> tuple[StepRecord, Wishes]:
+        """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
+        timer = PhaseTimer(self.device)
+        sent_before = self.grad_sync.payload_bytes
+        self.model.train()
+        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        with timer.phase("data"):
+            loaded = [next(batches) for _ in plan.micro_batches]
+        with timer.phase("sync"):
+            weights = self._loss_weights(plan, loaded)
+        for number, (micro, weight) in enumerate(zip(loaded, weights, strict=True), start=1):
+            with timer.phase("data"):
+                batch = to_device(micro, self.model, self.device)
+            is_last = number == len(loaded)
+            batchnorm.count_samples(self.model, plan.micro_batches[number - 1].samples > 0)
+            with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
+                with timer.phase("forward"), self.parts.precision.autocast():
+                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
+                with timer.phase("backward"):
+                    self.grad_sync.backward(self.parts.precision.scale(loss))
+            local_loss += loss.detach()
+        with timer.phase("sync"):
+            global_loss, wishes = self._agree(local_loss, wish(self.parts.at.step + 1))
+            self.grad_sync.sync(self.model)
+            average_buffers(self.world, self.model, plan.local_samples / plan.samples)
+        with timer.phase("optimizer"):
+            lr = float(self.parts.schedule.get_last_lr()[0])
+            grad_norm = self._clip()
+            self.parts.precision.step(self.parts.optimizer)
+            self.parts.optimizer.zero_grad(set_to_none=True)
+            self.parts.schedule.step()
+        self.parts.at.step += 1
+        self.parts.at.in_epoch += 1
+        record = StepRecord(
+            step=self.parts.at.step,
+            epoch=self.parts.at.epoch + 1,
+            rank=self.world.rank,
+            loss=global_loss,
+            samples=plan.samples,
+            local_samples=plan.local_samples,
+            data_s=timer.seconds["data"],
+            forward_s=timer.seconds["forward"],
+            backward_s=timer.seconds["backward"],
+            sync_s=timer.seconds["sync"],
+            optimizer_s=timer.seconds["optimizer"],
+            step_s=timer.total_s(),
+            lr=lr,
+            grad_norm=grad_norm,
+            payload_bytes=self.grad_sync.payload_bytes - sent_before,
+        )
+        return record, wishes
+
+    def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
+        """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
+
+        By samples, the plan knows it. By units of the task's own, it is
+        units * world_size / (units of the global batch), which the ranks add up.
+        """
+        counts = [self.task.units(batch) for batch in loaded]
+        if counts[0] is None:
+            return [micro.weight for micro in plan.micro_batches]
+        counted = [  # the dummy of a rank that has nothing to compute counts for nothing
+            torch.zeros_like(count) if micro.samples == 0 else count
+            for count, micro in zip(counts, plan.micro_batches, strict=True)
+            if count is not None
+        ]
+        local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
+        total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
+        return list(local * self.world.world_size / total)
+
+    def _agree(self, local: Tensor, wish: Tensor) -> tuple[float, Wishes]:
+        """The mean loss over the global batch, which each rank has scaled its part of.
+
+        What ranks want to be done after this step travels with it: one collective for both.
+        """
+        rows = all_gather(self.world, torch.cat([local.reshape(1), wish]))
+        losses = rows[:, 0]
+        broken = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
+        if broken:
+            ranks = ", ".join(map(str, broken))
+            raise MusterError(
+                f"step {self.parts.at.step + 1}: the loss on rank {ranks} is "
+                f"{losses[broken[0]].item()}, not a number to learn from; try a lower --lr than "
+                f"{self.config.lr}, or --precision fp32"
+            )
+        return losses.sum().item() / self.world.world_size, Wishes(*rows[:, 1:].any(0).tolist())
+
+    def _clip(self) -> float:
+        """Clip the synchronised gradient; its norm before that."""
+        self.parts.precision.unscale(self.parts.optimizer)
+        limit = self.config.max_grad_norm or float("inf")
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if not numpy.isfinite(norm) and not self.parts.precision.can_overflow:
+            raise MusterError(
+                f"step {self.parts.at.step + 1}: the gradient's norm is {norm} on every rank; "
+                f"try a lower --lr than {self.config.lr}"
+            )
+        return norm
+
+
+def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
+    """`batch` on the device of `model`, its real numbers in the model's precision."""
+    dtype = next(model.parameters()).dtype
+    return {
+        name: tensor.to(
+            device=device,
+            dtype=dtype if tensor.is_floating_point() else None,
+            non_blocking=True,
+        )
+        for name, tensor in batch.items()
+    }
