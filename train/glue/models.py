@@ -1,5 +1,6 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from configs.errors import UsageError
 from train.glue import hub
 from train.glue.spec import Spec
+from train.task import Batch
 
 # Their position ids start behind the padding id, so that the last positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
@@ -45,19 +47,28 @@ def check(name: str, config: Any, tokenizer: Any, max_seq_length: int) -> None:
     Raises:
         UsageError: one of the two is too large.
     """
-    positions = getattr(config, "max_position_embeddings", None)
-    if config.model_type in OFFSET_POSITIONS and positions:
-        positions -= config.pad_token_id + 1
-    if positions is not None and 0 < positions < max_seq_length:
-        raise UsageError(
-            f"--max-seq-length {max_seq_length} is more than the {positions} positions of {name}"
-        )
+    check_length(name, config, max_seq_length)
     if tokenizer.pad_token_id is None:
         raise UsageError(f"the tokenizer of {name} has no padding token; give another --tokenizer")
     if len(tokenizer) > config.vocab_size:
         raise UsageError(
             f"the tokenizer has {len(tokenizer)} tokens, but --model {name} knows "
             f"{config.vocab_size}; give the model's own with --tokenizer"
+        )
+
+
+def check_length(name: str, config: Any, max_seq_length: int) -> None:
+    """Refuse samples that are longer than the model has positions for.
+
+    Raises:
+        UsageError: they are.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if config.model_type in OFFSET_POSITIONS and positions:
+        positions -= config.pad_token_id + 1
+    if positions is not None and 0 < positions < max_seq_length:
+        raise UsageError(
+            f"--max-seq-length {max_seq_length} is more than the {positions} positions of {name}"
         )
 
 
@@ -112,6 +123,13 @@ def label_order(config: Any, spec: Spec) -> list[int] | None:
 def is_configuration(name: str) -> bool:
     """Whether `name` is a configuration, which has no weights."""
     return Path(name).suffix == ".json"
+
+
+def inputs(model: nn.Module, batch: Batch) -> Batch:
+    """What `model` takes of a batch, labels apart; DistilBERT, for one, takes no token types."""
+    kind: Any = type(getattr(model, "module", model))
+    taken = signature(kind.forward).parameters
+    return {key: tensor for key, tensor in batch.items() if key in taken and key != "labels"}
 
 
 def _is_classifier(config: Any) -> bool:

@@ -1,6 +1,6 @@
-"""A GLUE task: prepared once, read by all ranks, and scored by GLUE's own metrics."""
+"""A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from configs.errors import UsageError
 from configs.schema import TrainConfig
 from train.glue import cache, hub, models, tokens, tsv
 from train.glue.batches import Padding, Sample, TokenSet
-from train.glue.spec import HUB_SET, Examples, Spec
+from train.glue.spec import Examples, Spec
 from train.metrics import Confusion, Correlation
 from train.task import Batch, Datasets, Metric, Output, Samples, Task
 
@@ -21,11 +21,20 @@ DEFAULT_MODEL = "bert-base-cased"
 
 
 class GlueTask(Task):
-    """One of GLUE's nine tasks, as `spec` describes it: a train.task.Task."""
+    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it.
 
-    def __init__(self, spec: Spec, config: TrainConfig) -> None:
+    `read` makes examples of one file, for sets that are not in GLUE's own form.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: TrainConfig,
+        read: Callable[[Spec, Path], Examples] = tsv.read,
+    ) -> None:
         self.spec = spec
         self.config = config
+        self._read_file = read
         self.data_dir = config.data_dir
         self.model = config.model or DEFAULT_MODEL
         self.tokenizer = config.tokenizer or _home(self.model)
@@ -82,8 +91,7 @@ class GlueTask(Task):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
-        inputs = {key: tensor for key, tensor in batch.items() if key != "labels"}
-        logits: Tensor = model(**inputs).logits
+        logits: Tensor = model(**models.inputs(model, batch)).logits
         if self._label_order is not None:
             logits = logits[:, self._label_order]
         if logits.dtype in (torch.float16, torch.bfloat16):
@@ -101,12 +109,12 @@ class GlueTask(Task):
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:
             return hub.read(self.spec, self.spec.parts[name])
-        return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
+        return self._read_file(self.spec, tsv.find(self.spec, self.data_dir)[name])
 
     def _source(self) -> Iterator[str | bytes]:
         """What the data is: all of its files, or its name on the Hub."""
         if self.data_dir is None:
-            yield f"{HUB_SET} {self.spec.name}"
+            yield " ".join(self.spec.hub_name)
             return
         for path in tsv.find(self.spec, self.data_dir).values():
             yield path.read_bytes()
@@ -126,7 +134,7 @@ class GlueTask(Task):
     @cached_property
     def _padding(self) -> Padding:
         facts = cache.facts(self._folder)
-        return Padding(facts["padding"], facts["padding_side"])
+        return Padding(facts["padding"], facts["padding_side"], self.spec.pad_multiple)
 
 
 def _home(model: str) -> str:
