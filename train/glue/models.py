@@ -25,7 +25,7 @@ def load_config(name: str, spec: Spec, is_fresh: bool) -> Any:
     from transformers import AutoConfig
 
     config = hub.fetch("--model", name, AutoConfig.from_pretrained)
-    if not is_fresh and _is_classifier(config) and config.num_labels != spec.num_labels:
+    if not is_fresh and _has_head(config, spec) and config.num_labels != spec.num_labels:
         names = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
             f"--model {name} has {config.num_labels} labels ({names}), but {spec.name} has "
@@ -72,17 +72,20 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
         )
 
 
-def build(name: str, config: Any, is_fresh: bool) -> nn.Module:
+def build(name: str, config: Any, is_fresh: bool, kind: Any = None) -> nn.Module:
     """The model in float32; what it has no weights for comes from torch's seeded generator.
+
+    `kind` is transformers' class for it, by default the one for a label per text.
 
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
-    from transformers import AutoModelForSequenceClassification as Auto
+    from transformers import AutoModelForSequenceClassification
 
+    kind = kind or AutoModelForSequenceClassification
     if is_fresh:
         try:
-            model: nn.Module = Auto.from_config(config, dtype=torch.float32)
+            model: nn.Module = kind.from_config(config, dtype=torch.float32)
         except (ValueError, KeyError) as error:
             raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
         return model
@@ -90,7 +93,7 @@ def build(name: str, config: Any, is_fresh: bool) -> nn.Module:
         model, loading = hub.fetch(
             "--model",
             name,
-            Auto.from_pretrained,
+            kind.from_pretrained,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
@@ -132,8 +135,8 @@ def inputs(model: nn.Module, batch: Batch) -> Batch:
     return {key: tensor for key, tensor in batch.items() if key in taken and key != "labels"}
 
 
-def _is_classifier(config: Any) -> bool:
-    return any("ForSequenceClassification" in made for made in config.architectures or ())
+def _has_head(config: Any, spec: Spec) -> bool:
+    return any(f"For{spec.head}" in made for made in config.architectures or ())
 
 
 def _names_labels(config: Any, spec: Spec) -> bool:

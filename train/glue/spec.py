@@ -33,6 +33,7 @@ class Spec:
     metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[str, ...] | None = None  # of files that have no header line
     short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    head: str = "SequenceClassification"  # of the model, as transformers calls it
     train: Part = TRAIN
     evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
     pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
