@@ -1,5 +1,6 @@
 """Samples of unequal length become one rectangle; what pads them is masked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from train.task import Batch
 class Sample(NamedTuple):
     """One example of t tokens."""
 
-    tokens: dict[str, Tensor]  # input_ids and maybe token_type_ids: int32 (t,)
-    label: Tensor  # scalar: class number, or score
+    tokens: dict[str, Tensor]  # input_ids and whatever else each token has: int32 (t,)
+    label: Tensor | None  # scalar: class number, or score; None: the tokens have labels
 
 
 class TokenSet:
@@ -22,17 +23,17 @@ class TokenSet:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         tokens = dict(tensors)
-        self._labels = tokens.pop("labels")
+        self._labels = tokens.pop("labels", None)
         self._offsets: list[int] = tokens.pop("offsets").tolist()
         self._tokens = tokens
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> Sample:
         start, end = self._offsets[index], self._offsets[index + 1]
         tokens = {key: flat[start:end] for key, flat in self._tokens.items()}
-        return Sample(tokens, self._labels[index])
+        return Sample(tokens, None if self._labels is None else self._labels[index])
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ class Padding:
 
     values: Mapping[str, int]  # by tensor
     side: str  # "right", or "left" (XLNet)
+    multiple: int = 1  # of tokens, to which the longest is filled up as well
 
     def collate(self, samples: Sequence[Sample], width: int | None) -> Batch:
         """n samples as int64 (n, width) each, and labels (n,); width None: that of the longest."""
         lengths = [len(sample.tokens["input_ids"]) for sample in samples]
-        width = width or max(lengths)
+        width = width or math.ceil(max(lengths) / self.multiple) * self.multiple
         starts = [width - length if self.side == "left" else 0 for length in lengths]
         batch = {"attention_mask": torch.zeros(len(samples), width, dtype=torch.int64)}
         for key in samples[0].tokens:
@@ -54,5 +56,5 @@ class Padding:
             batch["attention_mask"][row, start : start + length] = 1
             for key, tokens in sample.tokens.items():
                 batch[key][row, start : start + length] = tokens
-        batch["labels"] = torch.stack([sample.label for sample in samples])
-        return batch
+        labels = [sample.label for sample in samples if sample.label is not None]
+        return {**batch, "labels": torch.stack(labels)} if labels else batch

@@ -1,5 +1,6 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from configs.errors import UsageError
 from train.glue import hub
 from train.glue.spec import Spec
+from train.task import Batch
 
 # Their position ids start behind the padding id, so that the last positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
@@ -23,7 +25,7 @@ def load_config(name: str, spec: Spec, is_fresh: bool) -> Any:
     from transformers import AutoConfig
 
     config = hub.fetch("--model", name, AutoConfig.from_pretrained)
-    if not is_fresh and _is_classifier(config) and config.num_labels != spec.num_labels:
+    if not is_fresh and _has_head(config, spec) and config.num_labels != spec.num_labels:
         names = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
             f"--model {name} has {config.num_labels} labels ({names}), but {spec.name} has "
@@ -45,13 +47,7 @@ def check(name: str, config: Any, tokenizer: Any, max_seq_length: int) -> None:
     Raises:
         UsageError: one of the two is too large.
     """
-    positions = getattr(config, "max_position_embeddings", None)
-    if config.model_type in OFFSET_POSITIONS and positions:
-        positions -= config.pad_token_id + 1
-    if positions is not None and 0 < positions < max_seq_length:
-        raise UsageError(
-            f"--max-seq-length {max_seq_length} is more than the {positions} positions of {name}"
-        )
+    check_length(name, config, max_seq_length)
     if tokenizer.pad_token_id is None:
         raise UsageError(f"the tokenizer of {name} has no padding token; give another --tokenizer")
     if len(tokenizer) > config.vocab_size:
@@ -61,17 +57,35 @@ def check(name: str, config: Any, tokenizer: Any, max_seq_length: int) -> None:
         )
 
 
-def build(name: str, config: Any, is_fresh: bool) -> nn.Module:
+def check_length(name: str, config: Any, max_seq_length: int) -> None:
+    """Refuse samples that are longer than the model has positions for.
+
+    Raises:
+        UsageError: they are.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if config.model_type in OFFSET_POSITIONS and positions:
+        positions -= config.pad_token_id + 1
+    if positions is not None and 0 < positions < max_seq_length:
+        raise UsageError(
+            f"--max-seq-length {max_seq_length} is more than the {positions} positions of {name}"
+        )
+
+
+def build(name: str, config: Any, is_fresh: bool, kind: Any = None) -> nn.Module:
     """The model in float32; what it has no weights for comes from torch's seeded generator.
+
+    `kind` is transformers' class for it, by default the one for a label per text.
 
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
-    from transformers import AutoModelForSequenceClassification as Auto
+    from transformers import AutoModelForSequenceClassification
 
+    kind = kind or AutoModelForSequenceClassification
     if is_fresh:
         try:
-            model: nn.Module = Auto.from_config(config, dtype=torch.float32)
+            model: nn.Module = kind.from_config(config, dtype=torch.float32)
         except (ValueError, KeyError) as error:
             raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
         return model
@@ -79,7 +93,7 @@ def build(name: str, config: Any, is_fresh: bool) -> nn.Module:
         model, loading = hub.fetch(
             "--model",
             name,
-            Auto.from_pretrained,
+            kind.from_pretrained,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
@@ -114,8 +128,15 @@ def is_configuration(name: str) -> bool:
     return Path(name).suffix == ".json"
 
 
-def _is_classifier(config: Any) -> bool:
-    return any("ForSequenceClassification" in made for made in config.architectures or ())
+def inputs(model: nn.Module, batch: Batch) -> Batch:
+    """What `model` takes of a batch, labels apart; DistilBERT, for one, takes no token types."""
+    kind: Any = type(getattr(model, "module", model))
+    taken = signature(kind.forward).parameters
+    return {key: tensor for key, tensor in batch.items() if key in taken and key != "labels"}
+
+
+def _has_head(config: Any, spec: Spec) -> bool:
+    return any(f"For{spec.head}" in made for made in config.architectures or ())
 
 
 def _names_labels(config: Any, spec: Spec) -> bool:

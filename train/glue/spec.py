@@ -1,4 +1,4 @@
-"""How one GLUE task differs from the others: its columns, its labels and its metrics."""
+"""How one text task differs from the others: its columns, its labels and its metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +21,10 @@ DEV: Mapping[str, Part] = MappingProxyType({"": Part("dev.tsv", "validation")})
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One GLUE task, as its files and the Hub have it."""
+    """One task with a label per text or pair of texts, as its files and the Hub have it."""
 
-    name: str  # on the Hub: "rte"
+    name: str  # in errors, and its set of GLUE on the Hub: "rte"
+    hub: tuple[str, ...] = ()  # its name on the Hub, where it is not one of GLUE's
     text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
     label: str = "label"
     hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
@@ -32,7 +33,15 @@ class Spec:
     metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[str, ...] | None = None  # of files that have no header line
     short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    head: str = "SequenceClassification"  # of the model, as transformers calls it
+    train: Part = TRAIN
     evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
+    pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
+
+    @property
+    def hub_name(self) -> tuple[str, ...]:
+        """Where the Hub has it: the set, and which of its configurations."""
+        return self.hub or (HUB_SET, self.name)
 
     @property
     def is_regression(self) -> bool:
@@ -54,7 +63,7 @@ class Spec:
         evaluation = {
             f"dev_{name}" if name else "dev": part for name, part in self.evaluation.items()
         }
-        return {"train": TRAIN, **evaluation}
+        return {"train": self.train, **evaluation}
 
 
 class Examples(NamedTuple):

@@ -1,36 +1,39 @@
-"""A GLUE task: prepared once, read by all ranks, and scored by GLUE's own metrics."""
+"""A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from configs.errors import UsageError
 from configs.schema import TrainConfig
 from train.glue import cache, hub, models, tokens, tsv
 from train.glue.batches import Padding, Sample, TokenSet
-from train.glue.spec import HUB_SET, Examples, Spec
+from train.glue.prepared import PreparedTask
+from train.glue.spec import Examples, Spec
 from train.metrics import Confusion, Correlation
-from train.task import Batch, Datasets, Metric, Output, Samples, Task
+from train.task import Batch, Datasets, Metric, Output, Samples
 
 DEFAULT_MODEL = "bert-base-cased"
 
 
-class GlueTask(Task):
-    """One of GLUE's nine tasks, as `spec` describes it: a train.task.Task."""
+class GlueTask(PreparedTask):
+    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it.
 
-    def __init__(self, spec: Spec, config: TrainConfig) -> None:
+    `read` makes examples of one file, for sets that are not in GLUE's own form.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: TrainConfig,
+        read: Callable[[Spec, Path], Examples] = tsv.read,
+    ) -> None:
+        super().__init__(config, DEFAULT_MODEL)
         self.spec = spec
-        self.config = config
-        self.data_dir = config.data_dir
-        self.model = config.model or DEFAULT_MODEL
-        self.tokenizer = config.tokenizer or _home(self.model)
-        self.is_fresh = config.random_weights or models.is_configuration(self.model)
-        self._label_order: list[int] | None = None
+        self._read_file = read
 
     def prepare(self) -> None:
         """Tokenise all sets into the cache, unless they are there already.
@@ -50,20 +53,7 @@ class GlueTask(Task):
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
             kind = torch.float32 if self.spec.is_regression else torch.int64
             sets[name]["labels"] = torch.tensor(examples.labels, dtype=kind)
-        padding = {
-            "input_ids": tokenizer.pad_token_id,
-            "token_type_ids": tokenizer.pad_token_type_id,
-        }
-        cache.write(
-            self._folder, sets, {"padding": padding, "padding_side": tokenizer.padding_side}
-        )
-
-    def is_prepared(self) -> bool:
-        """Whether this process sees the whole cache."""
-        try:
-            return cache.is_whole(self._folder)
-        except UsageError:
-            return False  # `prepare` says why
+        cache.write(self._folder, sets, tokens.padding(tokenizer))
 
     def build_datasets(self) -> Datasets:
         train, *evaluation = (TokenSet(cache.read(self._folder, name)) for name in self.spec.parts)
@@ -77,13 +67,11 @@ class GlueTask(Task):
 
     def collate(self, samples: Sequence[Sample]) -> Batch:
         """n samples as int64 (n, width) each, and labels (n,)."""
-        width = self.config.max_seq_length if self.config.pad == "max_length" else None
-        return self._padding.collate(samples, width)
+        return self._padding.collate(samples, self._width)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
-        inputs = {key: tensor for key, tensor in batch.items() if key != "labels"}
-        logits: Tensor = model(**inputs).logits
+        logits: Tensor = model(**models.inputs(model, batch)).logits
         if self._label_order is not None:
             logits = logits[:, self._label_order]
         if logits.dtype in (torch.float16, torch.bfloat16):
@@ -104,34 +92,17 @@ class GlueTask(Task):
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:
             return hub.read(self.spec, self.spec.parts[name])
-        return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
+        return self._read_file(self.spec, tsv.find(self.spec, self.data_dir)[name])
 
     def _source(self) -> Iterator[str | bytes]:
         """What the data is: all of its files, or its name on the Hub."""
         if self.data_dir is None:
-            yield f"{HUB_SET} {self.spec.name}"
+            yield " ".join(self.spec.hub_name)
             return
         for path in tsv.find(self.spec, self.data_dir).values():
             yield path.read_bytes()
 
     @cached_property
-    def _loaded_tokenizer(self) -> Any:
-        return tokens.load(self.tokenizer, self.config.lower_case)
-
-    @cached_property
-    def _folder(self) -> Path:
-        """The cache for this very data, tokenizer and length."""
-        identity = tokens.identity(self._loaded_tokenizer)
-        parts = [*self._source(), identity, str(self.config.max_seq_length)]
-        name = f"{self.config.task}-{cache.fingerprint(parts)}"
-        return cache.root(self.config.cache_dir) / name
-
-    @cached_property
     def _padding(self) -> Padding:
         facts = cache.facts(self._folder)
-        return Padding(facts["padding"], facts["padding_side"])
-
-
-def _home(model: str) -> str:
-    """Where the tokenizer of `model` is: with it, or next to its config.json."""
-    return str(Path(model).parent) if models.is_configuration(model) else model
+        return Padding(facts["padding"], facts["padding_side"], self.spec.pad_multiple)

@@ -1,12 +1,11 @@
 """GLUE's own files become examples; a wrong row is refused with its file and line."""
 
-import codecs
 import logging
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 from configs.errors import UsageError
+from train.glue.lines import numbered_lines
 from train.glue.spec import Examples, Spec
 
 
@@ -35,7 +34,7 @@ def read(spec: Spec, path: Path) -> Examples:
     Raises:
         UsageError: the file is empty, not UTF-8, or holds a wrong header, row or label.
     """
-    lines = _lines(path)
+    lines = ((number, line) for number, line in numbered_lines(path) if line.strip())
     if spec.columns is None:
         header = next(lines, (1, ""))[1].split("\t")
         if header == [""]:
@@ -67,21 +66,6 @@ def read(spec: Spec, path: Path) -> Examples:
             "%s: left out %d rows that lack fields, kept %d", path, skipped, len(rows)
         )
     return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line that is not blank, with its number."""
-    with path.open("rb") as file:
-        # By bytes, so that only a newline ends a line: sentences hold other separators.
-        for number, line in enumerate(file, 1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            try:
-                text = line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError:
-                raise UsageError(f"{path}:{number}: not UTF-8 text") from None
-            if text.strip():
-                yield number, text
 
 
 def _check_header(spec: Spec, path: Path, header: list[str]) -> None:

@@ -8,7 +8,7 @@ import torch
 from configs import plugins
 from configs.errors import UsageError
 from configs.schema import TrainConfig
-from train.glue import hub
+from train.glue.spec import HUB_SET
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
@@ -377,7 +377,7 @@ def test_without_the_hub_one_line_says_what_to_do(made):
         said = refusal(build(made, **settings))
         assert "bert-base-cased: not on this disk, and the Hub cannot be reached; give" in said
     task = build(made, data_dir=None)
-    with pytest.raises(UsageError, match="give GLUE files with --data-dir, or run once where"):
+    with pytest.raises(UsageError, match="give its files with --data-dir, or run once where"):
         task.prepare()
 
 
@@ -395,7 +395,7 @@ def test_a_set_of_the_hub_is_read_by_its_own_columns(made, name, monkeypatch):
     splits = []
 
     def load_dataset(path, config, split):
-        assert (path, config) == (hub.HUB_SET, name)
+        assert (path, config) == (HUB_SET, name)
         splits.append(split)
         rows = {column: ["the cat", "a dog ran"] for column in columns}
         return datasets.Dataset.from_dict({**rows, "label": [1, 0], "idx": [0, 1]})

@@ -1,0 +1,236 @@
+"""BERT's pre-training runs on text and on shards; each part of its loss is a mean of its own."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy
+import pytest
+import torch
+
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train.console import Console
+from train.measure.sinks import Sinks
+from train.sync_modes import single
+from train.tasks import bert
+from train.trainer import Trainer
+from train.world import World
+
+pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
+
+WORDS = [f"w{number}" for number in range(30)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##x"]
+MODEL = {
+    "model_type": "bert",
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def text(documents):
+    """Documents of one word each, so that what is hidden and what is next can be told."""
+    sentence = "{word} {word} {word} {word} .\n"
+    return "\n".join(sentence.format(word=WORDS[at % 30]) * 6 for at in range(documents))
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A folder of text, a vocabulary and a model's configuration."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.txt").write_text(text(30))
+    (tmp_path / "data" / "valid.txt").write_text(text(12))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    return tmp_path
+
+
+def config_of(made, **settings):
+    return TrainConfig(
+        **{
+            "task": "bert",
+            "data_dir": made / "data",
+            "model": str(made / "config.json"),
+            "tokenizer": str(made / "vocab.txt"),
+            "cache_dir": made / "cache",
+            "sync": "single",
+            "batch_size": 16,
+            "epochs": 40,
+            "lr": 1e-2,
+            "evaluate": "end",
+            "device": "cpu",
+            "max_seq_length": 24,
+        }
+        | settings
+    )
+
+
+def prepared(made, **settings):
+    task = bert.build(config_of(made, **settings))
+    task.prepare()
+    assert task.is_prepared()
+    return task
+
+
+def refusal(made, **settings):
+    with pytest.raises(UsageError) as error:
+        bert.build(config_of(made, **settings)).prepare()
+    return str(error.value)
+
+
+def run(made, config):
+    task = bert.build(config)
+    task.prepare()
+    world, sinks = World(), Sinks(made / "run", 0)
+    sync, console = single.build(world, config), Console(speaks=False)
+    history = Trainer(config, world, torch.device("cpu"), task, sync, console, sinks).fit()
+    sinks.close()
+    return history
+
+
+def test_it_learns_both_from_text(made):
+    history = run(made, config_of(made))
+    (scores,) = history.evaluations
+    found = scores.metrics
+    assert scores.samples == 24  # two chunks of each document
+    assert found["mlm_accuracy"] > 0.8 and found["nsp_accuracy"] > 0.8
+    assert found["perplexity"] == pytest.approx(numpy.exp(found["eval_mlm"]), rel=1e-5)
+    assert found["eval_loss"] == pytest.approx(found["eval_mlm"] + found["eval_nsp"])
+    assert history.steps[-1].loss < 0.5 * history.steps[0].loss
+
+
+def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
+    task = prepared(made)
+    train, evaluation = task.build_datasets()
+    kept, seen = [evaluation[""][at] for at in range(24)], []
+    for epoch in (0, 1, 0):
+        task.start_epoch(epoch)
+        seen.append([train[at] for at in range(20)])
+        assert [evaluation[""][at] for at in range(24)] == kept
+    assert seen[0] != seen[1] and seen[0] == seen[2]
+    other = prepared(made, seed=7).build_datasets()
+    assert [other.evaluation[""][at] for at in range(24)] == kept
+    other_train = [other.train[at] for at in range(20)]
+    assert other_train not in seen
+
+
+def test_the_loss_is_that_of_transformers_own_model(made):
+    from transformers import BertForPreTraining
+
+    task = prepared(made)
+    model = task.build_model().eval()
+    batch = task.collate([task.build_datasets().train[at] for at in range(9)])
+    loss, counts = task.forward(model, batch)
+    plain = BertForPreTraining(model.config).eval()
+    plain.load_state_dict(model.state_dict())
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels.view(-1)[batch["masked_positions"]] = batch["masked_labels"]
+    inputs = {key: batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")}
+    theirs = plain(**inputs, labels=labels, next_sentence_label=batch["labels"])
+    assert loss.sum().item() == pytest.approx(theirs.loss.item(), abs=1e-5)
+    right = (theirs.prediction_logits.argmax(-1) == labels).sum(1)
+    assert counts[:, 1].tolist() == right.tolist()
+    assert counts[:, 2].sum() == task.units(batch)[0] == len(batch["masked_labels"])
+    assert task.units(batch)[1] == 9
+
+
+def test_a_batch_without_hidden_tokens_has_no_part_in_the_loss(made):
+    task = prepared(made)
+    samples = [task.build_datasets().train[at] for at in range(3)]
+    batch = task.collate([sample._replace(positions=[], targets=[]) for sample in samples])
+    model = task.build_model()
+    loss = task.forward(model, batch).loss
+    loss.sum().backward()
+    assert loss[0] == 0 and task.units(batch).tolist() == [0, 3]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_padding_changes_nothing(made):
+    found = []
+    for pad in ("longest", "max_length"):
+        task = prepared(made, pad=pad)
+        torch.manual_seed(0)
+        model = task.build_model().double().eval()
+        train = task.build_datasets().train
+        batch = task.collate([train[at] for at in (0, 1, 5)])
+        found.append(task.forward(model, batch))
+    assert torch.allclose(found[0].loss, found[1].loss, atol=1e-12)
+    assert torch.allclose(found[0].logits, found[1].logits, atol=1e-12)
+
+
+def test_weights_go_in_and_out_under_their_usual_names(made):
+    from transformers import BertForPreTraining
+
+    made_model = prepared(made).build_model()
+    made_model.save_pretrained(made / "saved")
+    again = prepared(made, model=str(made / "saved")).build_model()
+    theirs = BertForPreTraining.from_pretrained(made / "saved")
+    for name, tensor in made_model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+        assert torch.equal(tensor, theirs.state_dict()[name]), name
+
+
+def shard(path, rows, width=16):
+    numbers = numpy.arange(rows)[:, None]
+    ids = numpy.full((rows, width), 6) + numbers % 20
+    positions = numpy.array([[2, 5, 0]] * rows)
+    with h5py.File(path, "w") as file:
+        for name, values in {
+            "input_ids": ids,
+            "input_mask": numpy.ones_like(ids),
+            "segment_ids": numpy.arange(width)[None].repeat(rows, 0) // (width // 2),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": numpy.where(positions > 0, 6 + numbers % 20, 0),
+            "next_sentence_labels": numpy.arange(rows) % 2,
+        }.items():
+            file.create_dataset(name, data=values, dtype="i4", compression="gzip")
+
+
+@pytest.fixture
+def shards(made):
+    folder = made / "shards"
+    (folder / "test").mkdir(parents=True)
+    for path in (folder / "a.hdf5", folder / "b.h5", folder / "test" / "0.h5"):
+        shard(path, 20)
+    return folder
+
+
+@pytest.mark.parametrize("data_workers", [0, 2])
+def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
+    config = config_of(made, data_dir=shards, tokenizer=None, epochs=20, data_workers=data_workers)
+    history = run(made, config)
+    (scores,) = history.evaluations
+    assert [step.samples for step in history.steps[:3]] == [16, 16, 8]
+    assert scores.metrics["mlm_accuracy_test"] > 0.9
+    assert not (made / "cache").exists()
+
+
+def test_settings_that_cannot_work_are_refused(made, shards):
+    assert "needs --data-dir" in refusal(made, data_dir=None)
+    assert "leaves nothing to learn" in refusal(made, mask_probability=0.0)
+    assert "--max-seq-length 48 is more than the 32" in refusal(made, max_seq_length=48)
+    assert "give --max-seq-length 16" in refusal(made, data_dir=shards, max_seq_length=8)
+    (made / "data" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
+    assert "the valid set of --data-dir" in refusal(made)
+    (made / "config.json").write_text(json.dumps({**MODEL, "model_type": "distilbert"}))
+    assert "is of type distilbert; pre-training is for bert" in refusal(made)
+
+
+def test_whole_words_need_a_vocabulary_that_tells_them(made):
+    prepared(made, whole_word=True)
+    (made / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
+    assert "--whole-word needs WordPiece's ##" in refusal(made, whole_word=True)
+
+
+def test_the_default_is_berts_base_shape_with_its_vocabulary(made):
+    config = replace(config_of(made), model=None, tokenizer=None)
+    task = bert.build(config)
+    assert task.tokenizer == "bert-base-uncased" and task.is_fresh
+    shape = task._model_config
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.vocab_size) == (768, 12, 30522)

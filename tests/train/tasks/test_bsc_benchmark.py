@@ -1,0 +1,111 @@
+"""BSC's benchmark needs nothing on disk: samples are drawn in emotion's shape, as many as asked."""
+
+import json
+import time
+
+import pytest
+import torch
+
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from train.console import Console
+from train.measure.sinks import Sinks
+from train.sync_modes import single
+from train.tasks import bsc_benchmark
+from train.tasks.bsc_benchmark import draw
+from train.trainer import Trainer
+from train.world import World
+
+pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
+
+MODEL = {
+    "model_type": "distilbert",
+    "vocab_size": 1200,
+    "dim": 16,
+    "hidden_dim": 32,
+    "n_layers": 1,
+    "n_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def config_of(tmp_path, **settings):
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    return TrainConfig(
+        **{
+            "task": "bsc_benchmark",
+            "model": str(tmp_path / "config.json"),
+            "train_samples": 96,
+            "eval_samples": 40,
+            "sync": "single",
+            "batch_size": 32,
+            "epochs": 1,
+            "device": "cpu",
+        }
+        | settings
+    )
+
+
+def lengths(samples):
+    return torch.tensor([len(samples[at].tokens["input_ids"]) for at in range(len(samples))])
+
+
+def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
+    config = config_of(tmp_path)
+    world, sinks, task = World(), Sinks(tmp_path / "run", 0), bsc_benchmark.build(config)
+    task.prepare()
+    sync, console = single.build(world, config), Console(speaks=False)
+    history = Trainer(config, world, torch.device("cpu"), task, sync, console, sinks).fit()
+    sinks.close()
+    assert [step.samples for step in history.steps] == [32, 32, 32]
+    assert [one.samples for one in history.evaluations] == [40]
+    assert set(tmp_path.iterdir()) == {tmp_path / "config.json", tmp_path / "run"}
+
+
+def test_the_samples_have_the_lengths_of_emotions():
+    found = lengths(draw(4000, 30522, 128, seed=1)).float()
+    assert found.mean().item() == pytest.approx(22.3, abs=0.7)
+    assert found.median().item() == pytest.approx(20, abs=1)
+    assert found.min() == 4 and 70 <= found.max() <= 87
+    assert lengths(draw(4000, 30522, 16, seed=1)).max() == 16
+
+
+def test_a_sample_is_words_between_its_marks_and_tells_its_label():
+    samples = draw(50, 1200, 128, seed=3)
+    for at in range(50):
+        tokens, label = samples[at].tokens["input_ids"].tolist(), samples[at].label
+        assert (tokens[0], tokens[-1]) == (101, 102)
+        assert all(999 <= token < 1200 for token in tokens[1:-1])
+        assert label == tokens[1] % 6
+
+
+def test_the_same_seed_draws_the_same_and_the_two_sets_differ(tmp_path):
+    task = bsc_benchmark.build(config_of(tmp_path, train_samples=40))
+    train, evaluation = task.build_datasets()
+    again = bsc_benchmark.build(config_of(tmp_path, train_samples=40)).build_datasets().train
+    assert torch.equal(train[7].tokens["input_ids"], again[7].tokens["input_ids"])
+    assert lengths(train).tolist() != lengths(evaluation[""]).tolist()
+
+
+def test_the_studys_sizes_are_the_default_and_cheap(tmp_path):
+    config = config_of(tmp_path, train_samples=None, eval_samples=None)
+    started = time.perf_counter()
+    train, evaluation = bsc_benchmark.build(config).build_datasets()
+    assert (len(train), len(evaluation[""])) == (32768, 131072)
+    assert time.perf_counter() - started < 5  # tried: 0.2 s
+
+
+def test_batches_are_filled_up_to_a_multiple_of_eight(tmp_path):
+    task = bsc_benchmark.build(config_of(tmp_path))
+    train = task.build_datasets().train
+    for at in range(0, 32, 4):
+        width = task.collate([train[number] for number in range(at, at + 4)])["input_ids"].shape[1]
+        assert width % 8 == 0
+
+
+def test_a_model_that_cannot_take_the_samples_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"--max-seq-length 256 is more than the 128 positions"):
+        bsc_benchmark.build(config_of(tmp_path, max_seq_length=256)).prepare()
+    (tmp_path / "small.json").write_text(json.dumps({**MODEL, "vocab_size": 256}))
+    with pytest.raises(UsageError, match=r"knows 256 tokens, but the benchmark's words begin at"):
+        bsc_benchmark.build(config_of(tmp_path, model=str(tmp_path / "small.json"))).prepare()

@@ -1,0 +1,24 @@
+"""A text file becomes its lines with their numbers; what is not UTF-8 is refused."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.errors import UsageError
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Every line with its number from 1, without its end.
+
+    Raises:
+        UsageError: a line is not UTF-8; the message names file and line.
+    """
+    with path.open("rb") as file:
+        # By bytes, so that only a newline ends a line: sentences hold other separators.
+        for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield number, line.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise UsageError(f"{path}:{number}: not UTF-8 text") from None

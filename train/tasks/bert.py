@@ -1,0 +1,191 @@
+"""BERT's pre-training: hidden tokens and next sentences, from plain text or HDF5 shards."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from configs.errors import UsageError
+from configs.plugins import REPOSITORY
+from configs.schema import TrainConfig
+from train.glue import cache, hub, models, tokens
+from train.glue.prepared import PreparedTask
+from train.pretraining import corpus, documents, files
+from train.pretraining.guesses import Guesses, per_sample
+from train.pretraining.masking import Vocabulary
+from train.pretraining.pairs import EVALUATION_SEED, Pairs
+from train.pretraining.samples import PairSample, collate
+from train.pretraining.shards import Shards
+from train.task import Batch, Datasets, Metric, Output, Samples
+
+BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
+TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
+SHARDS_PADDING = 0
+
+
+class BertPreTraining(PreparedTask):
+    """Two parts of one loss: the mean over hidden tokens, and the mean over pairs."""
+
+    loss_parts = ("mlm", "nsp")
+
+    def __init__(self, config: TrainConfig) -> None:
+        own_shape = config.model is None
+        super().__init__(config, str(BERT_BASE), TOKENIZER if own_shape else None)
+
+    def prepare(self) -> None:
+        """Tokenise the text into the cache, unless it is there already; look at the shards.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        if not self.config.mask_probability:
+            raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
+        config, length = self._model_config, self.config.max_seq_length
+        if self._are_shards:
+            models.check_length(self.model, config, length)
+            for shards in self._shards().values():
+                if shards.width > length:
+                    raise UsageError(
+                        f"--max-seq-length is {length}, but {shards.paths[0].parent} has samples "
+                        f"of {shards.width} tokens; give --max-seq-length {shards.width}"
+                    )
+            return
+        tokenizer = self._loaded_tokenizer
+        models.check(self.model, config, tokenizer, length)
+        self._check_text(tokenizer)
+        if cache.is_whole(self._folder):
+            return
+        sets = {}
+        for name, paths in self._files.items():
+            read = documents.read(paths, tokenizer.unk_token)
+            sets[name] = corpus.encode(tokenizer, read, length - corpus.MARKS)
+            corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
+            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["tokens"])
+        cache.write(self._folder, sets, {"sets": list(sets)})
+
+    def is_prepared(self) -> bool:
+        """Whether this process sees the shards, or the whole cache."""
+        try:
+            return self._are_shards or super().is_prepared()
+        except UsageError:
+            return False  # `prepare` says why
+
+    def build_datasets(self) -> Datasets:
+        sets: Mapping[str, Samples] = self._shards() if self._are_shards else self._pairs()
+        named = {"" if name == "valid" else name: own for name, own in sets.items()}
+        self._train = named.pop("train")
+        return Datasets(self._train, named)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Draw other pairs and masks; shards have theirs once and for all."""
+        if isinstance(self._train, Pairs):
+            self._train.epoch = epoch
+
+    def build_model(self) -> nn.Module:
+        """BERT and both heads on the CPU in float32."""
+        from train.pretraining.model import SparseBert
+
+        return models.build(self.model, self._model_config, self.is_fresh, SparseBert)
+
+    def collate(self, samples: Sequence[PairSample]) -> Batch:
+        padding = SHARDS_PADDING if self._are_shards else self._loaded_tokenizer.pad_token_id
+        return collate(samples, padding, self._width)
+
+    def units(self, batch: Batch) -> Tensor:
+        """Hidden tokens and samples of the batch, (2,)."""
+        counts = [len(batch["masked_labels"]), len(batch["labels"])]
+        return torch.tensor(counts, dtype=torch.float64)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        """The mean loss over hidden tokens and over pairs, (2,), and what `Guesses` counts."""
+        scores, pairs = model(**models.inputs(model, batch))
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores, pairs = scores.float(), pairs.float()
+        targets, labels = batch["masked_labels"], batch["labels"]
+        token_losses = cross_entropy(scores, targets, reduction="none")
+        mlm = token_losses.sum() / max(1, len(targets))
+        loss = torch.stack([mlm, cross_entropy(pairs, labels)])
+        with torch.no_grad():
+            rows = batch["masked_positions"] // batch["input_ids"].shape[1]
+            right = pairs.argmax(-1) == labels
+            counts = per_sample(token_losses.detach(), scores, targets, rows, right)
+        return Output(loss, counts)
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        return Guesses()
+
+    def _shards(self) -> dict[str, Shards]:
+        size = self._model_config.vocab_size
+        return {name: Shards(paths, size) for name, paths in self._files.items()}
+
+    def _pairs(self) -> dict[str, Pairs]:
+        tokenizer, config = self._loaded_tokenizer, self.config
+        return {
+            name: Pairs(
+                cache.read(self._folder, name),
+                self._vocabulary,
+                (tokenizer.cls_token_id, tokenizer.sep_token_id),
+                seed=config.seed if name == "train" else EVALUATION_SEED,
+                room=config.max_seq_length - corpus.MARKS,
+                share=config.mask_probability,
+                whole_word=config.whole_word,
+            )
+            for name in cache.facts(self._folder)["sets"]
+        }
+
+    def _check_text(self, tokenizer: Any) -> None:
+        if self.config.max_seq_length < corpus.MARKS + 2:
+            raise UsageError(f"--max-seq-length must be at least {corpus.MARKS + 2} for pairs")
+        if None in (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
+            raise UsageError(
+                f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]; give one of BERT's"
+            )
+        if self.config.whole_word and not self._vocabulary.continues:
+            raise UsageError(
+                f"--whole-word needs WordPiece's ## to tell words, which --tokenizer "
+                f"{self.tokenizer} has not"
+            )
+
+    def _source(self) -> Iterator[str | bytes]:
+        for name, paths in self._files.items():
+            yield name
+            for path in paths:  # not all in memory at once: they may be large
+                with path.open("rb") as file:
+                    yield hashlib.file_digest(file, "sha256").digest()
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        return files.find(self.data_dir)
+
+    @property
+    def _are_shards(self) -> bool:
+        return files.are_shards(self._files)
+
+    @cached_property
+    def _model_config(self) -> Any:
+        from transformers import AutoConfig
+
+        config = hub.fetch("--model", self.model, AutoConfig.from_pretrained)
+        if config.model_type != "bert":
+            raise UsageError(
+                f"--model {self.model} is of type {config.model_type}; pre-training is for bert"
+            )
+        return config
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        tokenizer = self._loaded_tokenizer
+        return Vocabulary(
+            len(tokenizer),
+            tokenizer.mask_token_id,
+            frozenset(tokenizer.all_special_ids),
+            frozenset(at for word, at in tokenizer.get_vocab().items() if word.startswith("##")),
+        )
+
+
+build = BertPreTraining

@@ -1,0 +1,48 @@
+"""Emotion: which of six does a short English message tell of? The workload of BSC's study."""
+
+from functools import partial
+from pathlib import Path
+
+from configs.errors import UsageError
+from train.glue.lines import numbered_lines
+from train.glue.spec import Examples, Part, Spec
+from train.glue.task import GlueTask
+
+HEADER = "text;label_name"
+
+
+def read(spec: Spec, path: Path) -> Examples:
+    """All examples of a file of `text;label` lines.
+
+    Raises:
+        UsageError: the file is empty, not UTF-8, or holds a wrong row or label.
+    """
+    texts: list[str] = []
+    labels: list[float] = []
+    for number, line in numbered_lines(path):
+        if not line.strip() or (number == 1 and line.strip() == HEADER):
+            continue
+        text, semicolon, label = line.rpartition(";")  # the text may hold some, too
+        if not semicolon or not text.strip():
+            raise UsageError(f"{path}:{number}: expected text;label, got {line[:60]!r}")
+        if label.strip() not in spec.labels:
+            known = ", ".join(spec.labels)
+            raise UsageError(f"{path}:{number}: unknown label {label.strip()!r}; known: {known}")
+        texts.append(text.strip())
+        labels.append(spec.labels.index(label.strip()))
+    if not texts:
+        raise UsageError(f"{path}: no examples in it")
+    return Examples((texts,), labels)
+
+
+SPEC = Spec(
+    name="emotion",
+    hub=("dair-ai/emotion",),
+    text=("text",),
+    labels=("sadness", "joy", "love", "anger", "fear", "surprise"),
+    train=Part("train.txt", "train"),
+    evaluation={"val": Part("val.txt", "validation"), "test": Part("test.txt", "test")},
+    pad_multiple=8,  # which half precision on tensor cores is fastest with
+)
+
+build = partial(GlueTask, SPEC, read=read)

@@ -1,0 +1,135 @@
+"""Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from configs.schema import TrainConfig
+from train.glue import cache, hub, models, tokens
+from train.glue.batches import Padding, Sample, TokenSet
+from train.glue.prepared import PreparedTask
+from train.glue.spec import Spec
+from train.ner import conll, encoding
+from train.ner.conll import Sentence
+from train.ner.entities import Entities
+from train.task import Batch, Datasets, Metric, Output, Samples
+
+DEFAULT_MODEL = "bert-base-cased"
+# The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
+HUB_SET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
+HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+
+
+class Ner(PreparedTask):
+    """Word pieces with the tag of each word on its first; the loss is a mean over words."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config, DEFAULT_MODEL)
+
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache, unless they are there already.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        tokenizer = self._loaded_tokenizer
+        encoding.check(tokenizer, self.tokenizer)
+        if not cache.is_whole(self._folder):
+            read = self._read()
+            tags = conll.tags_of(read["train"])
+            sets = {}
+            for name, sentences in read.items():
+                if self.data_dir is not None:
+                    conll.refuse_unknown(conll.find(self.data_dir)[name], sentences, tags)
+                length = self.config.max_seq_length
+                sets[name] = encoding.encode(tokenizer, name, sentences, tags, length)
+                tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
+            facts = {"tags": tags, "sets": list(sets), **tokens.padding(tokenizer)}
+            facts["padding"]["tags"] = encoding.IGNORED
+            cache.write(self._folder, sets, facts)
+        config = models.load_config(self.model, self._spec, self.is_fresh)
+        models.check(self.model, config, tokenizer, self.config.max_seq_length)
+
+    def build_datasets(self) -> Datasets:
+        names = cache.facts(self._folder)["sets"]
+        sets = {name: TokenSet(cache.read(self._folder, name)) for name in names}
+        train, valid = sets.pop("train"), sets.pop("valid")
+        return Datasets(train, {"": valid, **sets})
+
+    def build_model(self) -> nn.Module:
+        """The tagger on the CPU in float32."""
+        from transformers import AutoModelForTokenClassification
+
+        config = models.load_config(self.model, self._spec, self.is_fresh)
+        self._label_order = models.label_order(config, self._spec)
+        return models.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
+
+    def collate(self, samples: Sequence[Sample]) -> Batch:
+        """n sentences as int64 (n, width) each; labels (n, width), `IGNORED` off first pieces."""
+        batch = self._padding.collate(samples, self._width)
+        batch["labels"] = batch.pop("tags")
+        return batch
+
+    def units(self, batch: Batch) -> Tensor:
+        """The words of the batch, (1,)."""
+        return (batch["labels"] != encoding.IGNORED).sum().double().reshape(1)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
+        logits: Tensor = model(**models.inputs(model, batch)).logits
+        if self._label_order is not None:
+            logits = logits[..., self._label_order]
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()  # the loss needs more digits than the layers
+        labels = batch["labels"].flatten()
+        total = cross_entropy(
+            logits.flatten(0, 1), labels, ignore_index=encoding.IGNORED, reduction="sum"
+        )
+        words = (labels != encoding.IGNORED).sum().clamp(min=1)
+        return Output((total / words).reshape(1), logits)
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        return Entities(self._tags)
+
+    def _read(self) -> dict[str, list[Sentence]]:
+        if self.data_dir is not None:
+            return {name: conll.read(path) for name, path in conll.find(self.data_dir).items()}
+        return {name: _of_hub(split) for name, split in HUB_SPLITS.items()}
+
+    def _source(self) -> Iterator[str | bytes]:
+        if self.data_dir is None:
+            yield HUB_SET
+            return
+        for name, path in conll.find(self.data_dir).items():
+            yield name
+            yield path.read_bytes()
+
+    @cached_property
+    def _tags(self) -> list[str]:
+        return list(cache.facts(self._folder)["tags"])
+
+    @cached_property
+    def _spec(self) -> Spec:
+        tags = tuple(self._tags)
+        return Spec(name="the training set", text=(), labels=tags, head="TokenClassification")
+
+    @cached_property
+    def _padding(self) -> Padding:
+        facts = cache.facts(self._folder)
+        return Padding(facts["padding"], facts["padding_side"])
+
+
+def _of_hub(split: str) -> list[Sentence]:
+    rows = hub.rows(HUB_SET, revision=HUB_REVISION, split=split)
+    names = rows.features["ner_tags"].feature.names
+    return [
+        Sentence(list(row["tokens"]), [names[tag] for tag in row["ner_tags"]], line=0)
+        for row in rows
+        if row["tokens"]
+    ]
+
+
+build = Ner
