@@ -187,8 +187,8 @@ class Trainer:
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         if self._splitter is not None:
             steps = self.history.steps[-self.plan.steps_per_epoch :]
-            better = self._splitter.after_epoch(steps, self.device)
-            if better is not None and not is_last:
+            better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
+            if better is not None:
                 self._use(better, self.parts.model)
         if self.keeper is None:
             return

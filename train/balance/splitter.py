@@ -84,7 +84,9 @@ class Splitter:
         """The plan for a checkpoint."""
         return None if self._plan is None else asdict(self._plan)
 
-    def after_epoch(self, steps: Sequence[StepRecord], device: torch.device) -> Plan | None:
+    def after_epoch(
+        self, steps: Sequence[StepRecord], device: torch.device, *, is_last: bool
+    ) -> Plan | None:
         """A better plan, where speeds have changed by enough; else None. All ranks call it.
 
         The forward pass tells: what follows may be waiting for others.
@@ -105,7 +107,7 @@ class Splitter:
         )
         weights = best_weights(costs, self._batch_size)
         now = Plan(plan.weights, costs, plan.forwards, plan.limits, plan.network_s)
-        if self._gain(now, plan.weights, weights) < DEAD_BAND:
+        if is_last or self._gain(now, plan.weights, weights) < DEAD_BAND:
             return None
         forwards = tuple(
             cost.scaled(one) for cost, one in zip(plan.forwards, drifts.tolist(), strict=True)

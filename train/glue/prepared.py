@@ -43,6 +43,9 @@ class PreparedTask(Task):
         """What samples are filled up to; None: the longest of the batch."""
         return self.config.max_seq_length if self.config.pad == "max_length" else None
 
+    def tokens(self) -> Any | None:
+        return self._loaded_tokenizer
+
     @cached_property
     def _loaded_tokenizer(self) -> Any:
         return tokens.load(self.tokenizer, self.config.lower_case)

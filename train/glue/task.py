@@ -86,9 +86,6 @@ class GlueTask(PreparedTask):
             return Correlation(len(evaluation_set))
         return Confusion(self.spec.num_labels, self.spec.metrics)
 
-    def tokens(self) -> Any:
-        return self._loaded_tokenizer
-
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:
             return hub.read(self.spec, self.spec.parts[name])

@@ -1,0 +1,96 @@
+"""`--split auto` in a training: it changes who computes what, and nothing else."""
+
+import json
+
+import pytest
+import torch
+
+from configs.schema import TrainConfig
+from tests.launch.submit import submit
+from train.balance import probe
+from train.balance.model import Cost
+from train.balance.probe import Probe
+from train.balance.splitter import Splitter
+from train.data import BatchPlan
+from train.precision import Precision
+from train.step import to_device
+from train.tasks import synthetic
+from train.world import World
+
+CPU = torch.device("cpu")
+
+
+def measured(task, share=16):
+    model = task.build_model()
+    return model, probe.measure(
+        task,
+        model,
+        task.build_datasets().train,
+        Precision("fp32", CPU),
+        lambda batch: to_device(batch, model, CPU),
+        share=share,
+        sharers=1,
+    )
+
+
+def test_measuring_leaves_no_trace():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    model, _ = measured(synthetic.build(TrainConfig(task="synthetic")))
+    torch.manual_seed(3)
+    untouched = synthetic.build(TrainConfig(task="synthetic")).build_model()
+    after = torch.get_rng_state()
+    assert not torch.equal(before, after)
+    for one, other in zip(model.parameters(), untouched.parameters(), strict=True):
+        assert torch.equal(one, other) and one.grad is None
+    torch.manual_seed(3)
+    measured(synthetic.build(TrainConfig(task="synthetic")))
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_a_slow_task_is_measured_as_slow(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(probe.time, "perf_counter", lambda: clock[0])
+
+    class Slow(synthetic.Synthetic):
+        def forward(self, model, batch):
+            clock[0] += 0.5 + 0.25 * len(batch["labels"])
+            return super().forward(model, batch)
+
+    _, found = measured(Slow(TrainConfig(task="synthetic")))
+    assert found.cost.alpha_s == pytest.approx(0.5) and found.cost.beta_s == pytest.approx(0.25)
+    assert found.forward == found.cost
+
+
+def test_alone_there_is_nothing_to_split(capsys):
+    said = []
+    splitter = Splitter(World(), 64, "single", said.append, lambda record: None)
+    cost = Cost(0.01, 0.01)
+    plan = splitter.begin(Probe(cost, cost, 0), torch.nn.Linear(2, 2), CPU)
+    assert plan.weights == (1.0,) and said[0].endswith("even parts are best")
+    assert splitter.restore(splitter.state()) == plan
+
+
+def test_what_does_not_fit_is_cut_into_micro_batches():
+    plan = BatchPlan(40, 40, (3.0, 1.0), 1, 0, limits=(8, 0))
+    (first,), (second,) = plan.epoch(0, 0), plan.epoch(0, 1)
+    assert [micro.samples for micro in first.micro_batches] == [8, 8, 7, 7]
+    assert [micro.samples for micro in second.micro_batches] == [10]
+    in_step = BatchPlan(40, 40, (3.0, 1.0), 1, 0, limits=(8, 0), in_step=True)
+    assert [len(next(in_step.epoch(0, rank)).micro_batches) for rank in (0, 1)] == [4, 4]
+
+
+@pytest.mark.timeout(200)
+def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "3", "--dropout", "0", "--logs-dir", str(tmp_path)]
+    losses = {}
+    for split in ("even", "auto"):
+        code, out, err = submit(*flags, "--split", split, "--run-id", split, "--max-steps", "40")
+        assert code == 0, err
+        lines = (tmp_path / split / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        losses[split] = [one["loss"] for one in records if one["kind"] == "step"]
+    assert "split auto: bound by " in out and "split auto: got " in out
+    plans = [one for one in records if one["kind"] == "split"]
+    assert plans and sum(plans[0]["parts"]) == 64 and len(plans[0]["beta_s"]) == 3
+    assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
