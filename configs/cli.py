@@ -12,7 +12,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.errors import MusterError, UsageError, refuse
 from configs.given import SWITCH, Given, dashed, from_argv, from_file, joined
-from configs.launching import LaunchConfig, SlurmConfig, SshConfig
+from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.plugins import REPOSITORY
 from configs.schema import TrainConfig
 
@@ -82,7 +82,7 @@ def to_argv(config: TrainConfig) -> list[str]:
 def to_yaml(*configs: Any) -> str:
     """All settings of `configs` as a file that --config reads back."""
     values = {
-        key: str(value) if isinstance(value, Path) else value
+        key: str(value) if isinstance(value, Path | Nodes) else value
         for config in configs
         for key, value in asdict(config).items()
         if key not in NOT_REPEATED
@@ -148,6 +148,8 @@ def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
 def _reader(hint: Any) -> Any:
     """What makes a value from its text; the parser's own way would read a name as YAML."""
     kinds = get_args(hint) or (hint,)
+    if Nodes in kinds:
+        return lambda text: None if text == "null" else Nodes(text)
     if Path in kinds:
         # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
         return lambda text: None if text == "null" else Path(text).expanduser()
@@ -211,4 +213,9 @@ def _kind(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
     kinds = [_kind(arg) for arg in get_args(hint) if arg is not type(None)]
-    return " or ".join(kinds) or {int: "INTEGER", float: "NUMBER", str: "TEXT"}.get(hint, "PATH")
+    return " or ".join(kinds) or {
+        Nodes: Nodes.KIND,
+        int: "INTEGER",
+        float: "NUMBER",
+        str: "TEXT",
+    }.get(hint, "PATH")

@@ -19,6 +19,24 @@ TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
 
 
+class Nodes(int):
+    """A number of nodes; or, written 2:4, at most four and at least two."""
+
+    KIND = "N or MIN:MAX"
+    least: int
+
+    def __new__(cls, text: object) -> "Nodes":
+        low, colon, high = str(text).partition(":")
+        made = super().__new__(cls, high if colon else low)
+        made.least = int(low)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.least}:{int(self)}" if self.least != self else f"{int(self)}"
+
+    __repr__ = __str__
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
     """On what, and through what, the workers start.
@@ -30,9 +48,10 @@ class LaunchConfig:
     launcher: str = setting(
         "auto", "auto (ssh with --hosts, slurm where sbatch answers, else local), or one by name"
     )
-    nodes: int | None = setting(
+    nodes: Nodes | None = setting(
         None,
-        "machines; the local launcher pretends them (default: all hosts, or 1)",
+        "machines, or as many as answer: 2:4; the local launcher pretends them (default: all hosts,"
+        " or 1)",
         aliases=["-N"],
     )
     nproc_per_node: str | None = setting(
@@ -49,6 +68,9 @@ class LaunchConfig:
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     preflight: bool = setting(True, "look at every node before anything starts there")
+    max_restarts: int = setting(
+        0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
+    )
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end their step and write a checkpoint, when stopped; 0: none"
     )
@@ -66,7 +88,9 @@ class LaunchConfig:
         if self.workers not in ways:
             yield f"--workers: unknown {self.workers!r}; known: {', '.join(ways)}"
         if self.nodes is not None:
-            yield from too_low("nodes", self.nodes, 1)
+            yield from too_low("nodes", self.least_nodes, 1)
+            if self.least_nodes > self.nodes:
+                yield f"--nodes {self.nodes}: the first number is the smaller one"
             if self.nodes > MAX_NODES:
                 yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
         yield from self._nproc_problems()
@@ -76,6 +100,7 @@ class LaunchConfig:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
         yield from too_low("stop_grace_s", self.stop_grace_s, 0)
+        yield from too_low("max_restarts", self.max_restarts, 0)
 
     def _nproc_problems(self) -> Iterator[str]:
         given = self.nproc_per_node
@@ -88,6 +113,11 @@ class LaunchConfig:
                 yield from too_low("nproc_per_node", int(count), 1)
         if len(counts) > 1 and self.nodes not in (None, len(counts)):
             yield f"--nproc-per-node {given} is of {len(counts)} nodes, but --nodes is {self.nodes}"
+
+    @property
+    def least_nodes(self) -> int:
+        """Nodes without which a run does not start, or start again."""
+        return self.nodes.least if isinstance(self.nodes, Nodes) else self.nodes or 1
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""

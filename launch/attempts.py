@@ -1,4 +1,4 @@
-"""A run that goes on: what an attempt left is put aside, and what it saved is used."""
+"""A run that goes on: with which settings, and from which checkpoint."""
 
 import json
 from dataclasses import replace
@@ -9,20 +9,6 @@ from configs.schema import TrainConfig
 from launch import registry
 from launch.spec import LaunchSpec
 from launch.supervise.agent import NOTICE
-
-# Of one attempt alone; measurements and checkpoints are the run's.
-OF_ATTEMPT = ("agents", "exits", "workers", "stopped.json", "exit.json")
-
-
-def put_aside(run_dir: Path) -> int:
-    """Move what one attempt left into attempts/; how many there have been."""
-    number = len(list((run_dir / "attempts").glob("*")))
-    aside = run_dir / "attempts" / str(number)
-    aside.mkdir(parents=True)
-    for name in OF_ATTEMPT:
-        if (run_dir / name).exists():
-            (run_dir / name).rename(aside / name)
-    return number + 1
 
 
 def continued(train: TrainConfig, run_dir: Path) -> TrainConfig:

@@ -57,6 +57,7 @@ def posts(
             proof=proof,
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,
+            attempt=spec.attempt,
         )
         found.append(Post(tuple(argv), cwd, assignment))
     return found

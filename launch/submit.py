@@ -1,6 +1,7 @@
 """Start a run: `python launch/submit.py --nodes 4 --sync ddp`, here or on a cluster."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # A script's own folder comes first on the path, and a file in it could hide a library: the
@@ -15,7 +16,6 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import shutil
-import signal
 from dataclasses import replace
 
 from configs.errors import MusterError, UsageError, refuse
@@ -23,8 +23,8 @@ from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
 from configs.schema import TrainConfig
 from launch import choice, registry
-from launch.failure import explain
-from launch.spec import CanSetUp, Facts, Job, Launcher, LaunchSpec
+from launch.elastic import lead
+from launch.spec import CanSetUp, Facts, Launcher, LaunchSpec
 
 
 def main() -> int:
@@ -35,6 +35,7 @@ def main() -> int:
         description="Start the workers of a run, on this machine or on a cluster.",
     )
     name = choice.launcher(launch)
+    refuse(_elastic_problems(name, launch, train))
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
     if ssh.setup:
         return _set_up(launcher)
@@ -52,12 +53,7 @@ def main() -> int:
         sys.stdout.flush()
     if launch.detach and not registry.go_on_in_background(spec):
         return 0
-    job = launcher.launch(spec, facts, plan)
-    registry.begin(spec, name, job.job_id)
-    if job.detached:
-        registry.print_next_commands(spec, f"job {job.job_id}")
-        return 0
-    return _conclude(job, facts.world_size, spec)
+    return lead(launcher, name, spec, facts, restarts=launch.max_restarts, least=launch.least_nodes)
 
 
 def _ask(launcher: Launcher) -> Facts:
@@ -70,6 +66,16 @@ def _ask(launcher: Launcher) -> Facts:
         return launcher.probe()
     except MusterError as error:
         raise UsageError(str(error)) from None
+
+
+def _elastic_problems(name: str, launch: LaunchConfig, train: TrainConfig) -> Iterator[str]:
+    least, nodes = launch.least_nodes, launch.nodes or 1
+    if least < nodes and train.split_weights() is not None:
+        yield f"--split {train.split} is for so many workers; with --nodes {nodes} use auto or even"
+    if name == "slurm" and launch.max_restarts:
+        yield "--max-restarts on Slurm is for the scripts: sbatch slurm/multinode.sh --max-restarts"
+    if name == "slurm" and least < nodes:
+        yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
 
 
 def _set_up(launcher: Launcher) -> int:
@@ -167,24 +173,6 @@ def _spec(train: TrainConfig, launch: LaunchConfig, facts: Facts) -> LaunchSpec:
         stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )
-
-
-def _conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
-    """The exit code of the run; where it failed, the cause is the last thing one sees."""
-    code = job.wait()
-    if code > 128:
-        registry.end(spec, code, f"stopped by {signal.Signals(code - 128).name}")
-        print(f"error: stopped by {signal.Signals(code - 128).name}", file=sys.stderr)
-        return code
-    failure = explain(spec.run_dir, world_size, code, job.trouble)
-    if failure is None:
-        registry.end(spec, 0, "")
-        return 0
-    registry.end(spec, failure.code, failure.text)
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
-        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(said), file=sys.stderr)
-    return failure.code
 
 
 if __name__ == "__main__":

@@ -37,6 +37,14 @@ run() {
     # bash heeds a signal only when its foreground command is done, so srun runs in the background.
     trap 'stop TERM' TERM INT
     trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
+    step "$@"
+    # A worker was lost: all of them start again here, while --max-restarts lets them.
+    while ((code != 0)) && "$python" -m launch.slurm.batch again "$run_dir" "$code"; do
+        step "$@"
+    done
+}
+
+step() {
     # --cpus-per-task: since Slurm 22.05 srun does not take it from the job.
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
     srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 --wait=60 --unbuffered \

@@ -109,10 +109,13 @@ class Ssh:
 
     def _ask(self) -> tuple[Sequence[NodeSpec], list[str], list[Probe]]:
         """The nodes, what to call them, and what each says of itself."""
-        specs = self._specs()
+        specs: Sequence[NodeSpec] = self._specs()
         with proof() as path:
             request = nodes.request(self._ssh.remote_dir, path, REPOSITORY)
-            probes = nodes.must_answer(nodes.ask_all(specs, self._ssh, request))
+            answers: Sequence[Probe | str] = nodes.ask_all(specs, self._ssh, request)
+        if self._config.least_nodes < len(specs):
+            specs, answers = _answering(specs, answers, self._config.least_nodes)
+        probes = nodes.must_answer(answers)
         return specs, _names(specs, probes), probes
 
     def _specs(self) -> tuple[NodeSpec, ...]:
@@ -137,6 +140,19 @@ class Ssh:
                 + ", ".join(spec.name for spec in found)
             )
         return found[: config.nodes]
+
+
+def _answering(
+    specs: Sequence[NodeSpec], answers: Sequence[Probe | str], least: int
+) -> tuple[Sequence[NodeSpec], Sequence[Probe | str]]:
+    """The nodes that answered, where enough did; each of the others becomes a note."""
+    there = [index for index, answer in enumerate(answers) if not isinstance(answer, str)]
+    if len(there) < least:
+        return specs, answers
+    for answer in answers:
+        if isinstance(answer, str):
+            print(f"note: going on without it: {answer}", file=sys.stderr)
+    return [specs[index] for index in there], [answers[index] for index in there]
 
 
 def _is_file(hosts: str) -> bool:

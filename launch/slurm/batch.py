@@ -1,10 +1,12 @@
 """What a Slurm batch script asks on the first node of its job, before and after srun.
 
     run_dir=$(python -m launch.slurm.batch begin torchrun [train flags])
+    python -m launch.slurm.batch again "$run_dir" "$exit_code" && srun once more
     python -m launch.slurm.batch end "$run_dir" "$exit_code"
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
-nodes meet; `head` does only the last, for a run folder that is there. `end` says why a run
+nodes meet; `head` does only the last, for a run folder that is there. `again` says whether a run
+that lost a worker is to be started once more, and makes it ready. `end` says why a run
 failed, and ends with the exit code that the job should have.
 """
 
@@ -15,22 +17,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
-from configs.errors import STOPPED, UsageError, refuse
+from configs.errors import NO_RETRY, STOPPED, UsageError, refuse
 from configs.launching import LaunchConfig
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
 from launch import attempts, registry
+from launch.elastic import MOST_IDLE, Outcome, give_up, last_step
 from launch.failure import explain
 from launch.slurm import cluster as slurm_cluster
 from launch.slurm import files as in_job
 from launch.slurm.job import Allocation, head_address
 from launch.spec import LaunchSpec, size_of
+from launch.supervise.aside import put_aside
 from launch.supervise.ports import is_free
 
 DEFAULT_REQUEUES = "3"
 USAGE = (
     "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
-    " | head RUN_DIR | end RUN_DIR CODE"
+    " | head RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE"
 )
 
 
@@ -42,6 +46,8 @@ def main() -> int:
         case ["head", run_dir]:
             go_on(Path(run_dir))
             return 0
+        case ["again", run_dir, code] if code.isdigit():
+            return 0 if again(Path(run_dir), int(code)) else 1
         case ["end", run_dir, code] if code.isdigit():
             return end(Path(run_dir), int(code))
     raise UsageError(USAGE)
@@ -83,7 +89,13 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )
-    in_job.write_spec(spec, nproc=counts, network=launch.network, master_port=launch.master_port)
+    in_job.write_spec(
+        spec,
+        nproc=counts,
+        network=launch.network,
+        master_port=launch.master_port,
+        max_restarts=launch.max_restarts,
+    )
     decide_head(spec.run_dir)
     registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
     registry.begin(spec, "slurm", allocation.name)
@@ -93,14 +105,10 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
 def go_on(run_dir: Path) -> None:
     """Decide where the nodes meet; a requeued job puts aside what its attempts left."""
     if Allocation.from_env(os.environ).attempt:
-        attempts.put_aside(run_dir)
         spec, job = in_job.read_spec(run_dir)
-        in_job.write_spec(
-            attempts.with_flags(spec, run_dir),
-            nproc=job["nproc"],
-            network=job["network"],
-            master_port=job["master_port"],
-        )
+        put_aside(run_dir, spec.attempt)
+        spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
+        in_job.rewrite_spec(spec, job)
     decide_head(run_dir)
 
 
@@ -113,9 +121,38 @@ def decide_head(run_dir: Path) -> None:
     in_job.write_head(run_dir, allocation, address, free)
 
 
+def again(run_dir: Path, code: int) -> bool:
+    """Whether an attempt that failed is followed by another in the same allocation."""
+    spec, job = in_job.read_spec(run_dir)
+    failure = explain(run_dir, None, code)
+    if failure is None or not Outcome(failure.code).is_worth_another:
+        return False
+    if spec.attempt >= job["max_restarts"]:
+        return False
+    reached = [last_step(path) for path in sorted(run_dir.glob("attempts/*"))]
+    reached.append(last_step(run_dir))
+    print("\n".join((*failure.context, failure.text)), file=sys.stderr)
+    if len(reached) > MOST_IDLE and max(reached[-MOST_IDLE:]) <= max(reached[:-MOST_IDLE]):
+        give_up(spec, max(reached))
+        return False
+    put_aside(run_dir, spec.attempt)
+    spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
+    in_job.rewrite_spec(spec, job)
+    decide_head(run_dir)
+    print(
+        f"restart {spec.attempt} of {job['max_restarts']}: going on from the last checkpoint",
+        file=sys.stderr,
+        flush=True,
+    )
+    return True
+
+
 def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
     spec, _ = in_job.read_spec(run_dir)
+    given_up = registry.read_end(run_dir)
+    if given_up is not None and given_up["code"] == NO_RETRY:
+        return NO_RETRY
     failure = explain(run_dir, None, code)
     if failure is None:
         registry.end(spec, 0, "")

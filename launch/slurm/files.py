@@ -27,11 +27,23 @@ def write_spec(
     nproc: Sequence[Slots],
     network: str | None,
     master_port: int | None,
+    max_restarts: int = 0,
 ) -> None:
     """Write down what each task is to do."""
+    job = {
+        "nproc": list(nproc),
+        "network": network,
+        "master_port": master_port,
+        "max_restarts": max_restarts,
+    }
+    rewrite_spec(spec, job)
+
+
+def rewrite_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
+    """Write down what each task is to do, with the job's other settings as they were read."""
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
-    job = {"spec": plain, "nproc": list(nproc), "network": network, "master_port": master_port}
-    (spec.run_dir / JOB_FILE).write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps({**job, "spec": plain}, indent=2) + "\n"
+    (spec.run_dir / JOB_FILE).write_text(text, encoding="utf-8")
 
 
 def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:

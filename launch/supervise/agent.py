@@ -19,6 +19,7 @@ from typing import Any
 from configs.errors import STOPPED, MusterError
 from launch.follow import Follower
 from launch.supervise import processes
+from launch.supervise.aside import put_aside
 from launch.supervise.assignment import Assignment, Command
 from launch.supervise.head import Head
 from launch.supervise.interface import name_of
@@ -84,6 +85,9 @@ class Agent:
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
+        if self._mirror is not None and self._assignment.attempt:
+            # a disk of its own, which still has what the last attempt left there
+            put_aside(self._run_dir, self._assignment.attempt - 1)
         self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
         try:
             self._take_part()

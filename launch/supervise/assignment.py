@@ -46,6 +46,7 @@ class Assignment:
     proof: str = ""  # a name in run_dir, which only a node that shares the launcher's disk has
     join_s: float = 120.0
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    attempt: int = 0  # how often the run was started before
     env: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,135 @@
+"""A run that loses a worker or a node comes together again, and goes on from its checkpoint.
+
+All workers start anew, with a fresh port, on the nodes that answer then: torchrun's own restarts
+keep a store whose addresses are stale.
+"""
+
+import json
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError
+from launch import attempts, registry
+from launch.failure import explain
+from launch.spec import Facts, Job, Launcher, LaunchSpec
+from launch.supervise.aside import put_aside
+
+# After so many attempts in a row that get no further than those before, there is no use.
+MOST_IDLE = 3
+ASK_AGAIN_S = 2.0
+# Done, refused, stopped in order, given up, or ended by somebody who wanted just that.
+FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
+    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one attempt ended."""
+
+    code: int
+    by_signal: bool = False  # to the launcher: somebody wants it to be over
+
+    @property
+    def is_worth_another(self) -> bool:
+        return not self.by_signal and self.code not in FINAL
+
+
+def lead(
+    launcher: Launcher, name: str, spec: LaunchSpec, facts: Facts, *, restarts: int, least: int
+) -> int:
+    """Have the run be done, in `restarts` + 1 attempts at most; its exit code.
+
+    `least`: nodes below which it waits for others to return, and then gives up.
+    """
+    best, idle = -1, 0
+    for attempt in range(restarts + 1):
+        job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+        registry.begin(spec, name, job.job_id)
+        if job.detached:
+            registry.print_next_commands(spec, f"job {job.job_id}")
+            return 0
+        outcome = conclude(job, facts.world_size, spec)
+        if attempt == restarts or not outcome.is_worth_another:
+            return outcome.code
+        step = last_step(spec.run_dir)
+        idle = 0 if step > best else idle + 1
+        best = max(best, step)
+        if idle >= MOST_IDLE:
+            return give_up(spec, step)
+        put_aside(spec.run_dir, attempt)
+        spec = replace(attempts.with_flags(spec, spec.run_dir), attempt=attempt + 1)
+        try:
+            facts = _ask_again(launcher, least, spec.join_s)
+        except MusterError as error:
+            registry.end(spec, 1, str(error))
+            raise
+        print(
+            f"restart {attempt + 1} of {restarts}: {len(facts.nodes)} nodes go on from the last "
+            "checkpoint",
+            flush=True,
+        )
+    raise AssertionError("the last attempt returns")
+
+
+def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
+    """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
+    code = job.wait()
+    if code > 128:
+        registry.end(spec, code, f"stopped by {signal.Signals(code - 128).name}")
+        print(f"error: stopped by {signal.Signals(code - 128).name}", file=sys.stderr)
+        return Outcome(code, by_signal=True)
+    failure = explain(spec.run_dir, world_size, code, job.trouble)
+    if failure is None:
+        registry.end(spec, 0, "")
+        return Outcome(0)
+    registry.end(spec, failure.code, failure.text)
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
+        print("\n".join(said), file=sys.stderr)
+    return Outcome(failure.code)
+
+
+def give_up(spec: LaunchSpec, step: int) -> int:
+    """Say that more attempts are of no use; the exit code for that."""
+    text = f"{MOST_IDLE} attempts in a row got no further than step {step}: it is not started again"
+    registry.end(spec, NO_RETRY, text)
+    print(f"error: {text}", file=sys.stderr)
+    return NO_RETRY
+
+
+def last_step(run_dir: Path) -> int:
+    """The last step that any rank of this attempt has recorded; 0 without any."""
+    steps = [0]
+    for path in run_dir.glob("metrics/rank_*.jsonl"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            for line in file.read().splitlines():
+                try:
+                    steps.append(int(json.loads(line)["step"]))
+                except (ValueError, KeyError, TypeError):  # the first may begin in its middle
+                    continue
+    return max(steps)
+
+
+def _ask_again(launcher: Launcher, least: int, patience_s: float) -> Facts:
+    """The nodes that answer now: some may be busy dying, or coming back.
+
+    Raises:
+        MusterError: too few of them do, for `patience_s` seconds.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            facts = launcher.probe()
+            if len(facts.nodes) >= least:
+                return facts
+            error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
+        except MusterError as failed:
+            error = failed
+        if time.monotonic() > deadline:
+            raise error
+        time.sleep(ASK_AGAIN_S)
