@@ -1,0 +1,119 @@
+"""Small trainings of the text tasks at several numbers of ranks, all from one process.
+
+Started by test_text_equality.py: `text_worker.py FOLDER` finds settings per case in FOLDER and
+writes there the losses and final parameters of each. The ranks are forks of a process that has
+imported everything and has not computed anything yet, which saves their start.
+"""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.plugins import load
+from configs.schema import ByHand, TrainConfig
+from train import rendezvous
+from train.console import Console
+from train.trainer import Trainer
+from train.world import World
+
+SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
+STEPS = 5
+
+
+class NoSinks:
+    def write(self, record: object) -> None:
+        pass
+
+
+def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainConfig:
+    paths = {name: Path(settings[name]) for name in ("data_dir", "cache_dir")}
+    return TrainConfig(
+        **{
+            **settings,
+            **paths,
+            "sync": "single" if world_size == 1 else "ddp",
+            "split": split,
+            "precision": "fp64",
+            "dropout": 0.0,
+            "max_steps": STEPS,
+            "accumulation": 1 if world_size == 1 else 2,
+            "evaluate": "end",
+            "device": "cpu",
+        }
+    )
+
+
+def train(config: TrainConfig, world: World) -> dict[str, torch.Tensor]:
+    task = load("train.tasks", config.task)(config)
+    trainer = Trainer(
+        config,
+        world,
+        torch.device("cpu"),
+        task,
+        load("train.sync_modes", config.sync)(world, config),
+        Console(speaks=False),
+        NoSinks(),  # type: ignore[arg-type]
+    )
+    history = trainer.fit()
+    (scores,) = history.evaluations
+    return {
+        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+        "scores": torch.tensor([scores.metrics[name] for name in sorted(scores.metrics)]),
+        "params": torch.cat([p.detach().flatten() for p in trainer.model.parameters()]),
+    }
+
+
+def rank_of(world_size: int, rank: int, port: int, cases: dict[str, Any], folder: Path) -> None:
+    torch.set_num_threads(1)
+    by_hand = ByHand(master_ip="127.0.0.1", master_port=port, world_size=world_size, rank=rank)
+    found = {}
+    with rendezvous.meet(World.find(by_hand, {}), "cpu", "gloo", 60) as peers:
+        for name, settings in cases.items():
+            for split in SPLITS[world_size]:
+                found[f"{name}|{split}"] = train(
+                    config_of(settings, world_size, split), peers.world
+                )
+    if rank == 0:
+        torch.save(found, folder / f"ranks_{world_size}.pt")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> int:
+    import transformers.models.bert.modeling_bert  # noqa: F401 (before the forks, once for all)
+
+    folder = Path(sys.argv[1])
+    cases = json.loads((folder / "cases.json").read_text())
+    for settings in cases.values():
+        load("train.tasks", settings["task"])(config_of(settings, 1, "even")).prepare()
+    for world_size in SPLITS:
+        port = free_port()
+        children = []
+        for rank in range(world_size):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    rank_of(world_size, rank, port, cases, folder)
+                    code = 0
+                finally:
+                    sys.stderr.flush()
+                    os._exit(code)
+            children.append(child)
+        codes = [os.waitpid(child, 0)[1] for child in children]  # of all, before the next
+        if any(codes):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
