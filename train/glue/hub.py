@@ -45,17 +45,25 @@ def read(spec: Spec, part: Part) -> Examples:
     Raises:
         UsageError: the Hub cannot be reached and the set is not in the local cache.
     """
+    found = rows(HUB_SET, spec.name, split=part.split)
+    columns = tuple(list(found[name]) for name in spec.hub_text or spec.text)
+    return Examples(columns, list(found["label"]))
+
+
+def rows(*name: str, **options: Any) -> Any:
+    """The rows of a data set of the Hub, as `datasets` has them.
+
+    Raises:
+        UsageError: the Hub cannot be reached and the set is not in the local cache.
+    """
     _hush()
     import datasets
 
     try:
-        rows = datasets.load_dataset(HUB_SET, spec.name, split=part.split)
+        return datasets.load_dataset(*name, **options)
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{HUB_SET} {spec.name}: {_reason(error, 'GLUE files with --data-dir')}"
-        ) from None
-    columns = tuple(list(rows[name]) for name in spec.hub_text or spec.text)
-    return Examples(columns, list(rows["label"]))
+        reason = _reason(error, "its files with --data-dir")
+        raise UsageError(f"{' '.join(name)}: {reason}") from None
 
 
 def _reason(error: Exception, instead: str) -> str:
