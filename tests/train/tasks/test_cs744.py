@@ -1,0 +1,65 @@
+"""VGG on CIFAR-10 is the course's: size, recipe, files; and it trains."""
+
+import pytest
+import torch
+
+from configs import cli
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from tests.train.vision.files import write_cifar
+from tests.train.vision.training import train
+from train.tasks import cs744
+
+
+def recipe(*flags):
+    (config,) = cli.parse([TrainConfig], ["--task=cs744", *flags], prog="", description="")
+    return config
+
+
+def test_the_recipe_is_the_courses():
+    config = recipe()
+    assert (config.optimizer, config.lr, config.momentum) == ("sgd", 0.1, 0.9)
+    assert (config.weight_decay, config.decay, config.schedule) == (1e-4, "all", "constant")
+    assert (config.batch_size, config.epochs, config.log_every) == (256, 1, 20)
+    assert (config.max_grad_norm, config.batchnorm, config.evaluate) == (0, "synced", "epoch")
+
+
+def test_vgg11_has_the_courses_parameters():
+    parameters = list(cs744.build(recipe()).build_model().parameters())
+    assert len(parameters) == 34
+    assert sum(parameter.numel() for parameter in parameters) == 9_231_114
+
+
+def test_another_depth_is_a_flag_and_an_unknown_one_is_refused():
+    model = cs744.build(recipe("--model=vgg16")).build_model()
+    assert sum(parameter.ndim == 4 for parameter in model.parameters()) == 13
+    with pytest.raises(UsageError, match="unknown 'resnet'; known: vgg11, vgg13, vgg16, vgg19"):
+        cs744.build(recipe("--model=resnet"))
+
+
+def test_it_trains_on_the_official_files_and_evaluates_after_the_epoch(tmp_path):
+    flags = ("--task=cs744", f"--data-dir={write_cifar(tmp_path)}", "--batch-size=20")
+    history, trainer = train(tmp_path, *flags, "--epochs=2", "--lr=0.01")
+    assert [record.samples for record in history.steps] == [20, 20] * 2
+    _, last = history.evaluations
+    assert set(last.metrics) == {"accuracy", "eval_loss"} and last.samples == 8
+    assert trainer.datasets.train.epoch == 1
+    again, _ = train(tmp_path / "again", *flags, "--epochs=2", "--lr=0.01")
+    assert [record.loss for record in again.steps] == [record.loss for record in history.steps]
+
+
+def test_only_the_training_images_are_augmented(tmp_path):
+    task = cs744.build(recipe(f"--data-dir={write_cifar(tmp_path)}"))
+    datasets = task.build_datasets()
+    plain = datasets.evaluation[""]
+    assert torch.equal(plain[2].pixels, plain.pixels[2])
+    kept = [torch.equal(datasets.train[at].pixels, datasets.train.pixels[at]) for at in range(40)]
+    assert sum(kept) < 4
+    before = datasets.train[0].pixels
+    task.start_epoch(1)
+    assert not torch.equal(datasets.train[0].pixels, before)
+
+
+def test_wrong_files_are_refused_before_training(tmp_path):
+    with pytest.raises(UsageError, match="has no data_batch_1"):
+        cs744.build(recipe(f"--data-dir={tmp_path}")).prepare()

@@ -1,0 +1,36 @@
+"""HetSeq's MNIST example: its recipe, its network; and it learns."""
+
+import pytest
+
+from configs import cli
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+from tests.train.vision.files import write_mnist
+from tests.train.vision.training import train
+from train.tasks import mnist
+
+
+def test_the_recipe_and_the_network_are_hetseqs():
+    (config,) = cli.parse([TrainConfig], ["--task=mnist"], prog="", description="")
+    assert (config.optimizer, config.lr, config.batch_size) == ("adadelta", 1.01, 64)
+    assert (config.adadelta_rho, config.adadelta_eps, config.weight_decay) == (0.9, 1e-6, 0)
+    assert (config.schedule, config.schedule_steps, config.max_grad_norm) == (
+        "polynomial",
+        50000,
+        100,
+    )
+    model = mnist.build(config).build_model()
+    shapes = [tuple(p.shape) for p in model.parameters() if p.ndim > 1]
+    assert shapes == [(32, 1, 3, 3), (64, 32, 3, 3), (128, 9216), (10, 128)]
+    assert [m.p for m in model.modules() if type(m).__name__ == "Dropout"] == [0.25, 0.5]
+    with pytest.raises(UsageError, match="one model; leave it out"):
+        (other,) = cli.parse([TrainConfig], ["--task=mnist", "--model=x"], prog="", description="")
+        mnist.build(other)
+
+
+def test_it_learns_from_packed_files_and_evaluates_at_the_end(tmp_path):
+    folder = write_mnist(tmp_path / "MNIST" / "raw", size=160).parents[1]
+    flags = ("--task=mnist", f"--data-dir={folder}", "--batch-size=40", "--epochs=8")
+    history, _ = train(tmp_path, *flags)
+    assert [one.step for one in history.evaluations] == [32]
+    assert history.evaluations[0].metrics["accuracy"] > 0.8

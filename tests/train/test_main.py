@@ -1,0 +1,89 @@
+"""The course's command line on four nodes means the course's run; on one, a process alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from configs.errors import UsageError
+from configs.plugins import REPOSITORY
+from tests.train.vision.files import write_cifar
+from tests.train.workers import finish, free_port
+from train import main
+
+
+def test_the_given_command():
+    config, by_hand = main.parse("--master-ip 10.10.1.1 --num-nodes 4 --rank 2".split(), {})
+    assert (config.task, config.batch_size, config.sync) == ("cs744", 256, "ddp")
+    assert (by_hand.master_ip, by_hand.world_size, by_hand.rank) == ("10.10.1.1", 4, 2)
+
+
+def test_our_own_flags_win():
+    flags = "--master-ip 10.10.1.1 --num-nodes 4 --rank 2 --sync gather_scatter --model vgg16"
+    config, _ = main.parse([*flags.split(), "--batch-size=64"], {})
+    assert (config.sync, config.model, config.batch_size) == ("gather_scatter", "vgg16", 64)
+    assert main.parse(["--sync", "all_reduce"], {})[0].sync == "all_reduce"
+
+
+@pytest.mark.parametrize("flags", ["", "--num-nodes 1", "--rank -1"])
+def test_one_node_is_a_process_alone(flags):
+    assert main.parse(flags.split(), {})[0].sync == "single"
+
+
+def test_torchruns_environment_is_read():
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK")
+    env = dict.fromkeys(names, "0") | {"WORLD_SIZE": "2", "MASTER_ADDR": "here"}
+    env |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    assert main.parse([], env)[0].sync == "ddp"
+
+
+def test_wrong_flags_are_refused():
+    with pytest.raises(UsageError, match="unknown flag --nodes"):
+        main.parse(["--nodes", "4"], {})
+    with pytest.raises(UsageError, match="--rank is missing"):
+        main.parse(["--num-nodes", "4", "--master-ip", "10.10.1.1"], {})
+
+
+def script(folder, *flags):
+    given = f"--data-dir {folder} --logs-dir {folder}/logs --run-id r --device cpu --threads 1"
+    return subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "train" / "main.py"), *given.split(), *flags],
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_nodes_print_what_the_course_asks_for_and_equal_one(tmp_path):
+    folder = write_cifar(tmp_path)
+    short = ("--batch-size=20", "--log-every=1")
+    ((code, alone, err),) = finish([script(folder, *short)])
+    assert code == 0, err
+    where = f"--master-ip 127.0.0.1 --master-port {free_port()} --num-nodes 2 --overwrite".split()
+    started = [script(folder, *short, *where, "--rank", str(rank)) for rank in (0, 1)]
+    ((code, out, err), (other, silent, _)) = finish(started)
+    assert (code, other, silent) == (0, 0, ""), err
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [
+        ["step", "1"],
+        ["step", "2"],
+        ["epoch", "1"],
+    ]
+    assert "accuracy" in lines[2] and "eval_loss" in lines[2]
+    first, wanted = (float(text.splitlines()[0].split()[-1]) for text in (out, alone))
+    assert first == pytest.approx(wanted, abs=1e-5)
+    summary = json.loads((folder / "logs" / "r" / "summary.json").read_text())
+    assert (summary["sync"], summary["world_size"]) == ("ddp", 2)
+
+
+def test_help_says_that_the_batch_size_is_the_total(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "train" / "main.py"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--batch-size is that of all nodes together" in " ".join(done.stdout.split())

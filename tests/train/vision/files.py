@@ -1,0 +1,78 @@
+"""Small sets in the very form of the published files."""
+
+import gzip
+import io
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+class Python2Pickler(pickle._Pickler):
+    """Writes text and bytes as Python 2 did, which made the official files."""
+
+    dispatch = dict(pickle._Pickler.dispatch)
+
+    def save_string(self, text: str | bytes) -> None:
+        data = text.encode("latin1") if isinstance(text, str) else text
+        short = len(data) < 256
+        size = bytes([len(data)]) if short else struct.pack("<i", len(data))
+        self.write((pickle.SHORT_BINSTRING if short else pickle.BINSTRING) + size + data)
+        self.memoize(text)
+
+    dispatch[str] = dispatch[bytes] = save_string
+
+
+def python2_pickle(value: Any) -> bytes:
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(value)
+    return file.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def cifar_batch(size: int, seed: int) -> dict[str, Any]:
+    """`size` images that are darker or brighter by label."""
+    rng = numpy.random.default_rng(seed)
+    labels = rng.integers(10, size=size)
+    noise = rng.integers(30, size=(size, 3072))
+    return {
+        "batch_label": f"batch {seed}",
+        "labels": labels.tolist(),
+        "data": (noise + 20 * labels[:, None]).astype(numpy.uint8),
+        "filenames": [f"{index}.png" for index in range(size)],
+    }
+
+
+def write_cifar(folder: Path, size: int = 8) -> Path:
+    """The official folder, with `size` images in each batch."""
+    home = folder / "cifar-10-batches-py"
+    home.mkdir(parents=True)
+    for seed, name in enumerate(CIFAR_BATCHES):
+        (home / name).write_bytes(python2_pickle(cifar_batch(size, seed)))
+    return folder
+
+
+def idx_file(array: numpy.ndarray[Any, Any]) -> bytes:
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(numpy.uint8).tobytes()
+
+
+def write_mnist(folder: Path, size: int = 32, packed: bool = True) -> Path:
+    """The four files, with `size` training images whose label is a bright row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", size), ("t10k", size // 2)):
+        rng = numpy.random.default_rng(count)
+        labels = rng.integers(10, size=count)
+        images = rng.integers(60, size=(count, 28, 28))
+        images[numpy.arange(count), 4 + 2 * labels] = 255
+        for name, array in (
+            (f"{part}-images-idx3-ubyte", images),
+            (f"{part}-labels-idx1-ubyte", labels),
+        ):
+            data = idx_file(array)
+            path = folder / (f"{name}.gz" if packed else name)
+            path.write_bytes(gzip.compress(data) if packed else data)
+    return folder

@@ -1,0 +1,58 @@
+"""The CS744 course's own command line runs as it is given, on the same trainer as all others.
+
+python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    # A script's own folder comes first on the path, where it could hide a library.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+try:
+    from configs import cli
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
+from configs.schema import ByHand, TrainConfig
+from train import worker
+from train.world import World
+
+DESCRIPTION = (
+    "Train VGG on CIFAR-10 with the command line of the CS744 course; all other flags of "
+    "train.worker work here, too. Note that --batch-size is that of all nodes together: with the "
+    "course's 256, each of four nodes computes 64 samples of a step."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config, by_hand = parse(sys.argv[1:] if argv is None else argv, os.environ)
+    return worker.train(config, by_hand)
+
+
+def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByHand]:
+    """The course's task and, for one process alone, the mode single, where `argv` has no other.
+
+    Raises:
+        UsageError: a flag is wrong; every one at once.
+    """
+    config, by_hand = _parse(["--task", "cs744", *argv])
+    if World.find(by_hand, env).world_size == 1:
+        config, by_hand = _parse(["--task", "cs744", "--sync", "single", *argv])
+    return config, by_hand
+
+
+def _parse(argv: Sequence[str]) -> tuple[TrainConfig, ByHand]:
+    config, by_hand = cli.parse(
+        [TrainConfig, ByHand], argv, prog="python train/main.py", description=DESCRIPTION
+    )
+    return config, by_hand
+
+
+if __name__ == "__main__":
+    cli.run(lambda: worker.end_process(main()))
