@@ -377,7 +377,7 @@ def test_without_the_hub_one_line_says_what_to_do(made):
         said = refusal(build(made, **settings))
         assert "bert-base-cased: not on this disk, and the Hub cannot be reached; give" in said
     task = build(made, data_dir=None)
-    with pytest.raises(UsageError, match="give GLUE files with --data-dir, or run once where"):
+    with pytest.raises(UsageError, match="give its files with --data-dir, or run once where"):
         task.prepare()
 
 
