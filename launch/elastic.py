@@ -45,7 +45,7 @@ def lead(
 
     `least`: nodes below which it waits for others to return, and then gives up.
     """
-    best, idle = -1, 0
+    best, idle = 0, 0
     for attempt in range(restarts + 1):
         job = launcher.launch(spec, facts, launcher.plan(spec, facts))
         registry.begin(spec, name, job.job_id)
