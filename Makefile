@@ -26,7 +26,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-here test-cluster check format setup clean
+.PHONY: help run test test-here test-cluster soak check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -47,6 +47,9 @@ test-here: $(TEST) ## those that need this machine only
 # One at a time: there is one testbed per machine.
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
+
+soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
+	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .

@@ -117,7 +117,9 @@ class LaunchConfig:
     @property
     def least_nodes(self) -> int:
         """Nodes without which a run does not start, or start again."""
-        return self.nodes.least if isinstance(self.nodes, Nodes) else self.nodes or 1
+        if isinstance(self.nodes, Nodes):
+            return self.nodes.least
+        return 1 if self.nodes is None else self.nodes
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""

@@ -50,7 +50,8 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._sign is not None:
+        # One that is stopping already stays there: its agent may only now be about to ask it.
+        if self._sign is not None and kind is not StoppedCleanly:
             self._sign.unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -79,7 +79,14 @@ def test_the_user_stops_it(bed, tmp_path):
     run.hit(lambda: run.process.send_signal(signal.SIGINT))
     run.gone_after_s(DEAD_S)
     code, _, err = run.end()
-    assert code == 130 and err.endswith("error: stopped by SIGINT\n")
+    assert (
+        code == 75 and "stopped cleanly after step" in err + (run.run_dir / "exit.json").read_text()
+    )
+    stopped = json.loads((run.run_dir / "stopped.json").read_text())
+    assert stopped["why"] == "SIGINT"
+    assert [path.name for path in (run.run_dir / "checkpoints").iterdir()] == [
+        f"step_{stopped['step']:08d}"
+    ]
 
 
 def test_the_launcher_is_killed(bed, tmp_path):
@@ -105,7 +112,8 @@ def test_a_job_is_cancelled(bed, tmp_path):
     run.gone_after_s(DEAD_S)
     assert run.end()[0] != 0
     assert wait_until((run.run_dir / "exit.json").exists, timeout_s=20)
-    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 143
+    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 75
+    assert (run.run_dir / "stopped.json").exists()
 
 
 def test_a_node_of_slurm_dies(bed, tmp_path):

@@ -83,17 +83,49 @@ def test_variables_are_not_commands(bed, tmp_path):
     assert before == {name: os.environ.get(name) for name in env} and pwned() == []
 
 
-def test_the_notice_before_the_time_limit_reaches_the_workers(bed, tmp_path):
-    run = Run(bed, SCRIPT, tmp_path)
-    (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
-    run.hit(lambda: bed.run("scancel", "--batch", "--signal=USR1", job))
-    run.gone_after_s(5)
-    code, _, _ = run.end()
-    assert code == 143
+def steps(run_dir: Path) -> list[int]:
+    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    return [record["step"] for record in map(json.loads, lines) if record["kind"] == "step"]
+
+
+def test_a_job_whose_time_is_up_is_requeued_and_goes_on(bed, tmp_path):
+    ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
+    try:
+        run = Run(bed, SCRIPT, tmp_path)
+        (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
+        bed.run("scancel", "--batch", "--signal=USR1", job)
+        again = f"*job{job}-attempt1/metrics/rank_00000.jsonl"
+        assert wait_until(lambda: any(tmp_path.glob(again)), timeout_s=120)
+        (second,) = (path.parent.parent for path in tmp_path.glob(again))
+        stopped = json.loads((run.run_dir / "stopped.json").read_text())
+        assert stopped["why"] == "notice" and steps(run.run_dir)[-1] == stopped["step"]
+        assert wait_until(lambda: len(steps(second)) > 20, timeout_s=60)
+        assert steps(second)[0] == stopped["step"] + 1
+        # it has been requeued as often as it may
+        bed.run("scancel", "--batch", "--signal=USR1", job)
+        code, _, _ = finish(run.process, timeout_s=120)
+    finally:
+        del ways.PYTHON["MUSTER_MAX_REQUEUES"]
+        ways.cancel_all(bed)
     said = (tmp_path / "job.out").read_text()
-    assert said.endswith("error: stopped ahead of the time limit; ask for more with --time\n")
-    ended = {path.name: json.loads(path.read_text()) for path in run.run_dir.glob("exits/*.json")}
-    assert len(ended) == 4 and {one["cause"] for one in ended.values()} <= {"signal", "lost_peer"}
+    assert (
+        code == 75 and "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in said
+    )
+
+
+def test_a_killed_worker_is_started_again_inside_the_allocation(bed, tmp_path):
+    run = Run(bed, SCRIPT, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
+    try:
+        assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
+        run.worker(2).kill()
+        assert wait_until((run.run_dir / "attempts" / "0").exists, timeout_s=60)
+        records = run.run_dir / "metrics" / "rank_00003.jsonl"
+        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000, timeout_s=60)
+        first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)
+        assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
+    finally:
+        ways.cancel_all(bed)
+    assert "restart 1 of 1: going on from the last checkpoint" in (tmp_path / "job.out").read_text()
 
 
 def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(bed, tmp_path):

@@ -259,9 +259,11 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     special = {
         "task": st.sampled_from(plugins.names("train.tasks")),
         "sync": st.sampled_from(plugins.names("train.sync_modes")),
-        "split": st.sampled_from(["even", "3,1,0,4", "1", "0.25,1e-3"]),
+        "split": st.sampled_from(["even", "auto", "3,1,0,4", "1", "0.25,1e-3"]),
         "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
         "dropout": st.none() | st.floats(0, 1, exclude_max=True),
+        "checkpoint_every": st.sampled_from(["never", "epoch", "7", "2.5min"]),
+        **dict.fromkeys(("reset_optimizer", "reset_lr_scheduler", "reset_data"), st.just(False)),
         "lr": st.floats(1, exclude_min=True, allow_infinity=False),
         "end_lr": st.floats(0, 5e-5),
         **dict.fromkeys(

@@ -33,6 +33,19 @@ TRAIN_PROBLEMS = [
     ({"timeout_s": float("inf")}, "--timeout-s must be a finite number above 0 (got inf)"),
     ({"adam_beta2": 1.0}, "--adam-beta2 must be at least 0 and below 1 (got 1.0)"),
     ({"end_lr": 1.0}, "--end-lr 1.0 is above --lr 5e-05"),
+    ({"keep_last": 0}, "--keep-last must be at least 1 (got 0)"),
+    (
+        {"checkpoint_every": "0"},
+        "--checkpoint-every '0': use never, a number of steps, epoch, or minutes such as 10min",
+    ),
+    (
+        {"checkpoint_every": "nanmin"},
+        "--checkpoint-every 'nanmin': use never, a number of steps, epoch, or minutes such as 10min",  # noqa: E501
+    ),
+    (
+        {"reset_data": True},
+        "--reset-data changes how a run is resumed; give --resume as well",
+    ),
     ({"dropout": 1.0}, "--dropout must be at least 0 and below 1 (got 1.0)"),
     ({"dropout": -0.1}, "--dropout must be at least 0 and below 1 (got -0.1)"),
     (
@@ -46,8 +59,8 @@ TRAIN_PROBLEMS = [
     ({"run_id": "../x"}, "--run-id '../x': use letters, digits, '.', '_', '-', '+' and '='"),
     ({"run_id": ".."}, "--run-id '..': use letters, digits, '.', '_', '-', '+' and '='"),
     ({"run_id": "-x"}, "--run-id '-x': use letters, digits, '.', '_', '-', '+' and '='"),
-    ({"split": "odd"}, "--split 'odd': use 'even' or one number per worker, such as 3,1,0,4"),
-    ({"split": "1,,2"}, "--split '1,,2': use 'even' or one number per worker, such as 3,1,0,4"),
+    ({"split": "odd"}, "--split 'odd': use even, auto, or a number per worker: 3,1,0,4"),
+    ({"split": "1,,2"}, "--split '1,,2': use even, auto, or a number per worker: 3,1,0,4"),
     ({"split": "0,0"}, "--split 0,0: weights must not be negative, and one must be above 0"),
     ({"split": "3,-1"}, "--split 3,-1: weights must not be negative, and one must be above 0"),
     ({"split": "1,inf"}, "--split 1,inf: weights must not be negative, and one must be above 0"),

@@ -1,0 +1,57 @@
+"""Over ssh a run loses a node and goes on with the others; the node comes back and takes part."""
+
+import json
+from pathlib import Path
+
+from tests.cluster import ways
+from tests.cluster.ways import finish, start
+from tests.launch.submit import wait_until
+
+FLAGS = ["--task", "synthetic", "--epochs", "40", "--dropout", "0", "--threads", "1"]
+OFTEN = ["--checkpoint-every", "20", "--evaluate", "never", "--lr", "1e-4"]
+
+
+def losses(folder: Path) -> dict[int, float]:
+    lines = (folder / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+
+
+def ranks(folder: Path) -> int:
+    return len(list((folder / "metrics").glob("rank_*.jsonl")))
+
+
+def test_a_node_is_lost_and_returns(bed, tmp_path):
+    flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
+    code, _, err = finish(start(bed, ways.ssh(bed, 2, *flags, "--run-id", "whole")))
+    assert code == 0, err
+
+    elastic = ["--nodes", "2:3", "--max-restarts", "3", "--run-id", "hurt"]
+    process = start(bed, ways.ssh(bed, 3, *flags, *elastic))
+    hurt = tmp_path / "hurt"
+    try:
+        assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")), timeout_s=60)
+        bed.exec("node2", "ip", "link", "set", "exp0", "down")
+        assert wait_until((hurt / "attempts" / "0").exists, timeout_s=90)
+        assert wait_until(lambda: ranks(hurt) == 2, timeout_s=90)
+        bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        assert wait_until(lambda: len(losses(hurt)) > 30, timeout_s=90)
+        agent = json.loads((hurt / "agents" / "node_00001.json").read_text())
+        bed.exec("node1", "kill", "-9", str(agent["pid"]))
+        code, out, err = finish(process, timeout_s=200)
+    finally:
+        bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        process.kill()
+        process.wait()
+    assert code == 0, err
+    assert "restart 1 of 3: 2 nodes go on from the last checkpoint" in out
+    assert "note: going on without it: node2: " in err
+    assert "restart 2 of 3: 3 nodes go on from the last checkpoint" in out
+    folders = [hurt / "attempts" / "0", hurt / "attempts" / "1", hurt]
+    assert [ranks(folder) for folder in folders] == [3, 2, 3]
+    found: dict[int, float] = {}
+    for folder in folders:
+        found |= losses(folder)
+    want = losses(tmp_path / "whole")
+    assert found.keys() == want.keys()
+    assert max(abs(found[step] - want[step]) for step in want) < 1e-5
