@@ -15,7 +15,7 @@ from configs.schema import TrainConfig
 from train import batchnorm
 from train.balance.probe import measure
 from train.balance.splitter import Plan, Splitter
-from train.checkpoints.exchange import Files
+from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
 from train.console import Console
@@ -215,9 +215,10 @@ class Trainer:
         )
         if stop:
             self.keeper.finish()
-            raise StoppedCleanly(
-                self.at.step, self.stopping.why or "another worker was asked to", self.keeper.folder
-            )
+            # by whichever rank was asked; a launcher goes by it
+            reasons = gather_text(self.world, self.stopping.why, self.device)
+            why = next(filter(None, reasons))
+            raise StoppedCleanly(self.at.step, why, self.keeper.folder)
 
     def _wish(self, step: int) -> Tensor:
         """What this rank wants to be done after `step`: stop, make a checkpoint."""

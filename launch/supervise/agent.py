@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,12 +19,14 @@ from configs.errors import STOPPED, MusterError
 from launch.follow import Follower
 from launch.supervise import processes
 from launch.supervise.aside import put_aside
-from launch.supervise.assignment import Assignment, Command
+from launch.supervise.assignment import Assignment
 from launch.supervise.head import Head
 from launch.supervise.interface import name_of
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
 from launch.supervise.records import agent_log, stopped_cleanly, write_exit, write_here
+from launch.supervise.spawn import how_it_ended, spawn
+from launch.supervise.stopping import Stoppable
 from launch.supervise.wire import Wire
 
 TICK_S = 0.05
@@ -36,7 +37,6 @@ DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.
 ECHO_S = 1.5
 STOP_S = 2.0
-STOPPABLE = "stoppable"  # where workers that can stop in order leave their pids
 # A scheduler tells of its time limit, or of preemption.
 NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,7 +60,6 @@ class Agent:
         self._signals: list[int] = []
         self._noticed = False
         self._hurry = False
-        self._asked_until: float | None = None  # workers have until then to stop in order
         self._beaten = 0.0
         self._told: Ended | None = None  # by the launcher, to stop
         self._peers: Head | Member | None = None
@@ -75,16 +74,17 @@ class Agent:
         """Stay until nothing of the run is left on this node; the exit code of this process."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
-        for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `_spawn`
+        for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `spawn`
             signal.signal(number, self._note_notice)
         processes.adopt_orphans()
         # torchrun never removes its temporary folders, and a worker that is killed cannot.
         with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
-            (Path(scratch) / STOPPABLE).mkdir()
             return self._live(scratch)
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
+        grace_s = self._assignment.stop_grace_s
+        self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
         if self._mirror is not None and self._assignment.attempt:
             # a disk of its own, which still has what the last attempt left there
             put_aside(self._run_dir, self._assignment.attempt - 1)
@@ -132,7 +132,7 @@ class Agent:
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
-        if self._noticed and self._asked_until is None:
+        if self._noticed and not self._workers.is_asked:
             self._ask_workers(NOTICE)  # none may be ready yet: then again, with the next tick
         if self._signals:
             number = self._signals[0]
@@ -174,20 +174,14 @@ class Agent:
 
     def _stop(self, ended: Ended, why: str) -> None:
         """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
-        if self._asked_until is None and not self._in_a_hurry():
+        if not self._workers.is_asked and not self._in_a_hurry():
             self._ask_workers(why)
-        late = self._asked_until is None or time.monotonic() > self._asked_until
-        if late or self._in_a_hurry():
+        if self._in_a_hurry() or not self._workers.has_time:
             raise ended
 
     def _ask_workers(self, why: str) -> None:
-        # Not torchrun: it would end its workers. They agree among themselves on the step.
-        if workers := stoppable(Path(self._scratch) / STOPPABLE):
-            self._asked_until = time.monotonic() + self._assignment.stop_grace_s
-            self._say(stopping=self._assignment.stop_grace_s)
-            for path in workers:
-                path.write_text(why)
-            processes.ask([int(path.name) for path in workers])
+        if self._workers.ask(why):
+            self._say(stopping=self._workers.grace_s)
 
     def _start(self, peers: Head | Member, master_port: int) -> None:
         assignment = self._assignment
@@ -198,7 +192,7 @@ class Agent:
             **os.environ,
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": self._scratch,
-            "MUSTER_STOPPABLE": str(Path(self._scratch) / STOPPABLE),
+            "MUSTER_STOPPABLE": str(self._workers.folder),
             # a worker that starts as all is ending can tell that it is late
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,
@@ -208,9 +202,7 @@ class Agent:
             env.setdefault("NCCL_SOCKET_IFNAME", interface)
         with agent_log(assignment).open("ab") as log:
             for command in assignment.commands:
-                self._children.append(
-                    _spawn(command.decided(master_port), assignment.cwd, env, log)
-                )
+                self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
 
     def _look_for_failure(self) -> None:
         assert self._peers is not None
@@ -219,7 +211,9 @@ class Agent:
             if code in (None, 0) or (code == STOPPED and self._is_busy()):
                 continue
             if not stopped_cleanly(self._assignment, self._peers.ranks):
-                raise Ended(1, "command", _how(child.returncode, command, self._assignment.name))
+                raise Ended(
+                    1, "command", how_it_ended(child.returncode, command, self._assignment.name)
+                )
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
@@ -278,37 +272,6 @@ class Agent:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
-
-
-def stoppable(folder: Path) -> list[Path]:
-    """A file for each worker that can stop in order: named by its pid, and open for the reason."""
-    return [path for path in folder.iterdir() if path.name.isdigit()]
-
-
-def _spawn(
-    command: Command, cwd: str, env: Mapping[str, str], log: Any
-) -> "subprocess.Popen[bytes]":
-    try:
-        return subprocess.Popen(
-            command.argv,
-            cwd=cwd,
-            env={**env, **command.env},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=processes.dies_with_parent(),  # noqa: PLW1509  # this process has one thread
-        )
-    except OSError as error:
-        raise MusterError(f"{command.argv[0]}: {error.strerror}") from None
-
-
-def _how(code: int, command: Command, name: str) -> str:
-    rank = command.env.get("RANK")
-    what = "torchrun" if rank is None else f"rank {rank}"
-    if code < 0:
-        return f"{what} on {name} was killed by {signal.Signals(-code).name}"
-    return f"{what} on {name} ended with exit code {code}"
 
 
 def _drain(launcher: Wire) -> None:
