@@ -103,8 +103,6 @@ class Trainer:
         splitter = Splitter(
             world, config.batch_size, config.sync, self.console.line, self.sinks.write
         )
-        if config.resume is not None:  # the checkpoint has a plan
-            return splitter
         all_gather(world, torch.zeros(1, device=self.device))  # all at once, as in training
         probe = measure(
             self.task,
@@ -148,12 +146,10 @@ class Trainer:
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
 
     def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
+        """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
         if state["split"] and state["world_size"] == self.world.world_size:
+            self.console.line("split auto: going on with the checkpoint's plan")
             self._use(splitter.restore(state["split"]), self.parts.model)
-        else:
-            self.console.line(
-                "split auto: this checkpoint has no plan for these workers; even parts are used"
-            )
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.

@@ -94,3 +94,24 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
     plans = [one for one in records if one["kind"] == "split"]
     assert plans and sum(plans[0]["parts"]) == 64 and len(plans[0]["beta_s"]) == 3
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
+
+
+@pytest.mark.timeout(200)
+def test_a_resumed_run_keeps_its_plan_and_its_bits(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "2", "--logs-dir", str(tmp_path), "--split", "auto"]
+    short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]
+    code, out, err = submit(*flags, *short, "--run-id", "whole", "--keep-last", "9")
+    assert code == 0 and "yet: starting from the beginning" in out, err
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "checkpoints").mkdir()
+    first = "checkpoints/step_00000012"
+    (tmp_path / "whole" / first).rename(tmp_path / "cut" / first)
+    again = [*short[:-1], str(tmp_path / "cut"), "--run-id", "again"]
+    code, out, err = submit(*flags, *again)
+    assert code == 0 and "split auto: going on with the checkpoint's plan" in out, err
+    losses = {}
+    for run in ("whole", "again"):
+        lines = (tmp_path / run / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        losses[run] = {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+    assert losses["again"] == {step: one for step, one in losses["whole"].items() if step > 12}
