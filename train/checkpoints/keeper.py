@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from configs.errors import UsageError
 from configs.schema import TrainConfig
 from train.checkpoints import random_state, snapshot
 from train.checkpoints.exchange import Files, gather_text
@@ -83,9 +84,15 @@ class Keeper:
         return self._interval is not None and self._saved != step
 
     def is_due_after_epoch(self, metrics: dict[str, float], step: int) -> bool:
-        """Whether one should be made at the end of an epoch, whose metrics are the same on all."""
+        """Whether one should be made at the end of an epoch, whose metrics are the same on all.
+
+        Raises:
+            UsageError: --keep-best names none of them.
+        """
         name = self._config.keep_best
-        if name is not None and name in metrics:
+        if name is not None and metrics:
+            if name not in metrics:
+                raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
             sign = -1 if "loss" in name else 1
             if self._best is None or sign * metrics[name] > sign * self._best:
                 self._best = metrics[name]

@@ -111,6 +111,11 @@ def test_the_best_by_a_metric_is_kept(tmp_path):
     assert best in steps(tmp_path / "checkpoints")
 
 
+def test_a_metric_that_there_is_not_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):
+        run(replace(CONFIG, keep_best="f1"), tmp_path)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_signal_ends_the_step_and_leaves_a_checkpoint(tmp_path, number):
     whole, _ = run(CONFIG, tmp_path / "whole")
