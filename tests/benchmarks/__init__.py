@@ -1,0 +1,1 @@
+"""Comparisons that are run side by side and print ratios: nothing here is a test."""
