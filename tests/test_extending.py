@@ -1,0 +1,70 @@
+"""The page on adding one's own is done as it says, in a copy of the checkout."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+NAMED = re.compile(
+    r"`((?:train|configs)/[\w/]+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", re.S
+)
+COMMANDS = [shlex.split(one) for one in re.findall(r"```bash\n(python .*?)\n```", PAGE)]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("checkout")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("configs", "launch", "train"):
+        shutil.copytree(REPOSITORY / name, root / name, ignore=ignored)
+    files = dict(NAMED.findall(PAGE))
+    assert sorted(files) == [
+        "configs/spirals.yaml", "train/sync_modes/reduce_broadcast.py", "train/tasks/spirals.py",
+    ]  # fmt: skip
+    for name, text in files.items():
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words[1:], "--launcher", "local", *more],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+@pytest.mark.timeout(400)
+def test_the_pages_commands_train_alike(checkout):
+    losses = []
+    for number, words in enumerate(COMMANDS):
+        done = run(checkout, words, "--run-id", f"run{number}")
+        assert done.returncode == 0, done.stderr
+        summary = json.loads((checkout / "logs" / f"run{number}" / "summary.json").read_text())
+        assert summary["accuracy"] > 0.9
+        lines = (checkout / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
+        records = map(json.loads, lines.splitlines())
+        losses.append([one["loss"] for one in records if one["kind"] == "step"])
+    assert len(losses) == 2
+    assert losses[0][:40] == pytest.approx(losses[1][:40], abs=1e-5)
+
+
+def test_they_are_known_by_their_names(checkout):
+    done = run(checkout, ["python", "launch/submit.py"], "--task", "nope", "--sync", "nope")
+    assert done.returncode == 2
+    assert "spirals" in done.stderr and "reduce_broadcast" in done.stderr
+
+
+def test_a_wrong_flag_is_answered_in_the_tasks_words(checkout):
+    done = run(checkout, COMMANDS[0], "--data-dir", str(checkout), "--run-id", "refused")
+    assert done.returncode == 2
+    assert "spirals are made here, not read" in done.stderr
