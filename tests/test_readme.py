@@ -21,7 +21,7 @@ PAGES = [
     REPOSITORY / "CHANGELOG.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-# Its files are there, and its commands known, once they have been made: test_extending.py does that.
+# Its files are there, and its commands known, once they have been made: test_extending.py does so.
 EXECUTED = "extending.md"
 FIRST_SCREEN_LINES = 40
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
