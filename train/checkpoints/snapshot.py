@@ -52,11 +52,11 @@ def into_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str,
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Why `tensors` are not those of `model`; one line each."""
     wanted = dict(_once(model))
-    for name in wanted.keys() - tensors.keys():
+    for name in sorted(wanted.keys() - tensors.keys()):
         yield f"it has no {name}"
-    for name in tensors.keys() - wanted.keys():
+    for name in sorted(tensors.keys() - wanted.keys()):
         yield f"it has {name}, which this model has not"
-    for name in wanted.keys() & tensors.keys():
+    for name in sorted(wanted.keys() & tensors.keys()):
         want, got = wanted[name], tensors[name]
         if want.shape != got.shape:
             yield f"its {name} is {tuple(got.shape)}, this model's is {tuple(want.shape)}"
