@@ -196,9 +196,7 @@ def test_another_model_is_refused(tmp_path):
             return torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Linear(9, 2))
 
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
-    with pytest.raises(
-        UsageError, match=r"it has no 1\.bias\n.*it has 3\.bias, which this model has not"
-    ):
+    with pytest.raises(UsageError, match=r"it has no 1\.bias\n"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "b", task=Wider(CONFIG))
 
 
