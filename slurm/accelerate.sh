@@ -20,7 +20,8 @@
 #SBATCH --open-mode=append
 # After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
-# Two minutes before the time limit this shell is told, and has the workers end in order.
+# Two minutes before the time limit this shell is told: workers write a checkpoint, and the job is
+# started again, to go on from it.
 #SBATCH --signal=B:USR1@120
 
 # $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
