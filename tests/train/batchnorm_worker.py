@@ -222,3 +222,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

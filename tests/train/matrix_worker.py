@@ -321,3 +321,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)
