@@ -76,7 +76,46 @@ class SplitRecord:
     kind: Literal["split"] = "split"
 
 
-Record = StepRecord | EvalRecord | CheckpointRecord | SplitRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesRecord:
+    """The gradient collectives of a step; those of later steps are the same until the next one."""
+
+    step: int
+    rank: int
+    collectives: list[tuple[str, list[int], str, int]]  # operation, shape, dtype, bytes; in order
+    kind: Literal["collectives"] = "collectives"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRecord:
+    """What crossed a host's interface in a part of the run, beside what had to.
+
+    Written by the first rank of each host, for all ranks on it; bytes to and from other hosts.
+    """
+
+    step: int  # the last one in it
+    epoch: int  # 0: before the first step (replicas made equal)
+    rank: int
+    host: str
+    interface: str
+    steps: int  # training steps in it
+    seconds: float
+    payload_sent_bytes: int  # what the gradient collectives' algorithms move
+    payload_received_bytes: int
+    control_sent_bytes: int  # likewise all else: losses, flags, evaluation
+    control_received_bytes: int
+    wire_bytes_sent: int  # both, with the headers that the link's packet size adds
+    wire_bytes_received: int
+    observed_sent_bytes: int  # by the interface's counters
+    observed_received_bytes: int
+    packet_bytes: int  # the largest packet the counters see: the MTU, or more with offloads
+    note: str  # what stands against trusting it (other traffic); empty: nothing
+    kind: Literal["traffic"] = "traffic"
+
+
+Record = (
+    StepRecord | EvalRecord | CheckpointRecord | SplitRecord | CollectivesRecord | TrafficRecord
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
