@@ -24,6 +24,7 @@ from train.console import Console
 from train.data import BatchPlan, MicroBatch, StepPlan
 from train.task import Batch, Datasets, Metric, Output, Samples, Task
 from train.trainer import Trainer
+from train.worker import end_process
 from train.world import World
 
 SAMPLES, BATCH, STEPS = 58, 16, 20  # the last batch of an epoch is cut: 10 samples

@@ -24,6 +24,7 @@ from train.console import Console
 from train.grad_sync import all_gather
 from train.task import Batch, Datasets, Metric, Output, Samples, Task
 from train.trainer import History, Trainer
+from train.worker import end_process
 from train.world import World
 
 SAMPLES, BATCH = 60, 16  # the last batch of an epoch is cut: 12 samples

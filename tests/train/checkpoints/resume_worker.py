@@ -20,6 +20,7 @@ from train.console import Console
 from train.measure.sinks import Sinks
 from train.tasks import synthetic
 from train.trainer import Trainer
+from train.worker import end_process
 from train.world import World
 
 CPU = torch.device("cpu")
