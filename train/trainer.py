@@ -110,6 +110,7 @@ class Trainer:
             self.datasets.train,
             Precision(config.precision, self.device),
             lambda batch: to_device(batch, model, self.device),
+            build_optimizer(config, model),
             share=max(1, config.batch_size // world.world_size // config.accumulation),
             sharers=world.local_world_size,
         )

@@ -16,7 +16,7 @@ POINT_S = 1e-9  # below any step: a rank cannot be infinitely fast
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one rank's forward and backward pass over n samples: alpha_s + beta_s * n."""
+    """Seconds that one rank computes in a step over n samples: alpha_s + beta_s * n."""
 
     alpha_s: float
     beta_s: float

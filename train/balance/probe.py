@@ -1,4 +1,4 @@
-"""Measure what a rank's forward and backward passes cost, in seconds and in bytes."""
+"""Measure what a rank's part of a step costs without communication, in seconds and in bytes."""
 
 import time
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from statistics import median
 import psutil
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from train.balance.model import Cost, fit, memory_limit
 from train.checkpoints import random_state
@@ -23,7 +24,7 @@ RESET_PEAK = Path("/proc/self/clear_refs")  # writing 5 resets VmHWM, see proc(5
 class Probe:
     """What one rank has found of itself."""
 
-    cost: Cost
+    cost: Cost  # samples fetched, forward, backward and update
     forward: Cost  # the part of it that no communication disturbs, in any mode
     limit: int  # samples that fit into memory at a time; 0: no limit in sight
 
@@ -34,14 +35,15 @@ def measure(
     samples: Samples,
     precision: Precision,
     to_device: Callable[[Batch], Batch],
+    optimizer: Optimizer,
     *,
     share: int,
     sharers: int,
 ) -> Probe:
-    """Time passes over a quarter, a half and all of an even `share`; nothing is changed by it.
+    """Time a step over a quarter, a half and all of an even `share`; nothing is changed by it.
 
-    `model` has no sync mode's wrapper yet, so that no rank waits for another. `sharers`: the
-    workers of this host, which share its memory.
+    `model` has no sync mode's wrapper yet, so that no rank waits for another. `optimizer` is one
+    to throw away. `sharers`: the workers of this host, which share its memory.
     """
     sizes = sorted({max(1, share // 4), max(1, share // 2), max(1, share), 2 if share == 1 else 1})
     sizes = sizes[-3:]
@@ -54,41 +56,52 @@ def measure(
     peaks: list[float] = []
     for size in sizes:
         # from all over the set, since what lies together may be alike
-        chosen = [samples[at * len(samples) // size] for at in range(size)]
-        batch = to_device(task.collate(chosen))
+        chosen = [at * len(samples) // size for at in range(size)]
         times = []
         for number in range(REPEATS + 1):
             _reset_peak(device)
-            forward_s, total_s = _once(task, model, batch, precision)
+            started = _now()
+            batch = to_device(task.collate([samples[at] for at in chosen]))
+            fetched = _now()
+            with precision.autocast():
+                loss = task.forward(model, batch).loss.sum()
+            computed = _now()
+            loss.backward()
             if number:  # the first one warms up
-                times.append((forward_s, total_s))
+                times.append((computed - fetched, _now() - started))
         peaks.append(_peak_bytes(device))
         forwards.append(median(one for one, _ in times))
         totals.append(median(one for _, one in times))
+    cost = fit(sizes, totals)
+    cost = Cost(cost.alpha_s + _update_s(model, optimizer), cost.beta_s)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, was in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(was)
     random_state.restore(generators)
     free = _free_bytes(device) / (1 if device.type == "cuda" else sharers) + peaks[-1]
-    return Probe(fit(sizes, totals), fit(sizes, forwards), memory_limit(sizes, peaks, free))
+    return Probe(cost, fit(sizes, forwards), memory_limit(sizes, peaks, free))
 
 
-def _once(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> tuple[float, float]:
-    _settle()
-    started = time.perf_counter()
-    with precision.autocast():
-        loss = task.forward(model, batch).loss.sum()
-    _settle()
-    forward_s = time.perf_counter() - started
-    loss.backward()
-    _settle()
-    return forward_s, time.perf_counter() - started
+def _update_s(model: nn.Module, optimizer: Optimizer) -> float:
+    """Seconds of one update; it changes nothing, since gradients and learning rate are zero."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for param in model.parameters():
+        if param.grad is not None:
+            param.grad.zero_()
+    times = []
+    for _ in range(REPEATS + 1):
+        started = _now()
+        optimizer.step()
+        times.append(_now() - started)
+    return median(times[1:])  # the first one makes the optimizer's state
 
 
-def _settle() -> None:
+def _now() -> float:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _reset_peak(device: torch.device) -> None:

@@ -12,6 +12,7 @@ from train.balance.model import Cost
 from train.balance.probe import Probe
 from train.balance.splitter import Splitter
 from train.data import BatchPlan
+from train.optimizer import build_optimizer
 from train.precision import Precision
 from train.step import to_device
 from train.tasks import synthetic
@@ -20,23 +21,26 @@ from train.world import World
 CPU = torch.device("cpu")
 
 
-def measured(task, share=16):
+def measured(task, share=16, optimizer="adamw"):
     model = task.build_model()
+    config = TrainConfig(task="synthetic", optimizer=optimizer, lr=0.1, weight_decay=0.1)
     return model, probe.measure(
         task,
         model,
         task.build_datasets().train,
         Precision("fp32", CPU),
         lambda batch: to_device(batch, model, CPU),
+        build_optimizer(config, model),
         share=share,
         sharers=1,
     )
 
 
-def test_measuring_leaves_no_trace():
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "adadelta", "sgd"])
+def test_measuring_leaves_no_trace(optimizer):
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    model, _ = measured(synthetic.build(TrainConfig(task="synthetic")))
+    model, _ = measured(synthetic.build(TrainConfig(task="synthetic")), optimizer=optimizer)
     torch.manual_seed(3)
     untouched = synthetic.build(TrainConfig(task="synthetic")).build_model()
     after = torch.get_rng_state()
