@@ -38,9 +38,11 @@ run() {
     trap 'stop TERM' TERM INT
     trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
     step "$@"
-    # A worker was lost: all of them start again here, while --max-restarts lets them.
-    while ((code != 0)) && "$python" -m launch.slurm.batch again "$run_dir" "$code"; do
-        step "$@"
+    # A worker or a node was lost: all start again on the nodes that answer, while --max-restarts
+    # lets them; further options for srun say on which.
+    while ((code != 0)) && more=$("$python" -m launch.slurm.batch again "$run_dir" "$code"); do
+        read -ra options <<<"$more"
+        step "$@" "${options[@]}"
     done
 }
 

@@ -1,13 +1,14 @@
 """What a Slurm batch script asks on the first node of its job, before and after srun.
 
     run_dir=$(python -m launch.slurm.batch begin torchrun [train flags])
-    python -m launch.slurm.batch again "$run_dir" "$exit_code" && srun once more
+    options=$(python -m launch.slurm.batch again "$run_dir" "$exit_code") && srun once more
     python -m launch.slurm.batch end "$run_dir" "$exit_code"
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
 nodes meet; `head` does only the last, for a run folder that is there. `again` says whether a run
-that lost a worker is to be started once more, and makes it ready. `end` says why a run
-failed, and ends with the exit code that the job should have.
+that lost a worker or a node is to be started once more, makes it ready, and prints further options
+for srun. `end` says why a run failed, and ends with the exit code that the job should have; a job
+that ran out of time or lost a node is requeued.
 """
 
 import os
@@ -22,14 +23,14 @@ from configs.launching import LaunchConfig
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
 from launch import attempts, registry
-from launch.elastic import MOST_IDLE, Outcome, give_up, last_step
+from launch.elastic import Outcome
 from launch.failure import explain
 from launch.slurm import cluster as slurm_cluster
 from launch.slurm import files as in_job
-from launch.slurm.job import Allocation, head_address
+from launch.slurm import restart, survivors
+from launch.slurm.job import Allocation
 from launch.spec import LaunchSpec, size_of
 from launch.supervise.aside import put_aside
-from launch.supervise.ports import is_free
 
 DEFAULT_REQUEUES = "3"
 USAGE = (
@@ -47,7 +48,11 @@ def main() -> int:
             go_on(Path(run_dir))
             return 0
         case ["again", run_dir, code] if code.isdigit():
-            return 0 if again(Path(run_dir), int(code)) else 1
+            options = restart.again(Path(run_dir), int(code))
+            if options is None:
+                return 1
+            print(*options)
+            return 0
         case ["end", run_dir, code] if code.isdigit():
             return end(Path(run_dir), int(code))
     raise UsageError(USAGE)
@@ -95,8 +100,9 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         network=launch.network,
         master_port=launch.master_port,
         max_restarts=launch.max_restarts,
+        least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
-    decide_head(spec.run_dir)
+    in_job.decide_head(spec.run_dir)
     registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
     registry.begin(spec, "slurm", allocation.name)
     return spec.run_dir
@@ -109,42 +115,7 @@ def go_on(run_dir: Path) -> None:
         put_aside(run_dir, spec.attempt)
         spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
         in_job.rewrite_spec(spec, job)
-    decide_head(run_dir)
-
-
-def decide_head(run_dir: Path) -> None:
-    """Write down where the agents of this attempt meet."""
-    allocation = Allocation.from_env(os.environ)
-    _, job = in_job.read_spec(run_dir)
-    address = head_address(allocation, job["network"])
-    free = tuple(port for port in allocation.ports() if is_free(port))
-    in_job.write_head(run_dir, allocation, address, free)
-
-
-def again(run_dir: Path, code: int) -> bool:
-    """Whether an attempt that failed is followed by another in the same allocation."""
-    spec, job = in_job.read_spec(run_dir)
-    failure = explain(run_dir, None, code)
-    if failure is None or not Outcome(failure.code).is_worth_another:
-        return False
-    if spec.attempt >= job["max_restarts"]:
-        return False
-    reached = [last_step(path) for path in sorted(run_dir.glob("attempts/*"))]
-    reached.append(last_step(run_dir))
-    print("\n".join((*failure.context, failure.text)), file=sys.stderr)
-    if len(reached) > MOST_IDLE and max(reached[-MOST_IDLE:]) <= max(reached[:-MOST_IDLE]):
-        give_up(spec, max(reached))
-        return False
-    put_aside(run_dir, spec.attempt)
-    spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
-    in_job.rewrite_spec(spec, job)
-    decide_head(run_dir)
-    print(
-        f"restart {spec.attempt} of {job['max_restarts']}: going on from the last checkpoint",
-        file=sys.stderr,
-        flush=True,
-    )
-    return True
+    in_job.decide_head(run_dir)
 
 
 def end(run_dir: Path, code: int) -> int:
@@ -162,22 +133,31 @@ def end(run_dir: Path, code: int) -> int:
     said = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(said), file=sys.stderr)
     if failure.code == STOPPED and attempts.stopped_for_notice(run_dir):
-        _requeue()
+        _requeue("out of time")
+    elif Outcome(failure.code).is_worth_another:
+        answer = survivors.answers(Allocation.from_env(os.environ), os.environ)
+        gone = [name for name, is_here in answer.items() if not is_here]
+        if gone:
+            _requeue(f"no answer from {', '.join(gone)}")
     return failure.code
 
 
-def _requeue() -> None:
+def _requeue(why: str) -> None:
     """Have Slurm start this job again, unless it has done so often enough."""
     allocation = Allocation.from_env(os.environ)
     most = int(os.environ.get("MUSTER_MAX_REQUEUES", DEFAULT_REQUEUES))
     if allocation.attempt >= most:
         print(
-            f"error: out of time after {allocation.attempt} requeues; MUSTER_MAX_REQUEUES allows "
+            f"error: {why} after {allocation.attempt} requeues; MUSTER_MAX_REQUEUES allows "
             f"{most}; submit it again with --resume, or ask for more with --time",
             file=sys.stderr,
         )
         return
-    print(f"requeueing job {allocation.name}, to go on from there", file=sys.stderr, flush=True)
+    print(
+        f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint",
+        file=sys.stderr,
+        flush=True,
+    )
     asked = slurm_cluster.ask(["scontrol", "requeue", allocation.name], os.environ)
     if asked.returncode:
         print(f"error: Slurm did not requeue it: {asked.stderr.strip()}", file=sys.stderr)

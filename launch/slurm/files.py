@@ -5,6 +5,7 @@ would change its meaning: it is read from here.
 """
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import Slots
-from launch.slurm.job import Allocation
+from launch.slurm.job import Allocation, head_address
 from launch.spec import LaunchSpec
+from launch.supervise.ports import is_free
 
 JOB_FILE = "slurm.json"
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
@@ -28,13 +30,15 @@ def write_spec(
     network: str | None,
     master_port: int | None,
     max_restarts: int = 0,
+    least_nodes: int = 1,
 ) -> None:
-    """Write down what each task is to do."""
+    """Write down what each task is to do; below `least_nodes` there is no restart."""
     job = {
         "nproc": list(nproc),
         "network": network,
         "master_port": master_port,
         "max_restarts": max_restarts,
+        "least_nodes": least_nodes,
     }
     rewrite_spec(spec, job)
 
@@ -56,6 +60,19 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     said = job["spec"]
     said = {**said, "run_dir": Path(said["run_dir"]), "worker_argv": tuple(said["worker_argv"])}
     return LaunchSpec(**said), job
+
+
+def decide_head(run_dir: Path) -> None:
+    """Write down where the agents of the next attempt meet: on this node, the job's first.
+
+    Raises:
+        MusterError: it has no address at which others reach it.
+    """
+    allocation = Allocation.from_env(os.environ)
+    _, job = read_spec(run_dir)
+    address = head_address(allocation, job["network"])
+    free = tuple(port for port in allocation.ports() if is_free(port))
+    write_head(run_dir, allocation, address, free)
 
 
 def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:

@@ -86,8 +86,8 @@ def report(found: Runs) -> None:
     print(f"auto / even {fmean(ratios):8.2f}  ({', '.join(f'{one:.2f}' for one in ratios)})")
     for one in found["auto"]:
         print(
-            f"parts {one['parts']}, predicted gain {one['predicted_gain']:.2f}; the measured speeds "
-            f"allow {one['allowed']:.1f} samples/s: got {one['rate'] / one['allowed']:.2f} of it"
+            f"parts {one['parts']}, predicted gain {one['predicted_gain']:.2f}; measured speeds "
+            f"allow {one['allowed']:.0f} samples/s: got {one['rate'] / one['allowed']:.2f} of it"
         )
     pairs = zip(found["even"][0]["losses"], found["auto"][0]["losses"], strict=True)
     print(f"largest difference of a loss: {max(abs(a - b) for a, b in pairs):.1e}")

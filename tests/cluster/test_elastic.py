@@ -1,4 +1,4 @@
-"""Over ssh a run loses a node and goes on with the others; the node comes back and takes part."""
+"""A run loses a node and goes on with the others; over ssh the node comes back and takes part."""
 
 import json
 from pathlib import Path
@@ -52,6 +52,38 @@ def test_a_node_is_lost_and_returns(bed, tmp_path):
     found: dict[int, float] = {}
     for folder in folders:
         found |= losses(folder)
+    want = losses(tmp_path / "whole")
+    assert found.keys() == want.keys()
+    assert max(abs(found[step] - want[step]) for step in want) < 1e-5
+
+
+def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(bed, tmp_path):
+    flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
+    code, _, err = finish(start(bed, ways.ssh(bed, 2, *flags, "--run-id", "whole")))
+    assert code == 0, err
+
+    elastic = ["--nodes", "2:4", "--max-restarts", "2", "--run-id", "hurt"]
+    command = ways.sbatch("multinode.sh")(bed, 4, *flags, *elastic)
+    command.insert(command.index("--nodes"), "--no-kill")
+    process = start(bed, command)
+    hurt = tmp_path / "hurt"
+    try:
+        assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")), timeout_s=60)
+        bed.exec("node2", "ip", "link", "set", "exp0", "down")
+        assert wait_until((hurt / "attempts" / "0").exists, timeout_s=120)
+        code, _, err = finish(process, timeout_s=200)
+    finally:
+        bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        bed.run("scontrol", "update", "nodename=node2", "state=resume")
+        ways.cancel_all(bed)
+        process.kill()
+        process.wait()
+    said = (tmp_path / "job.out").read_text()
+    assert code == 0, said
+    assert "note: going on without it: node2 does not answer" in said
+    assert "restart 1 of 2: 3 nodes go on from the last checkpoint" in said
+    assert [ranks(folder) for folder in (hurt / "attempts" / "0", hurt)] == [4, 3]
+    found = losses(hurt / "attempts" / "0") | losses(hurt)
     want = losses(tmp_path / "whole")
     assert found.keys() == want.keys()
     assert max(abs(found[step] - want[step]) for step in want) < 1e-5

@@ -21,7 +21,8 @@ WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
 
 
 @pytest.fixture(params=WAYS)
-def run(request, bed, tmp_path):
+def run(request, bed, tmp_path, monkeypatch):
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
     made = Run(bed, WAYS[request.param], tmp_path)
     made.way = request.param
     yield made

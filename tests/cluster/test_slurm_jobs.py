@@ -125,7 +125,10 @@ def test_a_killed_worker_is_started_again_inside_the_allocation(bed, tmp_path):
         assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
     finally:
         ways.cancel_all(bed)
-    assert "restart 1 of 1: going on from the last checkpoint" in (tmp_path / "job.out").read_text()
+    assert (
+        "restart 1 of 1: 4 nodes go on from the last checkpoint"
+        in (tmp_path / "job.out").read_text()
+    )
 
 
 def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(bed, tmp_path):
