@@ -8,9 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
+from train.account import Collective
 from train.batchnorm import synced_buffers
 from train.precision import Precision
 from train.world import World
@@ -25,6 +27,11 @@ class GradSync(ABC):
         self.world = world
         self.bucket_bytes = int(config.bucket_mb * MIB)
         self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
+
+    def note(self, operation: str, tensor: Tensor) -> None:
+        """Keep account of a collective on gradients: `operation` is torch's name of it."""
+        self.world.account.gradient(operation, tensor)
+        self.payload_bytes += tensor.nbytes
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks."""
@@ -123,6 +130,7 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     for bucket in buckets([tensor.detach() for tensor in tensors], 25 * MIB):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.broadcast(flat, src=0)
+        world.account.control["broadcast"] += flat.nbytes
         for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
@@ -139,15 +147,41 @@ def ddp_options(bucket_mb: float) -> dict[str, Any]:
     }
 
 
-def gradient_bytes(model: nn.Module) -> int:
-    """The bytes of all gradients that `model` holds."""
-    return sum(param.grad.nbytes for param in model.parameters() if param.grad is not None)
+class DdpAccount:
+    """Keeps account of what torch's DDP moves by itself, as its own logging data has it."""
+
+    def __init__(self, grad_sync: GradSync) -> None:
+        self._grad_sync, self._buckets = grad_sync, list[Collective]()
+
+    def wrapped(self, model: nn.Module) -> None:
+        """DDP has made the replicas equal."""
+        tensors = [*model.parameters(), *model.buffers()]
+        nbytes = sum(tensor.nbytes for tensor in tensors)
+        self._grad_sync.world.account.control["broadcast"] += nbytes
+
+    def stepped(self, model: DistributedDataParallel) -> None:
+        """DDP has reduced every bucket, and which parameters were used at all."""
+        account = self._grad_sync.world.account
+        if not self._buckets:
+            sizes = str(model._get_ddp_logging_data()["bucket_sizes"]).split(",")
+            param = next(param for param in model.parameters() if param.requires_grad)
+            dtype = str(param.dtype).removeprefix("torch.")
+            self._buckets = [
+                Collective("all_reduce", (int(size) // param.itemsize,), dtype, int(size))
+                for size in sizes
+            ]
+        for bucket in self._buckets:
+            account.add(bucket)
+            self._grad_sync.payload_bytes += bucket.nbytes
+        count = sum(param.requires_grad for param in model.parameters())
+        account.control["all_reduce"] += count * torch.int32.itemsize
 
 
 def all_reduce(world: World, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
     """Reduce `tensor` over the ranks, in place; alone, there is nothing to do."""
     if world.world_size > 1:
         dist.all_reduce(tensor, op=op)
+        world.account.control["all_reduce"] += tensor.nbytes
     return tensor
 
 
@@ -157,6 +191,7 @@ def all_gather(world: World, row: Tensor) -> Tensor:
         return row[None]
     rows = row.new_empty(world.world_size, *row.shape)
     dist.all_gather_single(rows.view(-1), row)
+    world.account.control["all_gather"] += row.nbytes
     return rows
 
 

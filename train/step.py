@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from configs.errors import MusterError
 from configs.schema import TrainConfig
 from train import batchnorm
+from train.account import Collective
 from train.checkpoints.keeper import Parts
 from train.data import StepPlan
 from train.grad_sync import GradSync, all_gather, all_reduce, average_buffers
@@ -47,6 +48,7 @@ class Step:
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
+        self.collectives: list[Collective] = []  # of the last step's gradients
 
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
@@ -100,6 +102,7 @@ class Step:
             grad_norm=grad_norm,
             payload_bytes=self.grad_sync.payload_bytes - sent_before,
         )
+        self.collectives = self.world.account.take_step()
         return record, wishes
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:

@@ -24,6 +24,7 @@ from train.evaluation import evaluate
 from train.grad_sync import GradSync, all_gather
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
+from train.measure.traffic import Meter
 from train.optimizer import build_optimizer, build_schedule
 from train.precision import Precision, set_dropout
 from train.step import Step, Wishes, to_device
@@ -60,10 +61,11 @@ class Trainer:
         console: Console,
         sinks: Sinks,
         keeper: Keeper | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.console, self.sinks = task, grad_sync, console, sinks
-        self.keeper = keeper
+        self.keeper, self.meter = keeper, meter
         self.stopping = StopRequest(config.stop_signal)
         self.datasets = first_samples(
             task.build_datasets(), config.train_samples, config.eval_samples
@@ -85,7 +87,10 @@ class Trainer:
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
+        if meter is not None:
+            meter.begin()
         self.model = grad_sync.wrap(model)
+        self._count_traffic(before=0, epoch=0)
         self.optimizer = grad_sync.prepare(build_optimizer(config, self.model))
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
@@ -164,12 +169,16 @@ class Trainer:
         self.console.start(last, self.at.step)
         with self.stopping:
             while self.at.epoch < self.config.epochs and self.at.step < last:
+                before = self.at.step
+                if self.meter is not None:
+                    self.meter.begin()
                 for plan, batches in self._batches(last):
                     record, wishes = self._step.run(plan, batches, self._wish)
                     self._agreed = Wishes(wishes.stop, wishes.save or self._agreed.save)
                     self._report(record)
                     if wishes.stop or (self._agreed.save and self.at.in_epoch < per_epoch):
                         self._keep()
+                self._count_traffic(before, self.at.epoch + 1)
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
             if self.keeper is not None and self.keeper.is_due_at_end(self.at.step):
@@ -177,6 +186,15 @@ class Trainer:
         self._evaluate(when="end")
         self.console.stop()
         return self.history
+
+    def _count_traffic(self, before: int, epoch: int) -> None:
+        """Write down what crossed the network since step `before`."""
+        if self.meter is not None:
+            step = self.at.step if epoch else 0
+            record = self.meter.end(step=step, epoch=epoch, steps=step - before)
+            self.sinks.write(record)
+            if record.note and self.world.is_main:
+                self.console.line(f"{record.host}, {record.interface}: {record.note}")
 
     def _end_epoch(self, last: int) -> None:
         metrics = self._evaluate(when="epoch")
@@ -263,6 +281,7 @@ class Trainer:
     def _report(self, record: StepRecord) -> None:
         self.history.steps.append(record)
         self.sinks.write(record)
+        self.sinks.collectives(record, self._step.collectives)
         self.console.advance(record.loss)
         if record.step <= FIRST_LOSSES:
             self.history.first_losses.append(record.loss)

@@ -1,11 +1,13 @@
 """One worker's training, from the meeting of all workers to the model on the disk."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from configs import plugins
 from configs.errors import UsageError
@@ -18,6 +20,8 @@ from train.exits import Ending
 from train.measure import environment, summary
 from train.measure.records import write_json
 from train.measure.sinks import Sinks
+from train.measure.traffic import Meter
+from train.rendezvous import Peers
 from train.run_folder import open_run_folder
 from train.stopping import StoppedCleanly
 from train.trainer import Trainer
@@ -79,8 +83,9 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         folder = config.checkpoint_dir or run_dir / "checkpoints"
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
         keeper = Keeper(config, world, device, folder, sinks, writes=writes)
+        meter = _meter(peers, run_dir)
         try:
-            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper)
+            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper, meter)
             if config.resume is not None:
                 found = resume.load(config, world, device, folder, console, reads=writes)
                 if found is not None:
@@ -89,4 +94,19 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         finally:
             console.stop()
             keeper.close()
+            if meter is not None:
+                meter.close()
             sinks.close()
+
+
+def _meter(peers: Peers, run_dir: Path) -> Meter | None:
+    """For the first rank of each host, where gradients go to other hosts through gloo."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    hosts = [one.host for one in peers.roll]
+    if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
+        return None
+    if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
+        return None
+    world = peers.world
+    samples = run_dir / "traffic" / f"{world.host}.csv"
+    return Meter(world.rank, hosts, interface, world.account, samples)

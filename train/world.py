@@ -3,10 +3,11 @@
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from configs.errors import UsageError, refuse
 from configs.schema import ByHand, port_problems
+from train.account import Account
 
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -34,6 +35,7 @@ class World:
     run_id: str | None = None  # the launcher's, where it gave one
     attempt: int = 0  # how often torchrun restarted the group
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
+    account: Account = field(default_factory=Account, compare=False, repr=False)
 
     @property
     def is_main(self) -> bool:

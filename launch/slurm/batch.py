@@ -143,8 +143,10 @@ def end(run_dir: Path, code: int) -> int:
 
 
 def _requeue(why: str) -> None:
-    """Have Slurm start this job again, unless it has done so often enough."""
+    """Have Slurm start this job again, unless it has done so often enough, or it is cancelled."""
     allocation = Allocation.from_env(os.environ)
+    if slurm_cluster.state(allocation.name, os.environ) != "RUNNING":
+        return
     most = int(os.environ.get("MUSTER_MAX_REQUEUES", DEFAULT_REQUEUES))
     if allocation.attempt >= most:
         print(

@@ -245,6 +245,9 @@ class NoSinks:
     def write(self, record: object) -> None:
         pass
 
+    def collectives(self, step: object, made: object) -> None:
+        pass
+
 
 def train(case: Case, world: World) -> tuple[History, nn.Module, Trainer]:
     task = TASKS[case.task]

@@ -29,6 +29,9 @@ class NoSinks:
     def write(self, record: object) -> None:
         pass
 
+    def collectives(self, step: object, made: object) -> None:
+        pass
+
 
 def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainConfig:
     paths = {name: Path(settings[name]) for name in ("data_dir", "cache_dir")}

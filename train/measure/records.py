@@ -6,6 +6,7 @@ the rank that writes; bytes are counts, never rates.
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -82,7 +83,7 @@ class CollectivesRecord:
 
     step: int
     rank: int
-    collectives: list[tuple[str, list[int], str, int]]  # operation, shape, dtype, bytes; in order
+    collectives: Sequence[tuple[str, Sequence[int], str, int]]  # operation, shape, dtype, bytes
     kind: Literal["collectives"] = "collectives"
 
 

@@ -1,10 +1,19 @@
 """Where records go: this rank's JSON lines always, TensorBoard on rank 0 if asked for."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UsageError
-from train.measure.records import EvalRecord, Record, RecordWriter, StepRecord, rank_name
+from train.account import Collective
+from train.measure.records import (
+    CollectivesRecord,
+    EvalRecord,
+    Record,
+    RecordWriter,
+    StepRecord,
+    rank_name,
+)
 
 
 class Sinks:
@@ -17,6 +26,7 @@ class Sinks:
     def __init__(self, run_dir: Path, rank: int, *, tensorboard: bool = False) -> None:
         self._lines = RecordWriter(run_dir / "metrics" / f"{rank_name(rank)}.jsonl")
         self._board: Any = None
+        self._collectives: Sequence[Collective] = []
         if tensorboard and rank == 0:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -38,6 +48,13 @@ class Sinks:
             values = {f"evaluation/{name}": value for name, value in record.metrics.items()}
         for name, value in values.items():
             self._board.add_scalar(name, value, record.step)
+
+    def collectives(self, step: StepRecord, made: Sequence[Collective]) -> None:
+        """Write down the gradient collectives of `step`, if they are others than the last."""
+        if made != self._collectives:
+            self._collectives = made
+            record = CollectivesRecord(step=step.step, rank=step.rank, collectives=made)
+            self._lines.write(record)
 
     def close(self) -> None:
         self._lines.close()

@@ -13,10 +13,11 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
-from train.grad_sync import MIB, GradSync, ddp_options, gradient_bytes
+from train.grad_sync import MIB, DdpAccount, GradSync, ddp_options
 from train.precision import Precision
 from train.world import World
 
@@ -50,6 +51,9 @@ class Accelerate(GradSync):
             # Accelerate has only DDP's former name for leaving buffers alone.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             prepared: nn.Module = self._accelerator.prepare_model(model)
+        if isinstance(prepared, DistributedDataParallel):
+            self._account = DdpAccount(self)
+            self._account.wrapped(model)
         return prepared
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
@@ -63,8 +67,8 @@ class Accelerate(GradSync):
         self._accelerator.backward(loss)
 
     def sync(self, model: nn.Module) -> None:
-        if self.world.world_size > 1:
-            self.payload_bytes += gradient_bytes(model)  # the backward pass has sent them
+        if isinstance(model, DistributedDataParallel):
+            self._account.stepped(model)  # the backward pass has sent them
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(model)

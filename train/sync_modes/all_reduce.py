@@ -12,7 +12,7 @@ class AllReduce(BucketSync):
     def average(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
         tensor /= self.world.world_size
-        self.payload_bytes += tensor.nbytes
+        self.note("all_reduce", tensor)
 
 
 build = AllReduce

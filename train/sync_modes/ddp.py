@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train.grad_sync import MIB, GradSync, ddp_options, gradient_bytes
+from train.grad_sync import MIB, DdpAccount, GradSync, ddp_options
 
 
 class Ddp(GradSync):
@@ -15,6 +15,8 @@ class Ddp(GradSync):
         if self.world.world_size == 1:
             return model
         device = next(model.parameters()).device
+        self._account = DdpAccount(self)
+        self._account.wrapped(model)
         return DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
@@ -23,8 +25,8 @@ class Ddp(GradSync):
         )
 
     def sync(self, model: nn.Module) -> None:
-        if self.world.world_size > 1:
-            self.payload_bytes += gradient_bytes(model)  # the backward pass has sent them
+        if isinstance(model, DistributedDataParallel):
+            self._account.stepped(model)  # the backward pass has sent them
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         if isinstance(model, DistributedDataParallel):

@@ -22,7 +22,8 @@ class GatherScatter(BucketSync):
             mean /= self.world.world_size
             means = [mean] * self.world.world_size
         dist.scatter(tensor, means, src=0)
-        self.payload_bytes += 2 * tensor.nbytes  # once gathered, once scattered
+        self.note("gather", tensor)
+        self.note("scatter", tensor)
 
 
 build = GatherScatter
