@@ -20,6 +20,8 @@ OWN = (
     "exits/rank_*.json",
     "metrics/rank_*.jsonl",
     "tensorboard/events*",
+    "traffic/*.csv",
+    "profile/rank_*.json",
     "workers/rank_*.*",
 )
 

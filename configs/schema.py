@@ -80,6 +80,7 @@ class TrainConfig(CheckpointConfig, LearningConfig):
     overwrite: bool = setting(False, "write into a run folder that has something in it")
     cache_dir: Path | None = setting(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
+    profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")
     quiet: bool = setting(False, "print errors only", aliases=["-q"])
     redirect: bool = setting(False, "send this worker's output to the run folder (for launchers)")
 

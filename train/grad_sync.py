@@ -18,6 +18,7 @@ from train.precision import Precision
 from train.world import World
 
 MIB = 2**20
+NS = 1e9
 
 
 class GradSync(ABC):
@@ -26,6 +27,8 @@ class GradSync(ABC):
     def __init__(self, world: World, config: TrainConfig) -> None:
         self.world = world
         self.bucket_bytes = int(config.bucket_mb * MIB)
+        # of the last step, where a mode communicates during the backward pass
+        self.comm_s = self.overlapped_s = 0.0
         self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
 
     def note(self, operation: str, tensor: Tensor) -> None:
@@ -148,13 +151,14 @@ def ddp_options(bucket_mb: float) -> dict[str, Any]:
 
 
 class DdpAccount:
-    """Keeps account of what torch's DDP moves by itself, as its own logging data has it."""
+    """Keeps account of what torch's DDP moves by itself, and when, from its own logging data."""
 
     def __init__(self, grad_sync: GradSync) -> None:
         self._grad_sync, self._buckets = grad_sync, list[Collective]()
 
-    def wrapped(self, model: nn.Module) -> None:
-        """DDP has made the replicas equal."""
+    def wrapped(self, model: DistributedDataParallel) -> None:
+        """DDP has made the replicas equal; from now on it times every step."""
+        model._set_ddp_runtime_logging_sample_rate(1)
         tensors = [*model.parameters(), *model.buffers()]
         nbytes = sum(tensor.nbytes for tensor in tensors)
         self._grad_sync.world.account.control["broadcast"] += nbytes
@@ -162,8 +166,11 @@ class DdpAccount:
     def stepped(self, model: DistributedDataParallel) -> None:
         """DDP has reduced every bucket, and which parameters were used at all."""
         account = self._grad_sync.world.account
+        logged = model._get_ddp_logging_data()
+        self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
+        self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
         if not self._buckets:
-            sizes = str(model._get_ddp_logging_data()["bucket_sizes"]).split(",")
+            sizes = str(logged["bucket_sizes"]).split(",")
             param = next(param for param in model.parameters() if param.requires_grad)
             dtype = str(param.dtype).removeprefix("torch.")
             self._buckets = [

@@ -101,6 +101,8 @@ class Step:
             lr=lr,
             grad_norm=grad_norm,
             payload_bytes=self.grad_sync.payload_bytes - sent_before,
+            comm_s=self.grad_sync.comm_s,
+            overlapped_s=self.grad_sync.overlapped_s,
         )
         self.collectives = self.world.account.take_step()
         return record, wishes

@@ -79,7 +79,7 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         peers.prepare(task.prepare, task.is_prepared)
         grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
         console = Console(speaks=world.is_main and not config.quiet)
-        sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard)
+        sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard, profile=config.profile)
         folder = config.checkpoint_dir or run_dir / "checkpoints"
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
         keeper = Keeper(config, world, device, folder, sinks, writes=writes)

@@ -31,6 +31,9 @@ class StepRecord:
     lr: float
     grad_norm: float  # of the synchronised gradient, before clipping
     payload_bytes: int  # of the tensors this rank handed to gradient collectives
+    # of torch's DDP, by its own clock; the rest of `comm_s` is waited for, as part of `backward_s`
+    comm_s: float = 0.0  # from the start of its first collective to the end of its last
+    overlapped_s: float = 0.0  # of that, while gradients were still being computed
     kind: Literal["step"] = "step"
 
 

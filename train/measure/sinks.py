@@ -6,6 +6,7 @@ from typing import Any
 
 from configs.errors import UsageError
 from train.account import Collective
+from train.measure.profile import Profiler
 from train.measure.records import (
     CollectivesRecord,
     EvalRecord,
@@ -23,8 +24,11 @@ class Sinks:
         UsageError: TensorBoard is wanted but not installed.
     """
 
-    def __init__(self, run_dir: Path, rank: int, *, tensorboard: bool = False) -> None:
+    def __init__(
+        self, run_dir: Path, rank: int, *, tensorboard: bool = False, profile: bool = False
+    ) -> None:
         self._lines = RecordWriter(run_dir / "metrics" / f"{rank_name(rank)}.jsonl")
+        self._profiler = Profiler(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
         if tensorboard and rank == 0:
@@ -38,6 +42,8 @@ class Sinks:
 
     def write(self, record: Record) -> None:
         self._lines.write(record)
+        if self._profiler is not None and isinstance(record, StepRecord):
+            self._profiler.stepped()
         if self._board is None or not isinstance(record, StepRecord | EvalRecord):
             return
         if isinstance(record, StepRecord):
@@ -58,5 +64,7 @@ class Sinks:
 
     def close(self) -> None:
         self._lines.close()
+        if self._profiler is not None:
+            self._profiler.close()
         if self._board is not None:
             self._board.close()

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from train.measure.profile import span
+
 
 class PhaseTimer:
     """Adds up wall-clock seconds per phase of one step.
@@ -23,7 +25,8 @@ class PhaseTimer:
     def phase(self, name: str) -> Iterator[None]:
         started = self.now()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - started
 

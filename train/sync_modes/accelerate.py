@@ -53,7 +53,7 @@ class Accelerate(GradSync):
             prepared: nn.Module = self._accelerator.prepare_model(model)
         if isinstance(prepared, DistributedDataParallel):
             self._account = DdpAccount(self)
-            self._account.wrapped(model)
+            self._account.wrapped(prepared)
         return prepared
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:

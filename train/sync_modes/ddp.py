@@ -15,14 +15,15 @@ class Ddp(GradSync):
         if self.world.world_size == 1:
             return model
         device = next(model.parameters()).device
-        self._account = DdpAccount(self)
-        self._account.wrapped(model)
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
             forward_sync_buffers=False,
             **ddp_options(self.bucket_bytes / MIB),
         )
+        self._account = DdpAccount(self)
+        self._account.wrapped(wrapped)
+        return wrapped
 
     def sync(self, model: nn.Module) -> None:
         if isinstance(model, DistributedDataParallel):

@@ -1,0 +1,39 @@
+"""A traced run leaves a file per rank in which the phases have names."""
+
+import json
+
+from tests.launch.submit import submit
+
+
+def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--max-steps", "9"]
+    code, _, err = submit(*flags, "--profile", "--logs-dir", str(tmp_path), "--run-id", "traced")
+    assert code == 0, err
+    for rank in range(2):
+        path = tmp_path / "traced" / "profile" / f"rank_{rank:05d}.json"
+        events = json.loads(path.read_text())["traceEvents"]
+        names = [one.get("name") for one in events]
+        assert names.count("muster.optimizer") == 5  # steps 3 to 7
+        assert "muster.sync" in names and "gloo:all_reduce" in names
+
+
+def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):
+    flags = ["--task", "synthetic", "--max-steps", "4", "--profile", "--logs-dir", str(tmp_path)]
+    code, _, err = submit(*flags, "--run-id", "short")
+    assert code == 0, err
+    (path,) = (tmp_path / "short" / "profile").iterdir()
+    names = [one.get("name") for one in json.loads(path.read_text())["traceEvents"]]
+    assert names.count("muster.optimizer") == 2
+
+
+def test_ddp_says_how_much_of_its_communication_is_hidden(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "6"]
+    code, _, err = submit(*flags, "--logs-dir", str(tmp_path), "--run-id", "ddp")
+    assert code == 0, err
+    lines = (tmp_path / "ddp" / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    steps = [one for one in records if one["kind"] == "step"]
+    assert all(0 < one["overlapped_s"] <= one["comm_s"] for one in steps[1:])
+    (collectives,) = (one for one in records if one["kind"] == "collectives")
+    sizes = [nbytes for _, _, _, nbytes in collectives["collectives"]]
+    assert sum(sizes) == steps[0]["payload_bytes"]
