@@ -1,0 +1,54 @@
+"""The testbed that cells with a link rate run on: up for as long as they need it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from configs.errors import MusterError
+from configs.plugins import REPOSITORY
+
+TESTBED = str(REPOSITORY / "launch" / "testbed.py")
+
+
+class Bed:
+    """Nodes with links of one rate; without a rate there is none, and nothing is done.
+
+    Raises:
+        MusterError: the testbed cannot be made; it says why.
+    """
+
+    def __init__(self, rate: str | None, nodes: int) -> None:
+        self._rate, self._nodes = rate, nodes
+        self.env: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._rate is not None:
+            rate = [] if self._rate == "unlimited" else ["--rate", self._rate]
+            _testbed("up", "--nodes", str(self._nodes), *rate)
+            said = _testbed("env").removeprefix("export ").split()
+            self.env = dict(word.split("=", 1) for word in said)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rate is not None:
+            _testbed("down")
+
+    def flags(self, nodes: int) -> list[str]:
+        """Where launch/submit.py finds that many of them."""
+        if self._rate is None:
+            return []
+        hosts = Path(self.env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
+        return ["--launcher=ssh", f"--hosts={','.join(hosts)}", *self._config()]
+
+    def _config(self) -> list[str]:
+        return [f"--ssh-config={self.env['MUSTER_SSH_CONFIG']}"]
+
+
+def _testbed(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, TESTBED, *words], capture_output=True, text=True, timeout=180, check=False
+    )
+    if done.returncode:
+        raise MusterError(done.stderr.strip().removeprefix("error: "))
+    return done.stdout

@@ -1,0 +1,126 @@
+"""A study's file says what to run; here it becomes cells, each a command line of its own."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from configs import cli
+from configs.errors import UsageError, refuse
+from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
+from configs.schema import TrainConfig
+
+KEYS = ("title", "about", "base", "grid", "repeats")
+# Of the study, not of a run: the link rate of the testbed that its cells are to run on.
+RATE = "rate"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: what is set, and the how-manieth time."""
+
+    id: str
+    settings: Mapping[str, Any]
+    repeat: int
+
+    @property
+    def nodes(self) -> int:
+        return int(Nodes(self.settings.get("nodes", 1)))
+
+    @property
+    def rate(self) -> str | None:
+        """The link rate it asks for, such as 1gbit."""
+        rate = self.settings.get(RATE)
+        return None if rate is None else str(rate)
+
+    def flags(self) -> list[str]:
+        """The settings as launch/submit.py takes them."""
+        return [
+            word
+            for name, value in self.settings.items()
+            if name != RATE
+            for word in _flag(name, value)
+        ]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What one file of configs/studies/ says."""
+
+    name: str
+    title: str
+    about: str
+    cells: tuple[Cell, ...]
+
+
+def read(path: Path) -> Study:
+    """The study of a file.
+
+    Raises:
+        UsageError: it cannot be read, or says what no run could be; every problem at once.
+    """
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    if not isinstance(said, dict):
+        raise UsageError(f"{path}: not a study; it needs a grid")
+    refuse(
+        (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in said if key not in KEYS),
+        where=f"{path}: ",
+    )
+    blocks, repeats = said.get("grid") or [{}], said.get("repeats", 1)
+    if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
+        raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
+    if not isinstance(repeats, int) or repeats < 1:
+        raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
+    cells = tuple(_cells(said.get("base") or {}, blocks, repeats))
+    refuse(_problems(cells), where=f"{path}: ")
+    return Study(path.stem, str(said.get("title", path.stem)), str(said.get("about", "")), cells)
+
+
+def _cells(
+    base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int
+) -> Iterator[Cell]:
+    """Repeats come last, so that a study that is cut short has seen every cell."""
+    points = [point for block in blocks for point in _points(block)]
+    for repeat in range(repeats):
+        for point in points:
+            words = [f"{name}-{value}" for name, value in point.items()]
+            named = "_".join(words).replace("/", "-").replace(",", "-").replace(":", "-") or "run"
+            settings = {**base, **point}
+            if repeats > 1 and "seed" not in settings:
+                settings["seed"] = TrainConfig().seed + repeat
+            yield Cell(f"{named}_{repeat}", settings, repeat)
+
+
+def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    values = [value if isinstance(value, list) else [value] for value in block.values()]
+    for point in itertools.product(*values):
+        yield dict(zip(block, point, strict=True))
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    return [f"--{dashed}={value}"]
+
+
+def _problems(cells: tuple[Cell, ...]) -> Iterator[str]:
+    """What launch/submit.py would refuse, before the first run of many."""
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.id in seen:
+            yield f"{cell.id}: two cells of the grid are the same"
+        seen.add(cell.id)
+        if cell.repeat:
+            continue
+        classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig]
+        try:
+            cli.parse(classes, cell.flags(), prog="", description="")
+        except UsageError as error:
+            yield from (f"{cell.id}: {line}" for line in str(error).splitlines())

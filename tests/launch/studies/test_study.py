@@ -1,0 +1,78 @@
+"""A study runs what is not done yet, survives what fails, and goes on where it was."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from tests.launch.submit import wait_until
+
+STUDY = str(REPOSITORY / "launch" / "study.py")
+TEXT = """
+title: Two that work and one that does not
+base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false}
+grid:
+  - {sync: [all_reduce, ddp], nodes: 2}
+  - {sync: single, resume: missing_folder}
+"""
+
+
+def study(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, STUDY, *words], capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def cells(folder) -> dict[str, dict]:
+    return {one["id"]: one for one in json.loads((folder / "study.json").read_text())["cells"]}
+
+
+@pytest.mark.timeout(200)
+def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
+    path, folder = tmp_path / "three.yaml", tmp_path / "out"
+    path.write_text(TEXT)
+    done = study(str(path), "--output", str(folder))
+    found = cells(folder)
+    assert done.returncode == 1 and "failed: " in done.stderr
+    assert [one["state"] for one in found.values()] == ["done", "done", "failed"]
+    for name, one in found.items():
+        assert (folder / one["run_dir"] / "summary.json").exists() == (one["state"] == "done")
+        assert one["seconds"] > 0 and (folder / "logs" / f"{name}.log").exists()
+
+    path.write_text(TEXT.replace("  - {sync: single, resume: missing_folder}\n", ""))
+    again = study(str(path), "--output", str(folder))
+    assert again.returncode == 0 and "running" not in again.stdout
+    assert [one["seconds"] for one in cells(folder).values()] == [
+        one["seconds"] for one in found.values() if one["state"] == "done"
+    ]
+
+
+def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
+    path = REPOSITORY / "configs" / "studies" / "quick.yaml"
+    done = study(str(path), "--output", str(tmp_path / "out"), "--dry-run", "--launcher", "local")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 5
+    assert all(
+        "submit.py --task=synthetic" in line and "--launcher local" in line for line in lines
+    )
+    assert not (tmp_path / "out" / "study.json").exists()
+
+
+def test_when_it_is_stopped_so_is_its_run(tmp_path):
+    path, folder = tmp_path / "long.yaml", tmp_path / "out"
+    path.write_text("{base: {task: synthetic, epochs: 100000}, grid: [{seed: [1, 2]}]}")
+    process = subprocess.Popen([sys.executable, STUDY, str(path), "--output", str(folder)])
+    try:
+        records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
+        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.wait()
+    first, second = cells(folder).values()
+    assert (first["state"], second["state"]) == ("failed", "waiting")
+    assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
