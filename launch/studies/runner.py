@@ -104,4 +104,4 @@ def _why(run_dir: Path, log: Path, code: int) -> str:
     except (OSError, ValueError, KeyError):
         text = ""
     lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return text or (lines[-1] if lines else f"exit code {code}")
+    return text or (lines[-1].removeprefix("error: ") if lines else f"exit code {code}")

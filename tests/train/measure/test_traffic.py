@@ -66,6 +66,8 @@ def test_other_traffic_is_noticed_where_the_load_is_large_enough_to_tell():
     assert doubt((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
         "1.50 times as many bytes r"
     )
+    assert doubt((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
+    assert doubt((100e6, 0), (60_000_000, 0)).endswith("took another interface")
     assert doubt((1e6, 1e6), (9_000_000, 9_000_000)) == ""
 
 
