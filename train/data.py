@@ -5,6 +5,7 @@ the split only decides who computes which of them. So neither the batches nor th
 depend on the ranks or on the split.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,15 @@ def split_batch(size: int, weights: Sequence[float]) -> list[int]:
     for rank in by_remainder[: size - sum(parts)]:
         parts[rank] += 1
     return parts
+
+
+def _parts(samples: Sequence[int], weights: Sequence[float]) -> list[Sequence[int]]:
+    ends = list(itertools.accumulate(split_batch(len(samples), weights), initial=0))
+    return [samples[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _part(samples: Sequence[int], weights: Sequence[float], rank: int) -> Sequence[int]:
+    return _parts(samples, weights)[rank]
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,9 @@ class BatchPlan:
     accumulation: int
     seed: int
     limits: tuple[int, ...] = ()  # samples that fit into a rank's memory at a time; 0: any number
-    in_step: bool = False  # whether all ranks must cut their part into as many micro-batches
+    # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
+    # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
+    in_step: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -94,16 +106,17 @@ class BatchPlan:
 
     def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
         sizes = split_batch(len(batch), self.weights)
-        first = sum(sizes[:rank])
-        own = batch[first : first + sizes[rank]]
-        parts = split_batch(len(own), [1.0] * self._count(sizes, rank))
-        micro_batches, at = [], 0
-        for size in parts:
-            # A rank without samples still runs its share of forward passes, times zero, so that
-            # the collectives of all ranks match.
-            indices = tuple(own[at : at + size]) or (batch[0],)
-            micro_batches.append(MicroBatch(indices, size * len(sizes) / len(batch)))
-            at += size
+        count = self._count(sizes, rank)
+        if self.in_step:
+            parts = [_part(micro, self.weights, rank) for micro in _parts(batch, [1.0] * count)]
+        else:
+            parts = _parts(_part(batch, self.weights, rank), [1.0] * count)
+        # A rank without samples still runs its share of forward passes, times zero, so that the
+        # collectives of all ranks match.
+        micro_batches = (
+            MicroBatch(tuple(own) or (batch[0],), len(own) * len(sizes) / len(batch))
+            for own in parts
+        )
         return StepPlan(len(batch), tuple(micro_batches))
 
 

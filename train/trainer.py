@@ -84,6 +84,8 @@ class Trainer:
         model = model.to(
             device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32
         )
+        synced = config.batchnorm == "synced" and batchnorm.has_any(model)
+        self.plan = replace(self.plan, in_step=synced)
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
@@ -119,12 +121,11 @@ class Trainer:
             share=max(1, config.batch_size // world.world_size // config.accumulation),
             sharers=world.local_world_size,
         )
-        self._use(splitter.begin(probe, model, self.device), model)
+        self._use(splitter.begin(probe, model, self.device))
         return splitter
 
-    def _use(self, plan: Plan, model: nn.Module) -> None:
-        synced = self.config.batchnorm == "synced" and batchnorm.has_any(model)
-        self.plan = replace(self.plan, weights=plan.weights, limits=plan.limits, in_step=synced)
+    def _use(self, plan: Plan) -> None:
+        self.plan = replace(self.plan, weights=plan.weights, limits=plan.limits)
 
     @property
     def at(self) -> Position:
@@ -155,7 +156,7 @@ class Trainer:
         """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
         if state["split"] and state["world_size"] == self.world.world_size:
             self.console.line("split auto: going on with the checkpoint's plan")
-            self._use(splitter.restore(state["split"]), self.parts.model)
+            self._use(splitter.restore(state["split"]))
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.
@@ -204,7 +205,7 @@ class Trainer:
             steps = self.history.steps[-self.plan.steps_per_epoch :]
             better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
             if better is not None:
-                self._use(better, self.parts.model)
+                self._use(better)
         if self.keeper is None:
             return
         due = self.keeper.is_due_after_epoch(metrics, self.at.step)

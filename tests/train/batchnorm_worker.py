@@ -7,7 +7,7 @@ ranks hold the same bits.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from configs.schema import ByHand, TrainConfig
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train import rendezvous
 from train.console import Console
-from train.data import BatchPlan, MicroBatch, StepPlan
 from train.task import Batch, Datasets, Metric, Output, Samples, Task
 from train.trainer import Trainer
 from train.worker import end_process
@@ -48,10 +47,8 @@ class Case:
 
     @property
     def reference(self) -> "Case":
-        """What it must equal: one process. Micro-batches are cut as the case cuts them, since
-        the statistics are those of all ranks' micro-batches of the same number."""
-        plain = replace(self, mode="single")
-        return plain if self.accumulation > 1 else replace(plain, ranks=1, split="even")
+        """What it must equal: one process."""
+        return replace(self, mode="single", ranks=1, split="even")
 
 
 def cases(ranks: int) -> list[Case]:
@@ -63,19 +60,6 @@ def cases(ranks: int) -> list[Case]:
         if (at + ranks) % 2:
             found.append(Case(ranks, mode, split, accumulation=2))
     return [*found, Case(ranks, "all_reduce", batchnorm="local", steps=2)]
-
-
-class JoinedPlan(BatchPlan):
-    """One process whose micro-batches are those of all ranks together."""
-
-    def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
-        plans = [super(JoinedPlan, self).epoch(epoch, own) for own in range(len(self.weights))]
-        for parts in zip(*plans, strict=True):
-            together = []
-            for micros in zip(*(part.micro_batches for part in parts), strict=True):
-                indices = tuple(at for one in micros if one.samples for at in one.indices)
-                together.append(MicroBatch(indices, len(indices) / parts[0].samples))
-            yield StepPlan(parts[0].samples, tuple(together))
 
 
 class Pictures:
@@ -182,9 +166,6 @@ def train(case: Case, world: World) -> dict[str, Tensor]:
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
     )
-    if world.world_size == 1 and case.ranks > 1:
-        given = replace(config, split=case.split).split_weights() or (1.0,) * case.ranks
-        trainer.plan = JoinedPlan(SAMPLES, BATCH, given, case.accumulation, config.seed)
     model = getattr(trainer.model, "module", trainer.model)
     grads: list[Tensor] = []
 
