@@ -2,7 +2,8 @@
 
 Each is a number of messages that follow each other, each of them `alpha_s`, and of bytes that one
 link must carry one way, at `bytes_per_s`. What moves less over other links costs nothing: it does
-so at the same time.
+so at the same time. The two add up, or overlap where a message waits while bytes of others move:
+(latency^p + bandwidth^p)^(1/p), with p = 1 for a sum.
 """
 
 import math
@@ -24,6 +25,7 @@ class Link:
 
     alpha_s: float  # of a message, however short
     bytes_per_s: float  # of payload
+    overlap: float = 1.0  # the p above
 
     @classmethod
     def of_rate(cls, bits_per_s: float, mtu_bytes: int, alpha_s: float) -> "Link":
@@ -51,7 +53,18 @@ class Load:
         return self.payload_bytes / link.bytes_per_s
 
     def seconds(self, link: Link) -> float:
-        return self.latency_s(link) + self.bandwidth_s(link)
+        return sum(self.shares_s(link))
+
+    def shares_s(self, link: Link) -> tuple[float, float]:
+        """Seconds of latency and of bandwidth: the larger in full, the other as far as it adds."""
+        latency, bandwidth = self.latency_s(link), self.bandwidth_s(link)
+        larger, smaller = max(latency, bandwidth), min(latency, bandwidth)
+        if not larger:
+            return 0.0, 0.0
+        p = link.overlap
+        # log1p, since what a little latency adds to many bytes would be lost in the last digits
+        adds = larger * math.expm1(math.log1p((smaller / larger) ** p) / p)
+        return (latency, adds) if latency > bandwidth else (adds, bandwidth)
 
 
 def sendrecv(size_bytes: float, workers: int) -> Load:

@@ -13,12 +13,17 @@ from configs.errors import UsageError
 from train.cost.algorithms import MEASURED, Link, payload_share
 
 TINY_S = 1e-12  # a link that has no latency, or moves bytes in no time, is not to be divided by
+TINY = 1e-300
+# Latency and bandwidth add up, or overlap; whichever fits better, the sum where both do.
+OVERLAPS = (1.0, 2.0)
+CLEARLY = 0.9  # of the sum's error
+NOISE = 0.05  # between rounds: below it no point is better than another
 # What stands in for a collective that the bench left out, the nearest kin first.
 KIN = {
     "gather": ("scatter", "sendrecv"),
     "scatter": ("gather", "sendrecv"),
-    "all_reduce": ("reduce_scatter", "all_gather", "sendrecv"),
-    "all_gather": ("reduce_scatter", "all_reduce", "sendrecv"),
+    "all_reduce": ("all_gather", "sendrecv"),
+    "all_gather": ("all_reduce", "sendrecv"),
 }
 
 
@@ -31,7 +36,7 @@ class Line:
     rise: float
     rise_se: float
     points: int
-    relative_error: float  # root mean square of the points' distances
+    relative_error: float  # root mean square of the points' distances, by their trust
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class LinkFit:
             "alpha_se_s": self.alpha_se_s,
             "bytes_per_s": self.link.bytes_per_s,
             "bytes_per_s_se": self.bytes_per_s_se,
+            "overlap": self.link.overlap,
             "points": self.points,
             "relative_error": self.relative_error,
         }
@@ -116,40 +122,60 @@ class ComputeFit:
         return asdict(self)
 
 
-def line(weights: Sequence[tuple[float, float]], seconds: Sequence[float]) -> Line:
+def line(
+    weights: Sequence[tuple[float, float]],
+    seconds: Sequence[float],
+    power: float = 1.0,
+    trust: Sequence[float] | None = None,
+) -> Line:
     """The (start, rise) for which `seconds` is w0 * start + w1 * rise, neither below zero.
 
-    Relative errors count, not absolute ones: a short time is as telling as a long one.
+    With `power` p it is their p-norm. Relative errors count, not absolute ones: a short time is as
+    telling as a long one. The errors of what has more `trust` count so much more.
     """
     times = np.asarray(seconds, dtype=float)
-    scaled = np.asarray(weights, dtype=float) / times[:, None]
+    # in units of the p-norm's own: linear in start^p and rise^p
+    scaled = (np.asarray(weights, dtype=float) / times[:, None]) ** power
+    trusted = np.ones(len(times)) if trust is None else np.asarray(trust, dtype=float)
+    trusted /= np.sqrt(np.mean(trusted**2))
     scale = np.linalg.norm(scaled, axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(scaled / scale, np.ones(len(times)))
-    left = scaled / scale @ found - 1.0
+    rows = scaled / scale * trusted[:, None]
+    found, _ = nnls(rows, trusted)
+    left = rows @ found - trusted
     freedom = max(1, len(times) - 2)
-    covariance = np.linalg.pinv((scaled / scale).T @ (scaled / scale)) * (left @ left / freedom)
+    covariance = np.linalg.pinv(rows.T @ rows) * (left @ left / freedom)
     errors = np.sqrt(np.clip(np.diag(covariance), 0, None)) / scale
-    start, rise = found / scale
+    powers = found / scale
+    start, rise = powers ** (1 / power)
+    errors *= np.where(powers > 0, np.asarray([start, rise]) / np.maximum(powers, TINY), 1) / power
+    predicted = (scaled @ powers) ** (1 / power)
     return Line(
         float(start),
         float(errors[0]),
         float(rise),
         float(errors[1]),
         len(times),
-        math.sqrt(float(left @ left) / len(times)),
+        float(np.sqrt(np.mean((trusted * (predicted - 1)) ** 2))),
     )
 
 
-def fit_link(operation: str, rows: Sequence[tuple[float, float]], workers: int) -> LinkFit:
-    """Latency and bandwidth from (bytes, seconds) of one collective among `workers`."""
-    loads = [MEASURED[operation](size, workers) for size, _ in rows]
-    found = line(
-        [(load.messages, load.payload_bytes) for load in loads], [seconds for _, seconds in rows]
-    )
+def fit_link(operation: str, rows: Sequence[tuple[float, float, float]], workers: int) -> LinkFit:
+    """Latency and bandwidth of one collective among `workers`.
+
+    Each of `rows` has bytes, mean seconds, and those of the fastest round: the farther apart these
+    two, the less the point counts.
+    """
+    loads = [MEASURED[operation](size, workers) for size, _, _ in rows]
+    weights = [(load.messages, load.payload_bytes) for load in loads]
+    seconds = [mean for _, mean, _ in rows]
+    trust = [1 / max(NOISE, 1 - fastest / mean) for _, mean, fastest in rows]
+    lines = {power: line(weights, seconds, power, trust) for power in OVERLAPS}
+    overlap = min(OVERLAPS, key=lambda p: lines[p].relative_error * (CLEARLY if p == 1 else 1))
+    found = lines[overlap]
     per_byte_s = max(found.rise, TINY_S)
     return LinkFit(
-        Link(found.start, 1 / per_byte_s),
+        Link(found.start, 1 / per_byte_s, overlap),
         found.start_se,
         found.rise_se / per_byte_s**2,
         found.points,
@@ -165,11 +191,11 @@ def fit_bench(told: Mapping[str, Any], where: str) -> Bench:
     """
     try:
         workers = len(told["hosts"])
-        rows: dict[str, list[tuple[float, float]]] = {}
+        rows: dict[str, list[tuple[float, float, float]]] = {}
         for row in told["collectives"]:
             if row["name"] in MEASURED and row["time_us"] > 0:
-                entry = (float(row["bytes"]), row["time_us"] / 1e6)
-                rows.setdefault(row["name"], []).append(entry)
+                mean_s, fastest_s = row["time_us"] / 1e6, row["time_us_min"] / 1e6
+                rows.setdefault(row["name"], []).append((float(row["bytes"]), mean_s, fastest_s))
         links = list(told["links"].values())
         nodes, backend = len(set(told["nodes"])), str(told["backend"])
     except (KeyError, TypeError, AttributeError) as error:

@@ -96,11 +96,8 @@ def _sync(
     ring = bench.of("all_reduce").link
     if mode == "gather_scatter":
         load = gather(size, workers)
-        links = (bench.of("gather").link, bench.of("scatter").link)
-        return (
-            sum(load.latency_s(link) for link in links),
-            sum(load.bandwidth_s(link) for link in links),
-        )
+        there, back = (load.shares_s(bench.of(name).link) for name in ("gather", "scatter"))
+        return there[0] + back[0], there[1] + back[1]
     if mode == "hierarchical" and inside is not None:
         nodes = -(-workers // inside.workers)
         local = min(workers, inside.workers)
@@ -115,4 +112,4 @@ def _sync(
         load = tree_all_reduce(size, workers)
     else:
         raise ValueError(f"no model of {mode!r}")
-    return load.latency_s(ring), load.bandwidth_s(ring)
+    return load.shares_s(ring)

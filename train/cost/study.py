@@ -177,8 +177,8 @@ def _assumptions(
     said = [
         (
             "computing is fitted to these runs, so only the sync is a prediction; it is the slowest"
-            " rank's of each step, and nothing is added for packing gradients into buckets, averaging "
-            "them and what else communication costs the processor"
+            " rank's of each step, and nothing is added for packing gradients into buckets, for "
+            "averaging them and for what else communication costs the processor"
         ),
         (
             f"latency and bandwidth are those of {bench.workers} workers on {bench.nodes} nodes "

@@ -25,10 +25,10 @@ def test_latency_and_bandwidth_are_recovered_from_noisy_times(name, workers, alp
     # sizes on both sides of where latency and bytes cost the same, as a bench must have them
     turn = alpha * rate * workers
     sizes = [max(4.0, turn * 2.0**power) for power in range(-8, 9)]
-    rows = [
-        (size, MEASURED[name](size, workers).seconds(link) * rng.uniform(0.95, 1.05))
-        for size in sizes
+    times = [
+        MEASURED[name](size, workers).seconds(link) * rng.uniform(0.95, 1.05) for size in sizes
     ]
+    rows = [(size, time, time) for size, time in zip(sizes, times, strict=True)]
     found = fit_link(name, rows, workers)
     assert found.link.alpha_s == pytest.approx(alpha, rel=0.15)
     assert found.link.bytes_per_s == pytest.approx(rate, rel=0.15)
@@ -40,13 +40,29 @@ def test_the_uncertainty_is_that_of_the_noise():
     rng, inside, draws = random.Random(1), 0, 300
     link = Link(2e-4, 1e8)
     for _ in range(draws):
-        rows = [
-            (size, MEASURED["all_reduce"](size, 4).seconds(link) * rng.gauss(1, 0.05))
-            for size in made.SIZES
-        ]
+        exact = [MEASURED["all_reduce"](size, 4).seconds(link) for size in made.SIZES]
+        times = [time * rng.gauss(1, 0.05) for time in exact]
+        rows = [(size, time, time) for size, time in zip(made.SIZES, times, strict=True)]
         found = fit_link("all_reduce", rows, 4)
         inside += abs(found.link.alpha_s - link.alpha_s) < 2 * found.alpha_se_s
     assert 0.85 < inside / draws < 0.99
+
+
+def test_latency_that_overlaps_the_bytes_is_noticed_and_recovered():
+    link = Link(2e-4, 1e8, overlap=2.0)
+    times = [MEASURED["all_reduce"](size, 4).seconds(link) for size in made.SIZES]
+    found = fit_link("all_reduce", list(zip(made.SIZES, times, times, strict=True)), 4)
+    assert found.link.overlap == 2.0 and found.relative_error < 1e-6
+    assert (found.link.alpha_s, found.link.bytes_per_s) == pytest.approx((2e-4, 1e8))
+
+
+def test_a_point_whose_rounds_differ_counts_less():
+    link = Link(2e-4, 1e8)
+    times = [MEASURED["gather"](size, 4).seconds(link) for size in made.SIZES]
+    rows = list(zip(made.SIZES, times, times, strict=True))
+    rows[0] = (rows[0][0], times[0] * 3, times[0] * 0.9)
+    found = fit_link("gather", rows, 4)
+    assert found.link.alpha_s == pytest.approx(2e-4, rel=0.01)
 
 
 def test_a_bench_is_fitted_collective_by_collective():
