@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -23,13 +24,17 @@ from train.measure.records import write_json
 
 WORKERS = "8,16,32,64,128,256,512,1024"
 RESULT = "prediction.json"
-TITLE = "seconds per iteration; the last two columns: its sync as measured, and the model's error"
+TITLE = "seconds per iteration; its sync as measured, and the model's error"
 
 
 def main() -> int:
     args = _parser().parse_args()
+    if args.link_mbit is not None and not 0 < args.link_mbit < math.inf:
+        raise UsageError(f"--link-mbit must be a number above 0 (got {args.link_mbit})")
     bench = _bench(args.collectives)
     inside = _bench(args.inside) if args.inside else None
+    if args.link_mbit:
+        bench = bench.at_rate(args.link_mbit)
     outcome = compare(
         read_all(args.folder),
         bench,
@@ -137,6 +142,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="the same of workers on one node; adds a hierarchical all_reduce",
+    )
+    parser.add_argument(
+        "--link-mbit",
+        type=float,
+        metavar="RATE",
+        help="predict for links of RATE Mbit/s with their headers, not for those measured",
     )
     parser.add_argument(
         "--workers", default=WORKERS, help=f"predict for so many, too (default: {WORKERS})"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -72,6 +72,7 @@ class Bench:
     mtu_bytes: int
     interface: str
     fits: Mapping[str, LinkFit]
+    note: str = ""  # what is not as it was measured
 
     def of(self, operation: str) -> LinkFit:
         """The link as `operation`, or its nearest kin, sees it."""
@@ -79,6 +80,15 @@ class Bench:
             if name in self.fits:
                 return self.fits[name]
         return next(iter(self.fits.values()))
+
+    def at_rate(self, mbit_s: float) -> "Bench":
+        """The same workers with links of that speed, headers included, and the latency they had."""
+        fits = {}
+        for name, fit in self.fits.items():
+            rate = Link.of_rate(mbit_s * 1e6, self.mtu_bytes, fit.link.alpha_s)
+            link = replace(rate, overlap=fit.link.overlap)
+            fits[name] = replace(fit, link=link, bytes_per_s_se=0.0)
+        return replace(self, fits=fits, note=f"links of {mbit_s:g} Mbit/s, not those measured")
 
     def wire_mbit_s(self, operation: str) -> float:
         """Mbit/s that the link carries, headers included."""

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from configs.errors import UsageError
+from train.cost.algorithms import payload_share
 from train.cost.fit import Bench, ComputeFit, ComputePoint, fit_compute
 from train.cost.predict import FURTHER, MODES, Inside, Prediction, predict
 from train.cost.runs import OVERLAPPING, Run
@@ -198,9 +199,10 @@ def _assumptions(
         )
     if inside is not None:
         said.append(f"hierarchical: {inside.workers} workers in each node")
-    missing = [
-        one for one in ("gather", "scatter", "all_gather", "all_reduce") if one not in bench.fits
-    ]
+    used = ("gather", "scatter", "all_gather", "all_reduce")
+    missing = [name for name in used if name not in bench.fits]
     if missing:
         said.append(f"the bench has no {', '.join(missing)}: what is nearest stands in")
+    if bench.note:
+        said.append(f"{bench.note}; {payload_share(bench.mtu_bytes):.1%} of their bits are payload")
     return said

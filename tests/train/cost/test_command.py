@@ -56,6 +56,7 @@ def test_a_run_is_predicted_beside_what_it_did(tmp_path, bench):
         (["run", "--collectives", "run/config.yaml"], "config.yaml: not JSON"),
         (["run", "--workers", "8,many"], "--workers '8,many': use numbers"),
         (["run", "--workers", "0"], "--workers '0': use numbers"),
+        (["run", "--link-mbit", "-1"], "--link-mbit must be a number above 0"),
     ],
 )
 def test_mistakes_are_told_in_a_line(tmp_path, bench, argv, what):

@@ -80,6 +80,12 @@ def test_a_collective_that_was_not_measured_takes_its_nearest_kin():
     assert bench.of("all_reduce") is bench.fits["sendrecv"]
 
 
+def test_another_network_is_its_rate_less_the_headers():
+    bench = fit_bench(made.bench(), "x").at_rate(10_000)
+    assert bench.wire_mbit_s("gather") == pytest.approx(10_000)
+    assert bench.of("gather").link.alpha_s == pytest.approx(made.LINK.alpha_s)
+
+
 @pytest.mark.parametrize(
     "told", [[], {}, {"hosts": ["a"]}, {**made.bench(), "collectives": [{"name": "gather"}]}]
 )
