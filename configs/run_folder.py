@@ -15,6 +15,7 @@ OWN = (
     "exit.json",
     "network.json",
     "collectives.json",
+    "prediction.json",
     "summary.json",
     "agents/node_*",
     "environment/*.json",

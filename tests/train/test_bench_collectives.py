@@ -23,6 +23,10 @@ def test_sizes_go_from_the_smallest_to_the_largest():
     assert all(size % 4 == 0 for size in BenchConfig(min_bytes=10, factor=1.3).sizes())
 
 
+def test_what_may_be_asked_for_is_what_there_is():
+    assert set(OPERATIONS) == set(collectives._CASES)
+
+
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(UsageError) as refused:
         BenchConfig(min_bytes=2, max_bytes=1, factor=1, operations="gather,alltoall")

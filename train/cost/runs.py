@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,8 +15,13 @@ from train.measure.records import StepRecord
 
 OVERLAPPING = ("ddp", "accelerate")  # communication is part of their backward_s
 # Two runs are the same experiment if these agree.
-HELD = ("task", "precision", "bucket_mb", "accumulation", "split", "model")
+HELD = (
+    "task", "model", "max_seq_length", "precision", "accumulation", "split", "bucket_mb", "threads"
+)  # fmt: skip
+# What a study's cell says beside them (the links' rate, say) must agree, too; but not these.
+FREE = {"sync", "nodes", "nproc_per_node", "batch_size", "seed", "repeat", "max_steps", "epochs"}
 STEP_FIELDS = {item.name for item in fields(StepRecord)}
+NEEDED = {item.name for item in fields(StepRecord) if item.default is MISSING}
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,13 @@ class Run:
     imbalance_s: float  # the slowest rank's computing above the mean of all
     points: tuple[ComputePoint, ...]
     notes: tuple[str, ...]
+    cell: Mapping[str, Any] = field(default_factory=dict)  # what else its study says of it
 
     @property
     def held(self) -> tuple[str, ...]:
         """The settings that must agree, as text."""
-        return tuple(f"{name} {self.settings.get(name)}" for name in HELD)
+        own = {name: self.settings.get(name) for name in HELD}
+        return tuple(f"{name} {value}" for name, value in {**self.cell, **own}.items())
 
 
 def read_all(path: Path) -> list[Run]:
@@ -48,17 +55,30 @@ def read_all(path: Path) -> list[Run]:
         UsageError: there is none with steps to learn from.
     """
     study = path / "study.json"
+    cells: dict[Path, Mapping[str, Any]] = {}
     if study.exists():
-        cells = _json(study).get("cells", [])
-        folders = [path / str(cell["run_dir"]) for cell in cells if cell.get("state") == "done"]
+        cells = {
+            path / str(cell.get("run_dir")): cell
+            for cell in _json(study).get("cells", [])
+            if cell.get("state") == "done"
+        }
+        folders = list(cells)
     elif (path / "metrics").is_dir():
         folders = [path]
     else:
         folders = sorted(one.parent for one in path.glob("*/metrics")) if path.is_dir() else []
-    runs = [run for run in map(read, folders) if run is not None]
+    read_in = [(read(folder), cells.get(folder, {})) for folder in folders]
+    runs = [replace(run, cell=_beside(cell)) for run, cell in read_in if run is not None]
     if not runs:
         raise UsageError(f"{path}: no run with two steps or more; give a run or a study folder")
     return runs
+
+
+def _beside(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """What the study set in this cell that must agree between cells."""
+    settings = cell.get("settings") or {}
+    plain = {str(name).lstrip("-").replace("-", "_"): value for name, value in settings.items()}
+    return {name: plain[name] for name in sorted(plain) if name not in FREE}
 
 
 def read(folder: Path) -> Run | None:
@@ -70,8 +90,9 @@ def read(folder: Path) -> Run | None:
     for file in sorted((folder / "metrics").glob("rank_*.jsonl")):
         steps: dict[int, StepRecord] = {}
         for entry in _lines(file):
-            if entry.get("kind") == "step" and entry.keys() >= STEP_FIELDS:
-                steps[entry["step"]] = StepRecord(**{name: entry[name] for name in STEP_FIELDS})
+            if entry.get("kind") == "step" and entry.keys() >= NEEDED:
+                known = {name: entry[name] for name in entry.keys() & STEP_FIELDS}
+                steps[entry["step"]] = StepRecord(**known)
             elif entry.get("kind") == "collectives":
                 collectives = entry.get("collectives") or collectives
         ranks.append(steps)

@@ -145,7 +145,8 @@ def _one_experiment(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         ),
     )
     left = len(runs) - len(chosen)
-    said = [f"all runs have {', '.join(held)} and {kept} {value:g}"]
+    named = [text for text in held if not text.endswith(" None")]
+    said = [f"all runs have {', '.join(named)} and {kept} {value:g}"]
     if left:
         said.append(f"{left} of {len(runs)} runs have other settings and are left out")
     unknown = sorted({run.mode for run in chosen} - {"single", *MODES})

@@ -106,8 +106,8 @@ def _links(outcome: Outcome) -> Iterator[str]:
     does = "is taken to carry" if bench.note else "carries"
     yield (
         f"the ring's link {does} {link.bytes_per_s * 8e-6:.0f} Mbit/s of payload, with the "
-        f"headers of MTU {bench.mtu_bytes} {bench.wire_mbit_s('all_reduce'):.0f} Mbit/s, and "
-        f"{link.alpha_s * 1e6:.0f} us for a message"
+        f"headers of MTU {bench.mtu_bytes} {bench.wire_mbit_s('all_reduce'):.0f} Mbit/s; a "
+        f"message takes {link.alpha_s * 1e6:.0f} us"
     )
 
 

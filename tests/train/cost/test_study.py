@@ -101,6 +101,18 @@ def test_runs_with_other_settings_are_left_out_and_said(tmp_path):
     assert any(line.startswith("1 of 3 runs have other settings") for line in outcome.assumptions)
 
 
+def test_runs_on_links_of_another_rate_are_another_experiment(tmp_path):
+    cells = []
+    for name, mode, rate in (("a", "ddp", 1), ("b", "all_reduce", 1), ("c", "ddp", 10)):
+        made.run(tmp_path / name, mode, 4)
+        settings = {"--sync": mode, "rate": f"{rate}gbit", "seed": name}
+        cells.append({"run_dir": name, "state": "done", "settings": settings})
+    (tmp_path / "study.json").write_text(json.dumps({"cells": cells}))
+    outcome = compare(read_all(tmp_path), BENCH, [])
+    assert [run.name for run in outcome.runs] == ["a", "b"]
+    assert "rate 1gbit" in outcome.assumptions[0]
+
+
 def test_weak_scaling_is_one_experiment(tmp_path):
     for workers in (2, 4):
         made.run(tmp_path / str(workers), "ddp", workers, batch_size=4 * workers)
