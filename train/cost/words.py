@@ -6,6 +6,7 @@ from train.cost.algorithms import Load, ring_all_reduce
 from train.cost.study import Cell, Outcome
 
 SMALL = 0.05  # a part of a step that is not worth a sentence
+FAR = 0.15  # an error of a prediction that is
 # What one may change to by a flag alone, with the same losses.
 INSTEAD = ("gather_scatter", "all_reduce", "ddp")
 
@@ -16,7 +17,7 @@ def sentences(outcome: Outcome) -> list[str]:
     said: list[str] = []
     for cell in outcome.measured:
         if cell.predicted.workers == most and most > 1:
-            said += [_bound(outcome, cell), *_first(outcome, cell)]
+            said += [*_doubt(cell), _bound(outcome, cell), *_first(outcome, cell)]
     said += _imbalance(outcome, most)
     said += _links(outcome)
     said += _beyond(outcome, most)
@@ -54,20 +55,19 @@ def _first(outcome: Outcome, cell: Cell) -> Iterator[str]:
             "faster processors help, another network does not"
         )
         return
-    others = [outcome.cell(mode, made.workers) for mode in INSTEAD]
-    best = min((one.predicted for one in others if one is not None), key=lambda one: one.step_s)
-    if best.step_s < (1 - SMALL) * made.step_s:
+    best, best_s, own_s, how = _best(outcome, cell)
+    if best_s < (1 - SMALL) * own_s:
         yield (
-            f"{made.mode}: change first to --sync {best.mode}, predicted {_s(best.step_s)} a step, "
-            f"{made.step_s / best.step_s:.2f} times as fast"
+            f"{made.mode}: change first to --sync {best}, {how} {_s(best_s)} a step, "
+            f"{own_s / best_s:.2f} times as fast"
         )
     elif made.bandwidth_s > max(made.latency_s, SMALL * made.step_s):
         half = outcome.cell("ddp_fp16", made.workers)
         left_s = half.predicted.step_s if half else made.step_s - made.bandwidth_s / 2
         yield (
-            f"{made.mode}: no other mode here is faster; gradients of 16 bits would make a step "
-            f"{_s(left_s)}, and a --batch-size twice as large pays the {_s(made.sync_s)} of sync "
-            "half as often"
+            f"{made.mode}: no other mode here is faster; ddp with gradients of 16 bits is "
+            f"predicted {_s(left_s)} a step, and a --batch-size twice as large pays the "
+            f"{_s(made.sync_s)} of sync half as often"
         )
     elif outcome.buckets > 1:
         yield (
@@ -78,6 +78,29 @@ def _first(outcome: Outcome, cell: Cell) -> Iterator[str]:
         yield (
             f"{made.mode}: {_s(made.latency_s)} of latency a step with one collective; fewer "
             "steps (a larger --batch-size) pay it less often"
+        )
+
+
+def _best(outcome: Outcome, cell: Cell) -> tuple[str, float, float, str]:
+    """The fastest mode, its seconds and this one's, measured if all modes were."""
+    others = [outcome.cell(mode, cell.predicted.workers) for mode in INSTEAD]
+    found = [one for one in others if one is not None]
+    measured = {one.predicted.mode: one.measured_s for one in found if one.measured_s is not None}
+    if len(measured) == len(found) and cell.measured_s is not None:
+        best = min(measured, key=lambda mode: measured[mode])
+        return best, measured[best], cell.measured_s, "measured"
+    least = min((one.predicted for one in found), key=lambda one: one.step_s)
+    return least.mode, least.step_s, cell.predicted.step_s, "predicted"
+
+
+def _doubt(cell: Cell) -> Iterator[str]:
+    """Where the model does not explain what was measured, nothing should be built on it."""
+    if cell.error is not None and cell.measured_s is not None and abs(cell.error) > FAR:
+        yield (
+            f"{cell.predicted.mode} took {_s(cell.measured_s)} a step on {cell.predicted.workers} "
+            f"workers, the model says {_s(cell.predicted.step_s)} ({cell.error:+.0%}): something it "
+            "does not know is at work, such as other load, or cores that compute and communicate "
+            "at once; measure again before believing what it says of more workers"
         )
 
 
