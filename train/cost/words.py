@@ -98,8 +98,8 @@ def _doubt(cell: Cell) -> Iterator[str]:
     if cell.error is not None and cell.measured_s is not None and abs(cell.error) > FAR:
         yield (
             f"{cell.predicted.mode} took {_s(cell.measured_s)} a step on {cell.predicted.workers} "
-            f"workers, the model says {_s(cell.predicted.step_s)} ({cell.error:+.0%}): something it "
-            "does not know is at work, such as other load, or cores that compute and communicate "
+            f"workers, the model says {_s(cell.predicted.step_s)} ({cell.error:+.0%}): something "
+            "that it does not know is at work, such as other load, or cores that compute and communicate "
             "at once; measure again before believing what it says of more workers"
         )
 
