@@ -51,15 +51,8 @@ class LinkFit:
 
     def facts(self) -> dict[str, Any]:
         """For prediction.json."""
-        return {
-            "alpha_s": self.link.alpha_s,
-            "alpha_se_s": self.alpha_se_s,
-            "bytes_per_s": self.link.bytes_per_s,
-            "bytes_per_s_se": self.bytes_per_s_se,
-            "overlap": self.link.overlap,
-            "points": self.points,
-            "relative_error": self.relative_error,
-        }
+        said = asdict(self)
+        return {**said.pop("link"), **said}
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ def _doubt(cell: Cell) -> Iterator[str]:
         yield (
             f"{cell.predicted.mode} took {_s(cell.measured_s)} a step on {cell.predicted.workers} "
             f"workers, the model says {_s(cell.predicted.step_s)} ({cell.error:+.0%}): something "
-            "that it does not know is at work, such as other load, or cores that compute and communicate "
-            "at once; measure again before believing what it says of more workers"
+            "that it does not know is at work, such as other load, or cores that compute and "
+            "communicate at once; measure again before believing what it says of more workers"
         )
 
 
