@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
+from configs.benching import BenchConfig
 from configs.errors import MusterError, UsageError, refuse
 from configs.given import SWITCH, Given, dashed, from_argv, from_file, joined
 from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
@@ -19,7 +20,7 @@ from configs.schema import TrainConfig
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup"})
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
-FILE_CLASSES = (TrainConfig, LaunchConfig, SshConfig, SlurmConfig)
+FILE_CLASSES = (TrainConfig, LaunchConfig, SshConfig, SlurmConfig, BenchConfig)
 
 
 def parse(
@@ -77,6 +78,16 @@ def to_argv(config: TrainConfig) -> list[str]:
         if value != getattr(recipe, item.name):
             argv.append(_word(item.name, value))
     return argv
+
+
+def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[str]:
+    """The flags of `program`: those that make `train` again, and of the bench its own."""
+    own = [
+        _word(item.name, getattr(bench, item.name))
+        for item in fields(bench)
+        if program == "bench_collectives" and getattr(bench, item.name) != item.default
+    ]
+    return [*to_argv(train), *own]
 
 
 def to_yaml(*configs: Any) -> str:

@@ -59,6 +59,9 @@ class LaunchConfig:
         "workers per node: a number, gpu (one for each GPU), or as many as there are nodes, such"
         " as 2,1 (default: 1, or a Slurm job's GPUs)",
     )
+    program: Literal["worker", "bench_collectives"] = setting(
+        "worker", "what each worker runs: training, or the bench of collectives"
+    )
     workers: str = setting("torchrun", "what starts a node's workers, a file of launch/workers/")
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
@@ -120,6 +123,11 @@ class LaunchConfig:
         if isinstance(self.nodes, Nodes):
             return self.nodes.least
         return 1 if self.nodes is None else self.nodes
+
+    @property
+    def measures(self) -> str:
+        """The program in a run's name, where it does not train."""
+        return "" if self.program == "worker" else self.program
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""

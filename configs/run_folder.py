@@ -14,6 +14,8 @@ OWN = (
     "job.json",
     "exit.json",
     "network.json",
+    "collectives.json",
+    "prediction.json",
     "summary.json",
     "agents/node_*",
     "environment/*.json",
@@ -26,21 +28,21 @@ OWN = (
 )
 
 
-def new_run_id(config: TrainConfig, size: str) -> str:
-    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.task}-{config.sync}-{size}"
+def new_run_id(config: TrainConfig, size: str, what: str = "") -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists; `what`: no training."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what or f'{config.task}-{config.sync}'}-{size}"
     taken = sum(1 for _ in config.logs_root.glob(f"{name}*")) if config.logs_root.is_dir() else 0
     return f"{name}-{taken + 1}" if taken else name
 
 
-def claim_new(config: TrainConfig, size: str) -> str:
+def claim_new(config: TrainConfig, size: str, what: str = "") -> str:
     """A new run id whose folder is made here, so that no run that starts at once takes it too.
 
     Raises:
         UsageError: the folder cannot be made.
     """
     while True:
-        run_id = new_run_id(config, size)
+        run_id = new_run_id(config, size, what)
         try:
             (config.logs_root / run_id).mkdir(parents=True)
         except FileExistsError:

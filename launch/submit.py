@@ -18,6 +18,7 @@ except ModuleNotFoundError as missing:
 import shutil
 from dataclasses import replace
 
+from configs.benching import BenchConfig
 from configs.errors import MusterError, UsageError, refuse
 from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
@@ -28,8 +29,8 @@ from launch.spec import CanSetUp, Facts, Launcher, LaunchSpec
 
 
 def main() -> int:
-    launch, ssh, slurm, train = cli.parse(
-        [LaunchConfig, SshConfig, SlurmConfig, TrainConfig],
+    launch, ssh, slurm, train, bench = cli.parse(
+        [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig],
         sys.argv[1:],
         prog="python launch/submit.py",
         description="Start the workers of a run, on this machine or on a cluster.",
@@ -40,16 +41,17 @@ def main() -> int:
     if ssh.setup:
         return _set_up(launcher)
     if launch.dry_run:
-        return _show(launcher, train, launch)
+        return _show(launcher, train, launch, bench)
     facts = _ask(launcher)
     if facts.world_size is not None:
         refuse(train.world_problems(facts.world_size))
-    train = _named(_from_here(train), facts.size, make=True)
-    spec = _spec(train, launch, facts)
+    train = _named(_from_here(train), facts.size, launch.measures, make=True)
+    spec = _spec(train, launch, bench, facts)
     plan = launcher.plan(spec, facts)
-    registry.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm))
+    registry.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm, bench))
     if not train.quiet:
-        print(f"run {spec.run_id}: {_size(facts)}, {train.task}, {train.sync} -> {spec.run_dir}")
+        what = launch.measures or f"{train.task}, {train.sync}"
+        print(f"run {spec.run_id}: {_size(facts)}, {what} -> {spec.run_dir}")
         sys.stdout.flush()
     if launch.detach and not registry.go_on_in_background(spec):
         return 0
@@ -87,12 +89,13 @@ def _set_up(launcher: Launcher) -> int:
     return 0
 
 
-def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig) -> int:
+def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig, bench: BenchConfig) -> int:
     """The dry run: nothing is asked, made or started."""
     facts = launcher.assume()
     if facts.world_size is not None:
         refuse(train.world_problems(facts.world_size))
-    spec = _spec(_named(_from_here(train), facts.size, make=False), launch, facts)
+    train = _named(_from_here(train), facts.size, launch.measures, make=False)
+    spec = _spec(train, launch, bench, facts)
     print(launcher.show(spec, facts))
     return 0
 
@@ -116,10 +119,10 @@ def _absolute_if_path(name: str | None) -> str | None:
     return str(Path(name).absolute()) if name and Path(name).exists() else name
 
 
-def _named(train: TrainConfig, size: str, *, make: bool) -> TrainConfig:
+def _named(train: TrainConfig, size: str, what: str, *, make: bool) -> TrainConfig:
     """The settings with the run's id; with `make`, its folder is this run's from here on."""
     if train.run_id is None:
-        return replace(train, run_id=(claim_new if make else new_run_id)(train, size))
+        return replace(train, run_id=(claim_new if make else new_run_id)(train, size, what))
     if make:
         claim(train.logs_root / train.run_id, overwrite=train.overwrite)
     return train
@@ -158,7 +161,7 @@ def _size(facts: Facts) -> str:
     )
 
 
-def _spec(train: TrainConfig, launch: LaunchConfig, facts: Facts) -> LaunchSpec:
+def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: Facts) -> LaunchSpec:
     assert train.run_id is not None
     shows_bar = sys.stdout.isatty() and not train.quiet and not launch.detach
     # The folder is claimed here: to the workers it is theirs already.
@@ -166,7 +169,8 @@ def _spec(train: TrainConfig, launch: LaunchConfig, facts: Facts) -> LaunchSpec:
     return LaunchSpec(
         run_id=train.run_id,
         run_dir=train.logs_root / train.run_id,
-        worker_argv=tuple(cli.to_argv(there)),
+        worker_argv=tuple(cli.program_argv(launch.program, there, bench)),
+        module=f"train.{launch.program}",
         env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
         workers=launch.workers,
         join_s=train.timeout_s,

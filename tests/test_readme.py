@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs import cli
+from configs.benching import BenchConfig
 from configs.launching import LaunchConfig, SlurmConfig, SshConfig
 from configs.schema import ByHand, TrainConfig
 from train import course, run_glue
@@ -109,13 +110,13 @@ def test_command_lines_are_accepted(words):
             submit = [sys.executable, "launch/submit.py", *flags, "--dry-run"]
             assert_runs(submit)
         case ["launch/ssh.sh", _, *flags]:
-            classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig]
+            classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig]
             cli.parse(classes, flags, prog="ssh.sh", description="")
         case ["sbatch", *rest]:
             script = next(word for word in rest if word.startswith("slurm/"))
             assert (REPOSITORY / script).exists()
             flags = rest[rest.index(script) + 1 :]
-            cli.parse([LaunchConfig, TrainConfig], flags, prog=script, description="")
+            cli.parse([LaunchConfig, TrainConfig, BenchConfig], flags, prog=script, description="")
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # output is redirected before torch is imported
     from train.rendezvous import Peers
 
 
-def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
+def open_run_folder(config: TrainConfig, peers: "Peers", what: str = "") -> Path:
     """The run's folder, made by rank 0, on every rank.
 
     A launcher has made it already and says so by --redirect; by hand, a folder with anything in
@@ -27,7 +27,7 @@ def open_run_folder(config: TrainConfig, peers: "Peers") -> Path:
     def choose() -> str:
         run_id = config.run_id or world.run_id
         if run_id is None:
-            run_id = claim_new(config, str(world.world_size))
+            run_id = claim_new(config, str(world.world_size), what)
         elif not config.redirect:
             claim(config.logs_root / run_id, overwrite=config.overwrite)
         run_dir = config.logs_root / run_id

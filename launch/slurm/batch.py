@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
+from configs.benching import BenchConfig
 from configs.errors import NO_RETRY, STOPPED, UsageError, refuse
 from configs.launching import LaunchConfig
 from configs.run_folder import claim, claim_new
@@ -65,8 +66,11 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         UsageError: wrong flags; every problem at once.
         MusterError: this node has no address at which others reach it.
     """
-    launch, train = cli.parse(
-        [LaunchConfig, TrainConfig], flags, prog="sbatch slurm/*.sh", description="In a Slurm job."
+    launch, train, bench = cli.parse(
+        [LaunchConfig, TrainConfig, BenchConfig],
+        flags,
+        prog="sbatch slurm/*.sh",
+        description="In a Slurm job.",
     )
     allocation = Allocation.from_env(os.environ)
     _refuse_what_slurm_decides(launch, allocation)
@@ -79,7 +83,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         refuse(train.world_problems(sum(map(int, counts))))
     job = f"job{allocation.name}"
     job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
-    train = _named(train, f"{size}-{job}", allocation.attempt)
+    train = _named(train, f"{size}-{job}", launch.measures, allocation.attempt)
     earlier = attempts.checkpoints_of_job(train.logs_root, allocation.name)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         folder = train.checkpoint_dir or earlier
@@ -88,7 +92,10 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     spec = LaunchSpec(
         run_id=train.run_id,
         run_dir=(train.logs_root / train.run_id).absolute(),
-        worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
+        worker_argv=tuple(
+            cli.program_argv(launch.program, replace(train, redirect=True, overwrite=False), bench)
+        ),
+        module=f"train.{launch.program}",
         workers=workers,
         join_s=train.timeout_s,
         stop_grace_s=launch.stop_grace_s,
@@ -103,7 +110,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     in_job.decide_head(spec.run_dir)
-    registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch))
+    registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
     registry.begin(spec, "slurm", allocation.name)
     return spec.run_dir
 
@@ -165,10 +172,10 @@ def _requeue(why: str) -> None:
         print(f"error: Slurm did not requeue it: {asked.stderr.strip()}", file=sys.stderr)
 
 
-def _named(train: TrainConfig, size: str, attempt: int) -> TrainConfig:
+def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfig:
     """The settings with the run's id, whose folder is made; a requeued job has a new one."""
     if train.run_id is None:
-        return replace(train, run_id=claim_new(train, size))
+        return replace(train, run_id=claim_new(train, size, what))
     if attempt:
         train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
     claim(train.logs_root / str(train.run_id), overwrite=train.overwrite)

@@ -20,7 +20,7 @@ def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
 
 def test_of_two_runs_that_choose_the_same_name_one_chooses_again(tmp_path, monkeypatch):
     chosen = iter(["same", "same", "other"])
-    monkeypatch.setattr(run_folder, "new_run_id", lambda config, size: next(chosen))
+    monkeypatch.setattr(run_folder, "new_run_id", lambda config, size, what: next(chosen))
     config = TrainConfig(logs_dir=tmp_path)
     assert [run_folder.claim_new(config, "1x1") for _ in range(2)] == ["same", "other"]
 

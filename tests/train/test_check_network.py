@@ -3,7 +3,7 @@
 import pytest
 
 from tests.train.workers import finish, free_port, read_json, start
-from train.measure.network import bus_factor
+from train.measure.collectives import bus_factor
 from train.measure.pairings import rounds
 
 

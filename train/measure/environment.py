@@ -37,6 +37,17 @@ def describe(world: World, device: torch.device) -> dict[str, Any]:
     }
 
 
+def link() -> dict[str, Any]:
+    """The interface that carries this host's gradients, as the system describes it."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    said = _interfaces().get(name, {})
+    return {
+        "interface": name,
+        "mtu_bytes": said.get("mtu_bytes"),
+        "speed_mbit": said.get("speed_mbit"),
+    }
+
+
 def _git(*args: str) -> str | None:
     command = ["git", "-C", str(REPOSITORY), *args]
     try:

@@ -1,0 +1,98 @@
+"""Every collective is timed and checked, in nccl-tests' terms, however the workers are started."""
+
+import json
+
+import pytest
+import torch
+
+from configs.benching import OPERATIONS, BenchConfig
+from configs.errors import UsageError
+from tests.launch.submit import submit
+from tests.train.workers import finish, free_port, read_json, start
+from train.bench_collectives import HEADER, line
+from train.measure import collectives
+from train.measure.collectives import bus_factor
+
+PARTED = {"gather", "scatter", "all_gather", "reduce_scatter"}
+SHORT = ["--min-bytes", "1024", "--max-bytes", "4096", "--threads", "1"]
+
+
+def test_sizes_go_from_the_smallest_to_the_largest():
+    assert BenchConfig(min_bytes=8, max_bytes=64, factor=2).sizes() == (8, 16, 32, 64)
+    assert BenchConfig(min_bytes=1000, max_bytes=1000).sizes() == (1000,)
+    assert all(size % 4 == 0 for size in BenchConfig(min_bytes=10, factor=1.3).sizes())
+
+
+def test_what_may_be_asked_for_is_what_there_is():
+    assert set(OPERATIONS) == set(collectives._CASES)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(UsageError) as refused:
+        BenchConfig(min_bytes=2, max_bytes=1, factor=1, operations="gather,alltoall")
+    assert str(refused.value).splitlines() == [
+        "--min-bytes must be at least 4 (got 2)",
+        "--max-bytes 1 is below --min-bytes 2; sizes go from the smallest to the largest",
+        "--factor must be at least 1.1 (got 1)",
+        f"--operations: unknown 'alltoall'; known: all, {', '.join(OPERATIONS)}",
+    ]
+
+
+def test_three_workers_by_hand_measure_every_collective(tmp_path):
+    port = free_port()
+    argv = ["-m", "train.bench_collectives", "--logs-dir", str(tmp_path), "--run-id", "bench"]
+    argv += ["--master-ip", "127.0.0.1", "--master-port", str(port), "--world-size", "3", *SHORT]
+    ended = finish([start([*argv, "--rank", str(rank)]) for rank in range(3)])
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
+    out = ended[0][1].splitlines()
+    assert HEADER in out and [said for _, said, _ in ended[1:]] == ["", ""]
+    told = read_json(tmp_path / "bench" / "collectives.json")
+    assert told["backend"] == "gloo" and len(told["hosts"]) == 3 and told["nodes"] == [0, 0, 0]
+    (link,) = told["links"].values()
+    assert link["interface"] == "lo" and link["mtu_bytes"] > 1000
+    rows = told["collectives"]
+    measured = [(row["name"], row["bytes"]) for row in rows]
+    assert len(set(measured)) == len(rows) == 7 * 2
+    for row in rows:
+        assert line(row) in out
+        assert row["wrong"] == 0 and 0 < row["time_us_min"] <= row["time_us"]
+        parts = 3 if row["name"] in PARTED else 1
+        assert row["bytes"] == row["count"] * 4 * parts <= 4096
+        assert row["algbw_gb_s"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3)
+        assert row["busbw_gb_s"] == pytest.approx(row["algbw_gb_s"] * bus_factor(row["name"], 3))
+    assert (tmp_path / "bench" / "environment").is_dir()
+    assert (tmp_path / "bench" / "config.yaml").exists()
+
+
+def test_a_launcher_starts_it_instead_of_training(tmp_path):
+    flags = ["--nodes", "2", "--program", "bench_collectives", "--operations", "all_reduce,gather"]
+    code, out, err = submit(*flags, *SHORT, "--logs-dir", str(tmp_path))
+    assert code == 0, err
+    (run_dir,) = tmp_path.iterdir()
+    assert run_dir.name.endswith("-bench_collectives-2x1")
+    assert "2 nodes x 1 worker, bench_collectives ->" in out and "busbw(GB/s)" in out
+    told = json.loads((run_dir / "collectives.json").read_text())
+    assert [row["name"] for row in told["collectives"]] == ["all_reduce"] * 2 + ["gather"] * 2
+    assert not (run_dir / "metrics").exists()
+    again = submit("--config", str(run_dir / "config.yaml"), "--nodes", "2", "--dry-run")
+    assert "-m train.bench_collectives" in again[1] and "--operations=all_reduce,gather" in again[1]
+
+
+def test_one_worker_alone_is_refused(tmp_path):
+    (ended,) = finish([start(["-m", "train.bench_collectives", "--logs-dir", str(tmp_path)])])
+    assert ended[0] == 2 and "two or more" in ended[2]
+
+
+@pytest.mark.parametrize("name", sorted(collectives._CASES))
+def test_a_value_that_comes_wrong_is_counted(name, monkeypatch):
+    """One float of what rank 0 receives is spoiled, with collectives that do what they should."""
+    place = collectives.Place(0, 1, torch.device("cpu"))
+    monkeypatch.setattr(collectives, "_timed", lambda *_: 1e-3)
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda *_: None)
+    made = collectives._CASES[name](8, place)
+    results = [(want().clone(), want) for _, want in made.results]
+    case = collectives._Case(lambda: None, results)
+    monkeypatch.setitem(collectives._CASES, name, lambda *_: case)
+    assert collectives.measure(name, 32, place, collectives.THOROUGH)["wrong"] == 0
+    results[0][0][3] += 1
+    assert collectives.measure(name, 32, place, collectives.THOROUGH)["wrong"] == 1

@@ -1,0 +1,96 @@
+"""How long every collective takes at every size: `... -m train.bench_collectives`.
+
+As one of the workers of a run, started by torchrun or by hand as train.worker is, or through any
+launcher: `python launch/submit.py --program bench_collectives --nodes 4`. Rank 0 prints the table
+of nccl-tests, and leaves `collectives.json` in the run folder.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from configs import cli
+from configs.benching import BenchConfig
+from configs.errors import MusterError, UsageError
+from configs.schema import ByHand, TrainConfig
+from train.exits import Ending
+from train.worker import as_worker, end_process
+from train.world import World
+
+NAME = "bench_collectives"
+HEADER = (
+    f"#{'operation':>14} {'size(B)':>11} {'count':>10} {'type':>6} {'redop':>6} {'time(us)':>11} "
+    f"{'min(us)':>11} {'algbw(GB/s)':>12} {'busbw(GB/s)':>12} {'#wrong':>7}"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    bench, config, by_hand = cli.parse(
+        [BenchConfig, TrainConfig, ByHand],
+        sys.argv[1:] if argv is None else argv,
+        prog=f"python -m train.{NAME}",
+        description="Time and check collectives, as one of the workers of a run.",
+    )
+    return as_worker(config, by_hand, lambda *given: _bench(bench, *given))
+
+
+def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending) -> None:
+    if world.world_size == 1:
+        raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    import torch
+
+    from train import rendezvous
+    from train.console import Console
+    from train.measure import collectives, environment, network
+    from train.measure.records import write_json
+    from train.run_folder import open_run_folder
+
+    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+        world = peers.world
+        run_dir = ending.run_dir = open_run_folder(config, peers, what=NAME)
+        torch.set_num_threads(config.threads or peers.threads)
+        if peers.leads_host:
+            facts = environment.describe(world, peers.device)
+            write_json(run_dir / "environment" / f"{world.host}.json", facts)
+        network.all_are_here(config.timeout_s)
+        told: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
+        console = Console(speaks=world.is_main and not config.quiet)
+        place = collectives.Place(world.rank, world.world_size, peers.device)
+        told["collectives"] = []
+        console.line(f"# {world.world_size} workers, {told['backend']}, {_links(told['links'])}")
+        console.line(HEADER)
+        for name in bench.names():
+            for size in bench.sizes():
+                row = collectives.measure(name, size, place, collectives.THOROUGH)
+                told["collectives"].append(row)
+                console.line(line(row))
+                if world.is_main:  # after each: a bench that is stopped early leaves what it has
+                    write_json(run_dir / "collectives.json", told)
+        wrong = sum(row["wrong"] for row in told["collectives"])
+        console.line(f"# wrong values: {wrong}; all numbers: {run_dir / 'collectives.json'}")
+        if wrong:
+            raise MusterError(
+                f"{wrong} values came wrong; something between the nodes changes data: check "
+                "memory, cables and drivers"
+            )
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table."""
+    return (
+        f"{row['name']:>15} {row['bytes']:>11} {row['count']:>10} {row['type']:>6} "
+        f"{row['redop']:>6} {row['time_us']:>11.1f} {row['time_us_min']:>11.1f} "
+        f"{row['algbw_gb_s']:>12.4f} {row['busbw_gb_s']:>12.4f} {row['wrong']:>7}"
+    )
+
+
+def _links(links: dict[str, dict[str, Any]]) -> str:
+    """The interfaces and their packet sizes, each kind once."""
+    kinds = {f"{one['interface']} with MTU {one['mtu_bytes']}" for one in links.values()}
+    return ", ".join(sorted(kinds))
+
+
+if __name__ == "__main__":
+    cli.run(lambda: end_process(main()))

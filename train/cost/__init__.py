@@ -1,0 +1,1 @@
+"""What a step must cost, from what links and processors were measured to do; needs no torch."""

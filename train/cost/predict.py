@@ -1,0 +1,115 @@
+"""Seconds of a step in every mode on any number of workers, out of computing and of sync."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from train.cost.algorithms import (
+    Link,
+    Load,
+    all_gather,
+    exposed_s,
+    gather,
+    hierarchical_s,
+    ring_all_reduce,
+    tree_all_reduce,
+)
+from train.cost.fit import Bench, ComputeFit
+
+OVERLAPPED = ("ddp", "accelerate", "ddp_fp16")
+MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
+# What one could do instead, predicted only.
+FURTHER = ("ddp_fp16", "tree", "hierarchical")
+ROW_BYTES = 24  # of the loss and two wishes, which all ranks tell each other in each step
+FP16 = 0.5
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The link between the workers of one node, and how many those are."""
+
+    link: Link
+    workers: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step; what overlaps the backward pass is not in `latency_s` and `bandwidth_s`."""
+
+    mode: str
+    workers: int
+    samples: int  # of one worker
+    compute_s: float
+    latency_s: float
+    bandwidth_s: float
+    hidden_s: float = 0.0
+
+    @property
+    def sync_s(self) -> float:
+        return self.latency_s + self.bandwidth_s
+
+    @property
+    def step_s(self) -> float:
+        return self.compute_s + self.sync_s
+
+
+def predict(
+    mode: str,
+    workers: int,
+    samples: int,
+    compute: ComputeFit,
+    buckets_bytes: Sequence[int],
+    bench: Bench,
+    inside: Inside | None = None,
+) -> Prediction:
+    """One step of `mode` in which each worker computes `samples`.
+
+    Raises:
+        ValueError: the mode has no model; `hierarchical` has one only with `inside`.
+    """
+    compute_s = compute.seconds(samples)
+    if workers == 1:
+        return Prediction(mode, 1, samples, compute_s, 0.0, 0.0)
+    parts = [_sync(mode, size, workers, bench, inside) for size in buckets_bytes]
+    latency_s = sum(latency for latency, _ in parts)
+    bandwidth_s = sum(bandwidth for _, bandwidth in parts)
+    hidden_s = 0.0
+    if mode in OVERLAPPED and parts:
+        comm_s, last_s = latency_s + bandwidth_s, sum(parts[-1])
+        left_s = exposed_s(comm_s, last_s, compute.backward_s(samples), len(parts))
+        hidden_s = comm_s - left_s
+        latency_s *= left_s / comm_s if comm_s else 1.0
+        bandwidth_s *= left_s / comm_s if comm_s else 1.0
+    # the loss of all ranks, and which parameters were used: both short
+    told = [(all_gather(ROW_BYTES, workers), "all_gather"), (_flags(workers), "all_reduce")]
+    latency_s += sum(load.latency_s(bench.of(name).link) for load, name in told)
+    return Prediction(mode, workers, samples, compute_s, latency_s, bandwidth_s, hidden_s)
+
+
+def _flags(workers: int) -> Load:
+    return ring_all_reduce(0, workers)
+
+
+def _sync(
+    mode: str, size: float, workers: int, bench: Bench, inside: Inside | None
+) -> tuple[float, float]:
+    """Seconds of latency and of bandwidth for one bucket."""
+    ring = bench.of("all_reduce").link
+    if mode == "gather_scatter":
+        load = gather(size, workers)
+        there, back = (load.shares_s(bench.of(name).link) for name in ("gather", "scatter"))
+        return there[0] + back[0], there[1] + back[1]
+    if mode == "hierarchical" and inside is not None:
+        nodes = -(-workers // inside.workers)
+        local = min(workers, inside.workers)
+        total_s = hierarchical_s(size, nodes, local, inside.link, ring)
+        latency_s = hierarchical_s(0, nodes, local, inside.link, ring)
+        return latency_s, total_s - latency_s
+    if mode in ("all_reduce", "ddp", "accelerate"):
+        load = ring_all_reduce(size, workers)
+    elif mode == "ddp_fp16":
+        load = ring_all_reduce(size * FP16, workers)
+    elif mode == "tree":
+        load = tree_all_reduce(size, workers)
+    else:
+        raise ValueError(f"no model of {mode!r}")
+    return load.shares_s(ring)
