@@ -1,0 +1,165 @@
+"""Numbers become sentences, and each sentence names the number it rests on."""
+
+from train.measure.summary import PHASES
+from train.report.events import BAND, BAND_FROM_BYTES
+from train.report.facts import Table
+from train.report.study import Subject
+
+
+def of_losses(table: Table, subject: Subject) -> list[str]:
+    compared = [row for row in table.rows if row["largest_difference"] is not None]
+    if not compared:
+        return []
+    worst = max(compared, key=lambda row: row["largest_difference"])
+    opening = (
+        f"The largest difference between the loss of a run and its reference is "
+        f"{worst['largest_difference']:.2g} ({worst['run']} against {worst['reference']}, "
+        f"step {worst['at_step']}, of {worst['steps_compared']} steps compared)."
+    )
+    found = [opening]
+    widths = {entry.workers for entry in subject.entries}
+    off = [entry.settings.get("dropout") in (0, 0.0) for entry in subject.entries]
+    if worst["largest_difference"] > 1e-3 and len(widths) > 1 and not all(off):
+        found.append(
+            "Dropout was not set to 0: where a model has dropout, another number of workers draws "
+            "other masks, so that only runs on as many workers have the same curve."
+        )
+        found += _same_width(table, subject)
+    return found
+
+
+def _same_width(table: Table, subject: Subject) -> list[str]:
+    from train.report.facts import curve, name_of
+
+    found = []
+    for width in sorted({entry.workers for entry in subject.entries}):
+        alike = [one for one in subject.entries if one.workers == width and curve(one.run)]
+        if len(alike) < 2:
+            continue
+        base = curve(alike[0].run)
+        apart = [
+            abs(loss - base[step])
+            for one in alike[1:]
+            for step, loss in curve(one.run).items()
+            if step in base
+        ]
+        if apart:
+            found.append(
+                f"Among the {len(alike)} runs on {width} workers the largest difference to "
+                f"{name_of(alike[0], subject)} is {max(apart):.2g}."
+            )
+    return found
+
+
+def of_seconds(table: Table) -> list[str]:
+    found = []
+    rows = [row for row in table.rows if row["mean_s"]]
+    if len(rows) > 1:
+        fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
+        found.append(
+            f"Fastest is {fast['run']} with {fast['mean_s']:.4g} s per iteration, slowest "
+            f"{slow['run']} with {slow['mean_s']:.4g} s: "
+            f"{slow['mean_s'] / fast['mean_s']:.2f} times as long."
+        )
+        if None not in (fast["high_s"], slow["low_s"]) and fast["high_s"] >= slow["low_s"]:
+            found.append(
+                f"Their confidence intervals overlap (up to {fast['high_s']:.4g} s, from "
+                f"{slow['low_s']:.4g} s), so the order may be chance."
+            )
+    for row in rows:
+        largest = max(PHASES, key=lambda phase: row[f"{phase}_s"] or 0.0)
+        share = (row[f"{largest}_s"] or 0.0) / row["mean_s"]
+        if len(rows) == 1 or largest == "sync":
+            found.append(
+                f"{row['run']}: {largest} takes {share:.0%} of an iteration "
+                f"({row[f'{largest}_s'] or 0.0:.4g} of {row['mean_s']:.4g} s)."
+            )
+        if row["spread_s"] is not None and row["spread_s"] > row["mean_s"] / 2:
+            found.append(
+                f"{row['run']}: iterations differ widely (mean {row['mean_s']:.4g} s, median "
+                f"{row['median_s']:.4g} s, spread {row['spread_s']:.4g} s); something else may "
+                "have used the machine: trust its mean and its speed-up less."
+            )
+    return found
+
+
+def of_speedup(table: Table) -> list[str]:
+    found = []
+    for series in table.unique("series"):
+        widest = max(table.select(series=series), key=lambda row: row["workers"])
+        if widest["ideal"] > 1:
+            found.append(
+                f"{series}: {widest['workers']} workers do {widest['speedup']:.2f} times "
+                f"the samples per second of {widest['base']} (ideal {widest['ideal']:.4g}), "
+                f"an efficiency of {widest['efficiency']:.0%}."
+            )
+    return found
+
+
+def of_ranks(table: Table) -> list[str]:
+    """Which rank the others wait for, where it is clear."""
+    found = []
+    for label in table.unique("run"):
+        rows = [row for row in table.select(run=label) if row["own_work_s"] is not None]
+        if len(rows) < 2:
+            continue
+        slow = max(rows, key=lambda row: row["own_work_s"])
+        others = [row["own_work_s"] for row in rows if row is not slow]
+        mean = sum(others) / len(others)
+        if slow["own_work_s"] > 1.1 * mean:
+            found.append(
+                f"{label}: the others wait for rank {slow['rank']}, whose own work takes "
+                f"{slow['own_work_s']:.4g} s per iteration against {mean:.4g} s."
+            )
+    return found
+
+
+def of_traffic(table: Table) -> list[str]:
+    judged = [row for row in table.rows if row["band"] in ("inside", "outside")]
+    found = []
+    if judged:
+        inside = sum(row["band"] == "inside" for row in judged)
+        ratios = [row["ratio"] for row in judged]
+        found.append(
+            f"{inside} of {len(judged)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
+            f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
+        )
+    if any(row["band"] == "small" for row in table.rows):
+        found.append(
+            f"Gradients of less than {BAND_FROM_BYTES / 1e6:.0f} MB are not judged by that band: "
+            "headers, acknowledgements and other messages weigh more in small transfers."
+        )
+    notes = dict.fromkeys(row["note"] for row in table.rows if row["note"])
+    return found + [f"Noted while measuring: {note}." for note in notes]
+
+
+def of_balance(table: Table) -> list[str]:
+    return [
+        f"{row['run']}: the plan {row['parts']} after step {row['step']} promised "
+        f"{row['predicted_gain']:.2f} times the speed of even parts, and its iterations were "
+        f"{row['measured_gain']:.2f} times as fast as those before it."
+        for row in table.rows
+        if row["predicted_gain"] is not None and row["measured_gain"] is not None
+    ]
+
+
+def of_checkpoints(table: Table) -> list[str]:
+    return [
+        f"{row['run']}, rank {row['rank']}: {row['checkpoints'] - row['failed']} checkpoints, for "
+        f"each of which training stood still {row['stall_s'] * 1e3:.3g} ms on average."
+        for row in table.rows
+        if row["stall_s"] is not None
+    ]
+
+
+def of_prediction(table: Table) -> list[str]:
+    known = [row for row in table.rows if row["error"] is not None]
+    if not known:
+        return []
+    worst = max(known, key=lambda row: abs(row["error"]))
+    said = (
+        f"The prediction is furthest off for {worst['mode']} on {worst['workers']} workers: "
+        f"{worst['error']:+.1%} ({worst['predicted_s']:.4g} s, "
+        f"measured {worst['measured_s']:.4g} s)."
+    )
+    return [said]
