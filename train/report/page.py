@@ -23,7 +23,7 @@ def as_text(value: Any, column: str = "") -> str:
     if column in ("efficiency", "error"):
         return f"{value:.1%}"
     if column.endswith("_bytes") or column == "bytes":
-        return f"{value:,.0f}".replace(",", " ")  # a narrow space between thousands
+        return f"{value:,.0f}".replace(",", " ")
     if isinstance(value, int):
         return str(value)
     if column.startswith("loss") or column == "final_loss":
