@@ -80,6 +80,11 @@ def colours(labels: Sequence[str], ink_first: bool = True) -> dict[str, str]:
     return {labels[0]: INK, **found} if ink_first and labels else found
 
 
+def dashes(number: int) -> Any:
+    """Of line `number`; with the colours, no two of the first 36 lines look the same."""
+    return DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+
+
 def marker(x: Sequence[float]) -> str | None:
     return "o" if len(x) < 3 else None
 
@@ -128,3 +133,13 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
     shift = sum(p - w for p, w in zip(places, wanted, strict=True)) / max(1, len(places))
     low = max(places[0] - shift, 0.0) if places else 0.0
     return [place - places[0] + low for place in places]
+
+
+def whole_numbers(axis: Any) -> None:
+    """Steps and epochs have no fractions."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    low, high = axis.get_xlim()
+    if high - low < 1:
+        axis.set_xlim((low + high) / 2 - 1, (low + high) / 2 + 1)

@@ -94,12 +94,13 @@ def curve(run: Run) -> dict[int, float]:
 
 def reference(entry: Entry, subject: Subject) -> Entry:
     """The run whose loss curve that of `entry` should equal: single if there, else the first."""
-    alike = [one for one in subject.entries if _curve_key(one) == _curve_key(entry)]
+    alike = [one for one in subject.entries if curve_key(one) == curve_key(entry)]
     with_steps = [one for one in alike if one.run.first_rank("step")] or [entry]
     return min(with_steps, key=lambda one: one.sync != "single")
 
 
-def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
+def curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
+    """The same for runs that should have one loss curve."""
     return tuple(sorted((k, repr(v)) for k, v in entry.settings.items() if k not in FREE))
 
 

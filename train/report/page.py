@@ -31,6 +31,14 @@ def as_text(value: Any, column: str = "") -> str:
     return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def as_heading(column: str) -> str:
+    """`mean_s` as "mean (s)", which does not break before its unit."""
+    for unit in ("s", "bytes"):
+        if column.endswith(f"_{unit}"):
+            return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
+    return column.replace("_", " ")
+
+
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
     """The page; `ink` is the colour of figures' text and axes."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -43,7 +51,7 @@ def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["as_text"] = as_text
+    environment.filters |= {"as_text": as_text, "as_heading": as_heading}
     # Figures are our own drawings, in which all text is outlines.
     figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
     return environment.get_template("report.html.j2").render(

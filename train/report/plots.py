@@ -6,14 +6,15 @@ from typing import Any
 from train.measure.summary import PHASES
 from train.report.drawing import (
     COLOURS,
-    DASHES,
     INK,
     as_svg,
     colours,
+    dashes,
     figure_of,
     label_ends,
     marker,
     plain,
+    whole_numbers,
 )
 from train.report.facts import Table
 
@@ -39,7 +40,7 @@ def losses(table: Table) -> str:
         for number, label in enumerate(labels):
             mine = table.select(run=label)
             x, y = [row["step"] for row in mine], [row["loss"] for row in mine]
-            style = {"color": colour[label], "linestyle": DASHES[number % len(DASHES)]}
+            style = {"color": colour[label], "linestyle": dashes(number)}
             upper.plot(x, y, linewidth=2.6 if number == 0 else 1.5, marker=marker(x), **style)
             ends.append((x[-1], y[-1], label, colour[label]))
         label_ends(upper, ends)
@@ -47,6 +48,7 @@ def losses(table: Table) -> str:
         if rows == 2:
             _differences(axes[1][0], table, apart, colour)
         axes[-1][0].set_xlabel("step")
+        whole_numbers(axes[-1][0])
         return as_svg(figure)
 
 
@@ -60,7 +62,7 @@ def _differences(axis: Any, table: Table, apart: list[str], colour: dict[str, st
             y,
             color=colour[label],
             linewidth=2.2 if number == 0 else 1.3,
-            linestyle=DASHES[number % len(DASHES)],
+            linestyle=dashes(number),
             marker=marker(x),
         )
         ends.append((x[-1], y[-1], label, colour[label]))
@@ -177,16 +179,17 @@ def metrics(table: Table) -> str:
         colour = colours(labels)
         for axis, metric in zip(axes[:, 0], names, strict=True):
             ends = []
-            for label in table.unique("run"):
+            for number, label in enumerate(labels):
                 mine = table.select(run=label, metric=metric)
                 x = [row["epoch"] or row["step"] for row in mine]
                 y = [row["value"] for row in mine]
                 if x:
-                    axis.plot(x, y, color=colour[label], marker="o", markersize=4)
+                    style = {"color": colour[label], "linestyle": dashes(number)}
+                    axis.plot(x, y, marker="o", markersize=4, **style)
                     ends.append((x[-1], y[-1], label, colour[label]))
             label_ends(axis, ends)
             axis.set_ylabel(plain(metric))
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            whole_numbers(axis)
         axes[-1][0].set_xlabel("epoch")
         return as_svg(figure)
 

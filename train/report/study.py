@@ -154,8 +154,8 @@ def _label(subject: Subject) -> None:
     ]
     if "workers" in subject.varying and "nodes" in subject.varying:
         subject.varying.remove("nodes")
-    order = ["task", "sync", "workers", "nodes", "batch_size", "precision"]
-    subject.varying.sort(key=lambda key: order.index(key) if key in order else len(order))
+    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
+    subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
         words = [_word(key, entry.settings.get(key)) for key in subject.varying]
         entry.label = ", ".join(words) or entry.sync

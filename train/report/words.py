@@ -2,8 +2,8 @@
 
 from train.measure.summary import PHASES
 from train.report.events import BAND, BAND_FROM_BYTES
-from train.report.facts import Table
-from train.report.study import Subject
+from train.report.facts import Table, curve, curve_key, name_of
+from train.report.study import Entry, Subject
 
 
 def of_losses(table: Table, subject: Subject) -> list[str]:
@@ -11,6 +11,10 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
     if not compared:
         return []
     worst = max(compared, key=lambda row: row["largest_difference"])
+    if worst["largest_difference"] == 0:
+        return [
+            f"The losses of {len(compared)} run(s) equal those of their reference at every step."
+        ]
     opening = (
         f"The largest difference between the loss of a run and its reference is "
         f"{worst['largest_difference']:.2g} ({worst['run']} against {worst['reference']}, "
@@ -24,31 +28,36 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
             "Dropout was not set to 0: where a model has dropout, another number of workers draws "
             "other masks, so that only runs on as many workers have the same curve."
         )
-        found += _same_width(table, subject)
+        found += _same_width(subject)
     return found
 
 
-def _same_width(table: Table, subject: Subject) -> list[str]:
-    from train.report.facts import curve, name_of
-
+def _same_width(subject: Subject) -> list[str]:
+    """Of runs on as many workers, which even with dropout have one loss curve."""
     found = []
     for width in sorted({entry.workers for entry in subject.entries}):
-        alike = [one for one in subject.entries if one.workers == width and curve(one.run)]
-        if len(alike) < 2:
-            continue
-        base = curve(alike[0].run)
+        groups: dict[object, list[Entry]] = {}
+        for entry in subject.entries:
+            if entry.workers == width and curve(entry.run):
+                groups.setdefault(curve_key(entry), []).append(entry)
         apart = [
-            abs(loss - base[step])
-            for one in alike[1:]
-            for step, loss in curve(one.run).items()
-            if step in base
+            (gap, entry, group[0])
+            for group in groups.values()
+            for entry in group[1:]
+            if (gap := _largest_gap(entry, group[0])) is not None
         ]
         if apart:
+            gap, entry, base = max(apart, key=lambda one: one[0])
             found.append(
-                f"Among the {len(alike)} runs on {width} workers the largest difference to "
-                f"{name_of(alike[0], subject)} is {max(apart):.2g}."
+                f"Among runs on {width} worker(s) the largest difference is {gap:.2g} "
+                f"({name_of(entry, subject)} against {name_of(base, subject)})."
             )
     return found
+
+
+def _largest_gap(entry: Entry, base: Entry) -> float | None:
+    first, second = curve(base.run), curve(entry.run)
+    return max((abs(first[s] - second[s]) for s in first.keys() & second.keys()), default=None)
 
 
 def of_seconds(table: Table) -> list[str]:
@@ -56,6 +65,7 @@ def of_seconds(table: Table) -> list[str]:
     rows = [row for row in table.rows if row["mean_s"]]
     if len(rows) > 1:
         fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
+    if len(rows) > 1 and fast is not slow:
         found.append(
             f"Fastest is {fast['run']} with {fast['mean_s']:.4g} s per iteration, slowest "
             f"{slow['run']} with {slow['mean_s']:.4g} s: "
