@@ -33,6 +33,7 @@ def as_text(value: Any, column: str = "") -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", which does not break before its unit."""
+    column = column.replace("samples_per_s", "samples/s")
     for unit in ("s", "bytes"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"

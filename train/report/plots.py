@@ -227,3 +227,27 @@ def pairs(
         axis.set_xlim(0, (axis.get_xlim()[1] or 1) * 1.2)
         axis.grid(axis="y", visible=False)
         return as_svg(figure)
+
+
+def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") -> str:
+    """A bar a run, with the confidence interval where there is one."""
+    rows = table.rows[::-1]
+    with figure_of(1.0 + 0.34 * len(rows)) as (figure, axis):
+        for place, row in enumerate(rows):
+            value = row[column] or 0.0
+            axis.barh(place, value, height=0.62, color=COLOURS[0], linewidth=0)
+            right = value
+            if high and row[high] is not None:
+                # no time is negative, whatever the interval of a few values says
+                least = max(0.0, row[low])
+                reach = [[value - least], [row[high] - value]]
+                axis.errorbar(value, place, xerr=reach, color=INK, capsize=3, linewidth=1.2)
+                right = row[high]
+            axis.annotate(
+                f"{value:.4g}", (right, place), (5, 0), textcoords="offset points", va="center"
+            )
+        axis.set_yticks(range(len(rows)), [plain(row["run"]) for row in rows])
+        axis.set_xlabel(unit)
+        axis.set_xlim(0, axis.get_xlim()[1] * 1.1)
+        axis.grid(axis="y", visible=False)
+        return as_svg(figure)

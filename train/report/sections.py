@@ -28,6 +28,7 @@ def build(subject: Subject) -> list[Section]:
         _losses,
         _metrics,
         _seconds,
+        _throughput,
         _speedup,
         _prediction,
         _ranks,
@@ -69,8 +70,20 @@ def _seconds(subject: Subject) -> Section:
             "steps of one run or, where a run was repeated, over the means of its repeats."
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
-    shown += ["sync_s", "samples_per_s", "samples_per_s_per_worker"]
+    shown += ["sync_s", "other_s"]
     return Section("Seconds per iteration", table, said, figure, shown)
+
+
+def _throughput(subject: Subject) -> Section:
+    columns = ["run", "workers", "samples_per_s", "samples_per_s_per_worker"]
+    table = Table("throughput", "Throughput", columns)
+    for row in facts.seconds(subject).rows:
+        if row["samples_per_s"] is not None:
+            table.add(**{name: row[name] for name in columns})
+    figure = ""
+    if len(table.rows) > 1:
+        figure = plots.bars(table, "samples_per_s_per_worker", "samples per second and worker")
+    return Section("Throughput", table, figure=figure)
 
 
 def _speedup(subject: Subject) -> Section:
@@ -107,7 +120,11 @@ def _ranks(subject: Subject) -> Section:
 
 
 def _evaluation(subject: Subject) -> Section:
-    return Section("Evaluation", facts.evaluation_seconds(subject))
+    table, figure = facts.evaluation_seconds(subject), ""
+    if len(table.rows) > 1:
+        unit = "seconds per evaluation (mean, 95 % confidence interval)"
+        figure = plots.bars(table, "eval_s", unit, "low_s", "high_s")
+    return Section("Evaluation", table, figure=figure)
 
 
 def _traffic(subject: Subject) -> Section:
