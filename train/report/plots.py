@@ -98,10 +98,8 @@ def seconds(table: Table) -> str:
                 textcoords="offset points",
                 va="center",
             )
-        axis.set_yticks(range(len(rows)), [plain(row["run"]) for row in rows])
-        axis.set_xlabel("seconds per iteration (mean, 95 % confidence interval)")
-        axis.set_xlim(0, axis.get_xlim()[1] * 1.1)
-        axis.grid(axis="y", visible=False)
+        names = [row["run"] for row in rows]
+        _finish(axis, names, "seconds per iteration (mean, 95 % confidence interval)", 1.1)
         axis.set_ylim(-0.6, len(rows) - 0.4)
         _name_phases(axis)
         return as_svg(figure)
@@ -222,10 +220,7 @@ def pairs(
                     va="center",
                     fontsize=8,
                 )
-        axis.set_yticks(range(len(rows)), [plain(label(row)) for row in rows])
-        axis.set_xlabel(unit)
-        axis.set_xlim(0, (axis.get_xlim()[1] or 1) * 1.2)
-        axis.grid(axis="y", visible=False)
+        _finish(axis, [label(row) for row in rows], unit, 1.2)
         return as_svg(figure)
 
 
@@ -234,20 +229,22 @@ def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") ->
     rows = table.rows[::-1]
     with figure_of(1.0 + 0.34 * len(rows)) as (figure, axis):
         for place, row in enumerate(rows):
-            value = row[column] or 0.0
+            value = right = row[column] or 0.0
             axis.barh(place, value, height=0.62, color=COLOURS[0], linewidth=0)
-            right = value
             if high and row[high] is not None:
                 # no time is negative, whatever the interval of a few values says
-                least = max(0.0, row[low])
-                reach = [[value - least], [row[high] - value]]
+                reach = [[value - max(0.0, row[low])], [row[high] - value]]
                 axis.errorbar(value, place, xerr=reach, color=INK, capsize=3, linewidth=1.2)
                 right = row[high]
-            axis.annotate(
-                f"{value:.4g}", (right, place), (5, 0), textcoords="offset points", va="center"
-            )
-        axis.set_yticks(range(len(rows)), [plain(row["run"]) for row in rows])
-        axis.set_xlabel(unit)
-        axis.set_xlim(0, axis.get_xlim()[1] * 1.1)
-        axis.grid(axis="y", visible=False)
+            style = {"textcoords": "offset points", "va": "center"}
+            axis.annotate(f"{value:.4g}", (right, place), (5, 0), **style)
+        _finish(axis, [row["run"] for row in rows], unit, 1.1)
         return as_svg(figure)
+
+
+def _finish(axis: Any, names: list[str], unit: str, room: float) -> None:
+    """Names beside horizontal bars, and room for the numbers at their ends."""
+    axis.set_yticks(range(len(names)), [plain(name) for name in names])
+    axis.set_xlabel(unit)
+    axis.set_xlim(0, axis.get_xlim()[1] * room)
+    axis.grid(axis="y", visible=False)

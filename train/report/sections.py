@@ -140,7 +140,7 @@ def _traffic(subject: Subject) -> Section:
             "MB, all epochs",
             1e6,
         )
-    shown = ["run", "host", "interface", "epoch", "steps", "direction", "expected_bytes"]
+    shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     said = words.of_traffic(table)
     if table.rows:
