@@ -154,12 +154,16 @@ def of_balance(table: Table) -> list[str]:
 
 
 def of_checkpoints(table: Table) -> list[str]:
-    return [
-        f"{row['run']}, rank {row['rank']}: {row['checkpoints'] - row['failed']} checkpoints, for "
-        f"each of which training stood still {row['stall_s'] * 1e3:.3g} ms on average."
-        for row in table.rows
-        if row["stall_s"] is not None
-    ]
+    known = [row for row in table.rows if row["stall_s"] is not None]
+    found = []
+    if known:
+        worst = max(known, key=lambda row: row["stall_s"])
+        found.append(
+            f"Training stood still longest in {worst['run']}, rank {worst['rank']}: on average "
+            f"{worst['stall_s'] * 1e3:.3g} ms for each of {worst['checkpoints']} checkpoint(s)."
+        )
+    failed = sum(row["failed"] for row in table.rows)
+    return found + ([f"{failed} checkpoint(s) could not be written."] if failed else [])
 
 
 def of_prediction(table: Table) -> list[str]:

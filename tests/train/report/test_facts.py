@@ -139,3 +139,18 @@ def test_predictions_stand_beside_measurements(tmp_path):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match="holds no run"):
         read_subject([tmp_path])
+
+
+def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
+    broken = folders.checkpoint(15, 0.004) | {"error": "disk full"}
+    path = make_run(tmp_path / "run", more=[folders.checkpoint(10, 0.002), broken])
+    said = words.of_checkpoints(events.checkpoints(read_subject([path])))
+    assert "on average 3 ms for each of 2 checkpoint(s)" in said[0]
+    assert said[1] == "1 checkpoint(s) could not be written."
+
+
+def test_seconds_that_differ_widely_are_marked_as_disturbed(tmp_path):
+    rows = [step(n, step_s=3.0 if n == 5 else 0.1) for n in range(1, 9)]
+    path = make_run(tmp_path / "run", rows={0: rows, 1: rows})
+    said = words.of_seconds(facts.seconds(read_subject([path])))
+    assert any("differ widely" in one and "median 0.1 s" in one for one in said)
