@@ -1,0 +1,34 @@
+import pytest
+
+from tests.train.report.folders import environment, make_run, step
+from train.measure.records import write_json
+from train.report import compare
+
+
+def test_equal_losses_pass_and_what_differs_is_said(tmp_path, capsys):
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", sync="all_reduce", lr=0.5)]
+    write_json(paths[1] / "environment" / "node0.json", environment(commit="f" * 40, cores=8))
+    assert compare.main(paths, 1e-6) == 0
+    said = capsys.readouterr().out
+    assert "agree within 1e-06 at all 20 steps" in said
+    for word in ("all_reduce", "| lr", "| cores", "f" * 40):
+        assert word in said
+
+
+@pytest.mark.parametrize("wanted, code", [(1e-6, 1), (1e-2, 0), (None, 0)])
+def test_the_step_from_which_losses_part_is_named(tmp_path, capsys, wanted, code):
+    rows = [step(n, loss=1 / n + (1e-3 if n >= 7 else 0)) for n in range(1, 21)]
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={0: rows, 1: rows})]
+    assert compare.main(paths, wanted) == code
+    assert ("part at step 7" in capsys.readouterr().out) == (wanted != 1e-2)
+
+
+def test_losses_that_cannot_be_compared_are_not_equal(tmp_path):
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={})]
+    assert compare.main(paths, 1e-6) == 1
+
+
+def test_a_loss_that_is_no_number_equals_none(tmp_path):
+    rows = [step(n, loss=float("nan") if n == 3 else 1 / n) for n in range(1, 21)]
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={0: rows, 1: rows})]
+    assert compare.main(paths, 1e-6) == 1

@@ -1,0 +1,163 @@
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.train.report import folders
+from tests.train.report.folders import cell, make_run, make_study, step
+from train.report import page, pdf
+from train.report.study import read_subject
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MODES = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate")
+
+
+def report(*argv: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "train.report", *map(str, argv)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+
+
+def full_study(path: Path) -> Path:
+    """All modes, each kind of record, a restart, and cells that failed or wait."""
+    cells = [cell(sync, settings={"sync": sync}) for sync in MODES]
+    cells += [cell("lost", state="failed", message="<script>alert(1)</script>", run_dir="")]
+    cells += [cell("later", state="waiting", run_dir="")]
+    make_study(path, cells)
+    for sync in MODES:
+        more = [folders.evaluation(n, accuracy=n / 30) for n in (10, 20)]
+        more += [folders.traffic(0), folders.traffic(1), folders.collectives()]
+        more += [folders.split(10, [40, 24], 1.2), folders.checkpoint(10, 0.002)]
+        make_run(path / "runs" / sync, sync=sync, workers=1 if sync == "single" else 4, more=more)
+    one = {"predicted_s": 0.11, "measured_s": 0.1}
+    prediction = {"seconds_per_iteration": {"ddp": {"4": one}}, "words": ["Latency bounds it."]}
+    (path / "prediction.json").write_text(json.dumps(prediction))
+    return path
+
+
+def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
+    study = full_study(tmp_path / "study")
+    done = report(study)
+    assert done.returncode == 0, done.stderr
+    assert "## Seconds per iteration" in done.stdout
+    folder = study / "report"
+    names = {file.name for file in (folder / "data").iterdir()}
+    wanted = "losses seconds speedup traffic collectives balance checkpoints failures prediction"
+    for name in wanted.split():
+        assert {f"{name}.csv", f"{name}.json"} <= names
+    with (folder / "data" / "seconds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["mean_s"]) for row in rows] == pytest.approx([0.1] * 5)
+    assert (folder / "report.md").read_text() in done.stdout
+    assert (folder / "report.pdf").exists() or "install" in done.stderr
+
+
+class Outside(HTMLParser):
+    """Whatever a page would fetch or run."""
+
+    found: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if tag == "script" or (name in ("src", "href") and not str(value).startswith("#")):
+                self.found.append(f"{tag} {name}={value}")
+
+
+def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
+    subject = read_subject([full_study(tmp_path / "study")])
+    parts = page.sections.build(subject)
+    text = page.html(subject, parts)
+    parser = Outside()
+    parser.feed(text)
+    assert parser.found == []
+    assert "&lt;script&gt;alert(1)" in text
+    assert sum(bool(part.figure) for part in parts) >= 6
+    assert "currentColor" in text
+    assert "currentColor" not in page.html(subject, parts, ink="#000000")
+
+
+@pytest.mark.parametrize("kind", ["empty", "failed", "old", "unnumbered"])
+def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, kind):
+    match kind:
+        case "empty":
+            path, said = make_study(tmp_path / "study", []), "study.json lists no cells"
+        case "failed":
+            path = make_run(tmp_path / "run", rows={}, end={"code": 1, "message": "no memory"})
+            said = "no memory"
+        case "old":
+            rows = [{"step": n, "loss": 1.0} for n in range(1, 5)]
+            path, said = make_run(tmp_path / "run", rows={0: rows, 1: rows}), "have no step_s"
+        case _:
+            path = make_run(tmp_path / "run", rows={0: [step(1, loss=float("nan"))]}, workers=1)
+            said = "What was run"
+    parts, _ = page.write(read_subject([path]), tmp_path / "report")
+    assert said in (tmp_path / "report" / "report.md").read_text()
+    assert said in (tmp_path / "report" / "index.html").read_text()
+    assert not any(part.title == "Seconds per iteration" for part in parts)
+
+
+def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    _, problem = page.write(read_subject([make_run(tmp_path / "run")]), tmp_path / "report")
+    assert "pip install weasyprint" in problem
+    assert not (tmp_path / "report" / "report.pdf").exists()
+    assert (tmp_path / "report" / "index.html").exists()
+
+
+def test_the_pdf_has_pages(tmp_path):
+    problem = pdf.write("<h1>A report</h1>", tmp_path / "report.pdf")
+    if problem:
+        pytest.skip(problem)
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_browser_opens_the_page(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no chromium here; apt-get install chromium to open the page in it")
+    page.write(read_subject([full_study(tmp_path / "study")]), tmp_path / "report")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user"]
+    address = (tmp_path / "report" / "index.html").as_uri()
+    done = subprocess.run([browser, *flags, "--dump-dom", address], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("<svg") >= 6
+    assert "Latency bounds it." in done.stdout
+    shot = tmp_path / "shot.png"
+    subprocess.run(
+        [browser, *flags, f"--screenshot={shot}", "--window-size=400,3000", address],
+        capture_output=True,
+    )
+    assert shot.stat().st_size > 10_000
+
+
+def test_the_report_needs_no_torch_and_help_needs_no_drawing():
+    code = (
+        "import importlib, pkgutil, sys, train.report as r\n"
+        "importlib.import_module('train.report.__main__')\n"
+        "light = {'matplotlib', 'weasyprint', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "for one in pkgutil.iter_modules(r.__path__):\n"
+        "    importlib.import_module('train.report.' + one.name)\n"
+        "known = ('train.report', 'train.measure')\n"
+        "others = {n for n in sys.modules if n.startswith('train.') and not n.startswith(known)}\n"
+        "heavy = {'torch', 'launch'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(light | others | heavy)) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_is_none_is_refused_with_one_line():
+    done = report("logs/no-such-run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: logs/no-such-run is no folder")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,1 @@
+"""Records become tables, plots and sentences; every number was measured by the run it describes."""

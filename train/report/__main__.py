@@ -1,0 +1,84 @@
+"""`python -m train.report`: a report of runs, a live view, or what differs between them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from configs import cli
+from configs.errors import UsageError
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["compare"]:
+        return _compare(sys.argv[2:])
+    args = _parser().parse_args()
+    if args.live:
+        return _live(args.folders)
+    return _report(args.folders, args.output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.report",
+        description="Make a report of runs or studies, from their records alone.",
+        epilog="python -m train.report compare A B ... says what differs between runs.",
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a run or study")
+    parser.add_argument(
+        "--output", type=Path, help="where the report goes (default: report/ in the first folder)"
+    )
+    parser.add_argument("--live", action="store_true", help="watch one run in the terminal")
+    return parser
+
+
+def _report(names: list[str], output: Path | None) -> int:
+    from train.report import page, study
+
+    folders = [study.run_folder(name) for name in names]
+    subject = study.read_subject(folders)
+    folder = output or folders[0] / "report"
+    try:
+        parts, problem = page.write(subject, folder)
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise UsageError(
+            f"{folder} cannot be written to ({error.strerror}); name another with --output"
+        ) from None
+    print(page.markdown(subject, parts))
+    print(f"report: {folder / 'index.html'}")
+    if problem:
+        print(problem, file=sys.stderr)
+    return 0
+
+
+def _live(names: list[str]) -> int:
+    from train.report import live, study
+
+    if len(names) > 1:
+        raise UsageError(f"--live watches one run, but {len(names)} were named; name one")
+    return live.watch(study.run_folder(names[0]))
+
+
+def _compare(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.report compare",
+        description="Say what differs between runs in configuration, environment, code and losses.",
+    )
+    parser.add_argument(
+        "folders", nargs="+", metavar="FOLDER", help="of a run; the first is the base"
+    )
+    parser.add_argument(
+        "--assert-equal-losses",
+        type=float,
+        metavar="TOLERANCE",
+        help="end with exit code 1 where losses differ by more, or cannot be compared",
+    )
+    args = parser.parse_args(argv)
+    from train.report import compare, study
+
+    if len(args.folders) < 2:
+        raise UsageError("compare needs two runs or more; name another one")
+    return compare.main([study.run_folder(name) for name in args.folders], args.assert_equal_losses)
+
+
+if __name__ == "__main__":
+    cli.run(main)

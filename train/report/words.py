@@ -1,0 +1,179 @@
+"""Numbers become sentences, and each sentence names the number it rests on."""
+
+from train.measure.summary import PHASES
+from train.report.events import BAND, BAND_FROM_BYTES
+from train.report.facts import Table, curve, curve_key, name_of
+from train.report.study import Entry, Subject
+
+
+def of_losses(table: Table, subject: Subject) -> list[str]:
+    compared = [row for row in table.rows if row["largest_difference"] is not None]
+    if not compared:
+        return []
+    worst = max(compared, key=lambda row: row["largest_difference"])
+    if worst["largest_difference"] == 0:
+        return [
+            f"The losses of {len(compared)} run(s) equal those of their reference at every step."
+        ]
+    opening = (
+        f"The largest difference between the loss of a run and its reference is "
+        f"{worst['largest_difference']:.2g} ({worst['run']} against {worst['reference']}, "
+        f"step {worst['at_step']}, of {worst['steps_compared']} steps compared)."
+    )
+    found = [opening]
+    widths = {entry.workers for entry in subject.entries}
+    off = [entry.settings.get("dropout") in (0, 0.0) for entry in subject.entries]
+    if worst["largest_difference"] > 1e-3 and len(widths) > 1 and not all(off):
+        found.append(
+            "Dropout was not set to 0: where a model has dropout, another number of workers draws "
+            "other masks, so that only runs on as many workers have the same curve."
+        )
+        found += _same_width(subject)
+    return found
+
+
+def _same_width(subject: Subject) -> list[str]:
+    """Of runs on as many workers, which even with dropout have one loss curve."""
+    found = []
+    for width in sorted({entry.workers for entry in subject.entries}):
+        groups: dict[object, list[Entry]] = {}
+        for entry in subject.entries:
+            if entry.workers == width and curve(entry.run):
+                groups.setdefault(curve_key(entry), []).append(entry)
+        apart = [
+            (gap, entry, group[0])
+            for group in groups.values()
+            for entry in group[1:]
+            if (gap := _largest_gap(entry, group[0])) is not None
+        ]
+        if apart:
+            gap, entry, base = max(apart, key=lambda one: one[0])
+            found.append(
+                f"Among runs on {width} worker(s) the largest difference is {gap:.2g} "
+                f"({name_of(entry, subject)} against {name_of(base, subject)})."
+            )
+    return found
+
+
+def _largest_gap(entry: Entry, base: Entry) -> float | None:
+    first, second = curve(base.run), curve(entry.run)
+    return max((abs(first[s] - second[s]) for s in first.keys() & second.keys()), default=None)
+
+
+def of_seconds(table: Table) -> list[str]:
+    found = []
+    rows = [row for row in table.rows if row["mean_s"]]
+    if len(rows) > 1:
+        fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
+    if len(rows) > 1 and fast is not slow:
+        found.append(
+            f"Fastest is {fast['run']} with {fast['mean_s']:.4g} s per iteration, slowest "
+            f"{slow['run']} with {slow['mean_s']:.4g} s: "
+            f"{slow['mean_s'] / fast['mean_s']:.2f} times as long."
+        )
+        if None not in (fast["high_s"], slow["low_s"]) and fast["high_s"] >= slow["low_s"]:
+            found.append(
+                f"Their confidence intervals overlap (up to {fast['high_s']:.4g} s, from "
+                f"{slow['low_s']:.4g} s), so the order may be chance."
+            )
+    for row in rows:
+        largest = max(PHASES, key=lambda phase: row[f"{phase}_s"] or 0.0)
+        share = (row[f"{largest}_s"] or 0.0) / row["mean_s"]
+        if len(rows) == 1 or largest == "sync":
+            found.append(
+                f"{row['run']}: {largest} takes {share:.0%} of an iteration "
+                f"({row[f'{largest}_s'] or 0.0:.4g} of {row['mean_s']:.4g} s)."
+            )
+        if row["spread_s"] is not None and row["spread_s"] > row["mean_s"] / 2:
+            found.append(
+                f"{row['run']}: iterations differ widely (mean {row['mean_s']:.4g} s, median "
+                f"{row['median_s']:.4g} s, spread {row['spread_s']:.4g} s); something else may "
+                "have used the machine: trust its mean and its speed-up less."
+            )
+    return found
+
+
+def of_speedup(table: Table) -> list[str]:
+    found = []
+    for series in table.unique("series"):
+        widest = max(table.select(series=series), key=lambda row: row["workers"])
+        if widest["ideal"] > 1:
+            found.append(
+                f"{series}: {widest['workers']} workers do {widest['speedup']:.2f} times "
+                f"the samples per second of {widest['base']} (ideal {widest['ideal']:.4g}), "
+                f"an efficiency of {widest['efficiency']:.0%}."
+            )
+    return found
+
+
+def of_ranks(table: Table) -> list[str]:
+    """Which rank the others wait for, where it is clear."""
+    found = []
+    for label in table.unique("run"):
+        rows = [row for row in table.select(run=label) if row["own_work_s"] is not None]
+        if len(rows) < 2:
+            continue
+        slow = max(rows, key=lambda row: row["own_work_s"])
+        others = [row["own_work_s"] for row in rows if row is not slow]
+        mean = sum(others) / len(others)
+        if slow["own_work_s"] > 1.1 * mean:
+            found.append(
+                f"{label}: the others wait for rank {slow['rank']}, whose own work takes "
+                f"{slow['own_work_s']:.4g} s per iteration against {mean:.4g} s."
+            )
+    return found
+
+
+def of_traffic(table: Table) -> list[str]:
+    judged = [row for row in table.rows if row["band"] in ("inside", "outside")]
+    found = []
+    if judged:
+        inside = sum(row["band"] == "inside" for row in judged)
+        ratios = [row["ratio"] for row in judged]
+        found.append(
+            f"{inside} of {len(judged)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
+            f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
+        )
+    if any(row["band"] == "small" for row in table.rows):
+        found.append(
+            f"Gradients of less than {BAND_FROM_BYTES / 1e6:.0f} MB are not judged by that band: "
+            "headers, acknowledgements and other messages weigh more in small transfers."
+        )
+    notes = dict.fromkeys(row["note"] for row in table.rows if row["note"])
+    return found + [f"Noted while measuring: {note}." for note in notes]
+
+
+def of_balance(table: Table) -> list[str]:
+    return [
+        f"{row['run']}: the plan {row['parts']} after step {row['step']} promised "
+        f"{row['predicted_gain']:.2f} times the speed of even parts, and its iterations were "
+        f"{row['measured_gain']:.2f} times as fast as those before it."
+        for row in table.rows
+        if row["predicted_gain"] is not None and row["measured_gain"] is not None
+    ]
+
+
+def of_checkpoints(table: Table) -> list[str]:
+    known = [row for row in table.rows if row["stall_s"] is not None]
+    found = []
+    if known:
+        worst = max(known, key=lambda row: row["stall_s"])
+        found.append(
+            f"Training stood still longest in {worst['run']}, rank {worst['rank']}: on average "
+            f"{worst['stall_s'] * 1e3:.3g} ms for each of {worst['checkpoints']} checkpoint(s)."
+        )
+    failed = sum(row["failed"] for row in table.rows)
+    return found + ([f"{failed} checkpoint(s) could not be written."] if failed else [])
+
+
+def of_prediction(table: Table) -> list[str]:
+    known = [row for row in table.rows if row["error"] is not None]
+    if not known:
+        return []
+    worst = max(known, key=lambda row: abs(row["error"]))
+    said = (
+        f"The prediction is furthest off for {worst['mode']} on {worst['workers']} workers: "
+        f"{worst['error']:+.1%} ({worst['predicted_s']:.4g} s, "
+        f"measured {worst['measured_s']:.4g} s)."
+    )
+    return [said]
