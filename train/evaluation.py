@@ -1,7 +1,6 @@
 """Evaluate over all ranks: each sample once, and what is exchanged is counts, not predictions."""
 
 import math
-import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils.data import DataLoader
 from train.data import evaluation_indices
 from train.grad_sync import all_reduce
 from train.measure.records import EvalRecord
+from train.measure.timer import PhaseTimer
 from train.precision import Precision
 from train.task import Batch, Datasets, Task
 from train.world import World
@@ -34,7 +34,7 @@ def evaluate(
 
     Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
     """
-    started = time.perf_counter()
+    timer = PhaseTimer(next(model.parameters()).device)
     # Without DDP's wrapper: it may not run where ranks have different numbers of batches.
     plain = getattr(model, "module", model)
     plain.eval()
@@ -51,19 +51,25 @@ def evaluate(
         )
         # Of each part of the loss: its sum, and how many units that is over.
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
-        for at, batch in zip(positions, map(to_device, loader), strict=True):
-            with precision.autocast():
+        batches = iter(loader)
+        for at in positions:
+            with timer.phase("predict"), precision.autocast():
+                batch = to_device(next(batches))
                 output = task.forward(plain, batch)
-            units = task.units(batch)
-            units = torch.tensor([len(at)]) if units is None else units.cpu()
-            sums += torch.stack([output.loss.detach().double().cpu().reshape(-1) * units, units])
-            metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
+            with timer.phase("metric"):
+                units = task.units(batch)
+                units = torch.tensor([len(at)]) if units is None else units.cpu()
+                losses = output.loss.detach().double().cpu().reshape(-1)
+                sums += torch.stack([losses * units, units])
+                metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
             local_samples += len(at)
         device = next(plain.parameters()).device
         total = torch.cat([metric.state.flatten(), sums.flatten()])
-        total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()
+        with timer.phase("sync"):
+            total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()
         metric.state = total[: metric.state.numel()].view_as(metric.state)
-        scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+        with timer.phase("metric"):
+            scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
     return EvalRecord(
         step=step,
@@ -71,8 +77,11 @@ def evaluate(
         rank=world.rank,
         samples=sum(map(len, datasets.evaluation.values())),
         local_samples=local_samples,
-        eval_s=time.perf_counter() - started,
+        eval_s=timer.total_s(),
         metrics=metrics,
+        predict_s=timer.seconds.get("predict", 0.0),
+        metric_s=timer.seconds.get("metric", 0.0),
+        sync_s=timer.seconds.get("sync", 0.0),
     )
 
 

@@ -48,6 +48,11 @@ class EvalRecord:
     local_samples: int
     eval_s: float
     metrics: dict[str, float]  # by their own names; the same on every rank
+    predict_s: float = 0.0  # of `eval_s`: samples fetched and computed
+    metric_s: float = 0.0  # of `eval_s`: predictions counted
+    sync_s: float = (
+        0.0  # of `eval_s`: counts of all ranks added up, waiting for slower ones included
+    )
     kind: Literal["eval"] = "eval"
 
 

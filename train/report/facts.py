@@ -140,7 +140,9 @@ def metrics(subject: Subject) -> Table:
 
 
 def evaluation_seconds(subject: Subject) -> Table:
-    columns = "run workers evaluations samples eval_s low_s high_s samples_per_s".split()
+    parts = ("predict_s", "metric_s", "sync_s")
+    columns = "run workers evaluations samples eval_s low_s high_s".split()
+    columns += [*parts, "samples_per_s"]
     table = Table("evaluation", "Seconds of an evaluation", columns)
     for label, entries in cells(subject):
         rows = [row for entry in entries for row in evaluations(entry.run)]
@@ -155,6 +157,7 @@ def evaluation_seconds(subject: Subject) -> Table:
                 eval_s=found.mean,
                 low_s=found.low,
                 high_s=found.high,
+                **{name: _mean(rows, name) for name in parts},
                 samples_per_s=samples.mean / found.mean if samples and found.mean else None,
             )
     return table
@@ -171,7 +174,8 @@ def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
 def seconds(subject: Subject) -> Table:
     phases = [f"{phase}_s" for phase in PHASES]
     columns = ["run", "sync", "workers", "runs", "steps", "mean_s", "median_s", "spread_s"]
-    columns += ["low_s", "high_s", *phases, "other_s", "samples_per_s", "samples_per_s_per_worker"]
+    columns += ["low_s", "high_s", *phases, "other_s", "overlapped_s", "exposed_s"]
+    columns += ["samples_per_s", "samples_per_s_per_worker"]
     table = Table("seconds", "Seconds per iteration", columns)
     for label, entries in cells(subject):
         per_run = [rows for entry in entries if (rows := timed(entry.run))]
@@ -195,10 +199,19 @@ def seconds(subject: Subject) -> Table:
             high_s=found.high,
             **parts,
             other_s=max(0.0, found.mean - sum(known)) if len(known) == len(phases) else None,
+            **communication(rows),
             samples_per_s=rate,
             samples_per_s_per_worker=rate / entries[0].workers if rate else None,
         )
     return table
+
+
+def communication(rows: list[Row]) -> dict[str, float | None]:
+    """Seconds hidden behind the backward pass, and seconds waited for, in it and after it."""
+    comm, hidden, sync = (_mean(rows, name) for name in ("comm_s", "overlapped_s", "sync_s"))
+    if comm is None or hidden is None or sync is None:  # records of an older version
+        return {"overlapped_s": None, "exposed_s": None}
+    return {"overlapped_s": hidden, "exposed_s": sync + max(0.0, comm - hidden)}
 
 
 def of_runs(per_run: list[list[Row]]) -> Estimate | None:

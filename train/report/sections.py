@@ -70,7 +70,7 @@ def _seconds(subject: Subject) -> Section:
             "steps of one run or, where a run was repeated, over the means of its repeats."
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
-    shown += ["sync_s", "other_s"]
+    shown += ["sync_s", "other_s", "overlapped_s", "exposed_s"]
     return Section("Seconds per iteration", table, said, figure, shown)
 
 

@@ -84,6 +84,12 @@ def of_seconds(table: Table) -> list[str]:
                 f"{row['run']}: {largest} takes {share:.0%} of an iteration "
                 f"({row[f'{largest}_s'] or 0.0:.4g} of {row['mean_s']:.4g} s)."
             )
+        if row["overlapped_s"]:
+            hidden, exposed = row["overlapped_s"], row["exposed_s"]
+            found.append(
+                f"{row['run']}: {hidden / (hidden + exposed):.0%} of its communication is hidden "
+                f"behind the backward pass ({hidden:.4g} s; {exposed:.4g} s are waited for)."
+            )
         if row["spread_s"] is not None and row["spread_s"] > row["mean_s"] / 2:
             found.append(
                 f"{row['run']}: iterations differ widely (mean {row['mean_s']:.4g} s, median "

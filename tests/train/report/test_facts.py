@@ -154,3 +154,16 @@ def test_seconds_that_differ_widely_are_marked_as_disturbed(tmp_path):
     path = make_run(tmp_path / "run", rows={0: rows, 1: rows})
     said = words.of_seconds(facts.seconds(read_subject([path])))
     assert any("differ widely" in one and "median 0.1 s" in one for one in said)
+
+
+def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):
+    steps = [step(n, comm_s=0.05, overlapped_s=0.03) for n in range(1, 6)]
+    table = facts.seconds(read_subject([make_run(tmp_path / "run", rows={0: steps, 1: steps})]))
+    (row,) = table.rows
+    assert row["overlapped_s"] == pytest.approx(0.03) and row["exposed_s"] == pytest.approx(0.04)
+    assert any("43% of its communication is hidden" in one for one in words.of_seconds(table))
+    for one in steps:  # as an older version wrote them
+        del one["comm_s"], one["overlapped_s"]
+    old = make_run(tmp_path / "old", rows={0: steps, 1: steps})
+    (row,) = facts.seconds(read_subject([old])).rows
+    assert row["overlapped_s"] is row["exposed_s"] is None
