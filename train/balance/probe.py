@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import psutil
 import torch
@@ -17,6 +17,9 @@ from train.precision import Precision
 from train.task import Batch, Samples, Task
 
 REPEATS = 3
+# Long beside the time slices of what may share a core: its mean is what a step will take.
+BUDGET_S = 0.8
+MOST = 30
 RESET_PEAK = Path("/proc/self/clear_refs")  # writing 5 resets VmHWM, see proc(5)
 
 
@@ -57,8 +60,10 @@ def measure(
     for size in sizes:
         # from all over the set, since what lies together may be alike
         chosen = [at * len(samples) // size for at in range(size)]
-        times = []
-        for number in range(REPEATS + 1):
+        times: list[tuple[float, float]] = []
+        for number in range(MOST + 1):
+            if number > REPEATS and sum(one for _, one in times) > BUDGET_S:
+                break
             _reset_peak(device)
             started = _now()
             batch = to_device(task.collate([samples[at] for at in chosen]))
@@ -70,8 +75,8 @@ def measure(
             if number:  # the first one warms up
                 times.append((computed - fetched, _now() - started))
         peaks.append(_peak_bytes(device))
-        forwards.append(median(one for one, _ in times))
-        totals.append(median(one for _, one in times))
+        forwards.append(fmean(one for one, _ in times))
+        totals.append(fmean(one for _, one in times))
     cost = fit(sizes, totals)
     cost = Cost(cost.alpha_s + _update_s(model, optimizer), cost.beta_s)
     model.zero_grad(set_to_none=True)
