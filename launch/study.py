@@ -16,6 +16,7 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import shlex
+import subprocess
 import time
 
 from rich.console import Console
@@ -32,12 +33,12 @@ def main() -> int:
     more = [word for word in more if word != "--"]
     study = grid.read(args.file)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     kept = notes.begin(study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]]))
     if args.dry_run:
         for cell in study.cells:
             print(shlex.join(runner.command_of(cell, kept.of(cell), folder, more)))
         return 0
+    folder.mkdir(parents=True, exist_ok=True)
     kept.write(folder)
     with Watching(kept) as watching:
         all_done = runner.run_all(study.cells, kept, folder, more, watching.tell)
@@ -47,8 +48,17 @@ def main() -> int:
             f"{one.id} failed: {one.message}; see {folder / 'logs' / one.id}.log", file=sys.stderr
         )
     print(f"study folder: {folder}")
-    print(f"its report:   python -m train.report {folder}")
+    if any(one.state == "done" for one in kept.cells):
+        _report(folder)
     return 0 if all_done else 1
+
+
+def _report(folder: Path) -> None:
+    """Make the report of what is done; a study whose report fails is a study none the less."""
+    command = [sys.executable, "-m", "train.report", str(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    said = done.stdout if done.returncode == 0 else "\n" + done.stderr
+    print((said.splitlines() or [""])[-1])
 
 
 class Watching:

@@ -117,12 +117,12 @@ def draw(found: Runs, path: Path) -> None:
     names, colours = list(found), [EVEN, AUTO]
     rates = [[one["rate"] for one in runs] for runs in found.values()]
     bars = speed.bar(names, [fmean(own) for own in rates], color=colours, width=0.6)
-    speed.bar_label(bars, fmt="%.0f", padding=2)
+    speed.bar_label(bars, fmt="%.0f", label_type="center", color="white", fontweight="bold")
     for at, own in enumerate(rates):
         speed.scatter([at] * len(own), own, s=10, color="black", zorder=3)
     allowed = fmean(one["allowed"] for one in found["auto"])
     speed.axhline(allowed, color="grey", linestyle="--")
-    speed.text(-0.35, allowed, "the ranks computed", va="bottom", fontsize=8, color="grey")
+    speed.text(-0.35, allowed, "the ranks' own speeds", va="bottom", fontsize=8, color="dimgrey")
     speed.set(
         ylabel="samples per second", ylim=(0, allowed * 1.15), title="One core, and half of one"
     )

@@ -45,6 +45,8 @@ def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
     path.write_text(TEXT.replace("  - {sync: single, resume: missing_folder}\n", ""))
     again = study(str(path), "--output", str(folder))
     assert again.returncode == 0 and "running" not in again.stdout
+    report = folder / "report" / "index.html"
+    assert f"report: {report}" in again.stdout and "Two that work" in report.read_text()
     assert [one["seconds"] for one in cells(folder).values()] == [
         one["seconds"] for one in found.values() if one["state"] == "done"
     ]
@@ -58,7 +60,7 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
     assert all(
         "submit.py --task=synthetic" in line and "--launcher local" in line for line in lines
     )
-    assert not (tmp_path / "out" / "study.json").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_when_it_is_stopped_so_is_its_run(tmp_path):
