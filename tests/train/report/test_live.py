@@ -81,7 +81,7 @@ def test_ctrl_c_leaves_with_0(tmp_path):
         text=True,
         env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm"},
         # A shell starts what it runs in the background with Ctrl-C ignored: so may be this test.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert any("running" in line for line in started.stdout)
     started.send_signal(signal.SIGINT)
