@@ -55,6 +55,8 @@ def explain(
         return None
     stopped = [one["message"] for one in exits.values() if one["cause"] == "stopped"]
     if stopped and len(stopped) == world_size:
+        if code == 1 and trouble is not None:  # which is why the workers were told to stop
+            return Failure(code, _lines(trouble), (stopped[0],))
         return Failure(STOPPED, stopped[0])
     # by one clock, that of node 0: the others' may be seconds off
     ordered = sorted(

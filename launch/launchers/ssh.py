@@ -113,8 +113,9 @@ class Ssh:
         with proof() as path:
             request = nodes.request(self._ssh.remote_dir, path, REPOSITORY)
             answers: Sequence[Probe | str] = nodes.ask_all(specs, self._ssh, request)
-        if self._config.least_nodes < len(specs):
-            specs, answers = _answering(specs, answers, self._config.least_nodes)
+        least = self._config.least_nodes
+        if self._config.nodes is not None and least < len(specs):  # else all of them are wanted
+            specs, answers = _answering(specs, answers, least)
         probes = nodes.must_answer(answers)
         return specs, _names(specs, probes), probes
 

@@ -139,7 +139,8 @@ class Session:
             (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
             processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
             self._show(last=True)
-        if any(agent.record and agent.record["code"] == STOPPED for agent in self._agents):
+        in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
+        if in_order and (self._signals or self.trouble is None):  # else that is why they stopped
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
