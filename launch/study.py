@@ -16,7 +16,6 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import shlex
-import subprocess
 import time
 
 from rich.console import Console
@@ -24,14 +23,14 @@ from rich.live import Live
 from rich.table import Table
 
 from configs.plugins import REPOSITORY
-from launch.studies import grid, notes, runner
+from launch.studies import grid, measured, notes, runner
 from launch.studies.table import table
 
 
 def main() -> int:
     args, more = _parser().parse_known_args()
     more = [word for word in more if word != "--"]
-    study = grid.read(args.file)
+    study = grid.read(args.file, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     kept = notes.begin(study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]]))
     if args.dry_run:
@@ -41,7 +40,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     kept.write(folder)
     with Watching(kept) as watching:
-        all_done = runner.run_all(study.cells, kept, folder, more, watching.tell)
+        all_done = runner.run_all(study, kept, folder, more, watching.tell)
     failed = [one for one in kept.cells if one.state == "failed"]
     for one in failed:
         print(
@@ -49,16 +48,9 @@ def main() -> int:
         )
     print(f"study folder: {folder}")
     if any(one.state == "done" for one in kept.cells):
-        _report(folder)
+        measured.predictions(folder)
+        measured.report(folder)
     return 0 if all_done else 1
-
-
-def _report(folder: Path) -> None:
-    """Make the report of what is done; a study whose report fails is a study none the less."""
-    command = [sys.executable, "-m", "train.report", str(folder)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    said = done.stdout if done.returncode == 0 else "\n" + done.stderr
-    print((said.splitlines() or [""])[-1])
 
 
 class Watching:
@@ -98,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", type=Path, help="a file like those of configs/studies/")
     parser.add_argument("--output", type=Path, help="its folder (default: logs/studies/NAME)")
+    parser.add_argument(
+        "--rate", help="run all of it on a testbed with this link rate, such as 1gbit (as root)"
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands, and run nothing"
     )

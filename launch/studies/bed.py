@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 
+# Another program, until it is ended; by itself it ends after half a day.
+BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 
 
@@ -40,6 +44,24 @@ class Bed:
             return []
         hosts = Path(self.env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
         return ["--launcher=ssh", f"--hosts={','.join(hosts)}", *self._config()]
+
+    @contextmanager
+    def busy(self, nodes: int, of: int) -> Iterator[None]:
+        """The last `nodes` of the first `of` have another program on their cores."""
+        programs = [
+            subprocess.Popen(
+                [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]
+                + [sys.executable, "-c", BUSY],
+                stdin=subprocess.DEVNULL,
+            )
+            for number in range(nodes)
+        ]
+        try:
+            yield
+        finally:
+            for program in programs:
+                program.kill()
+                program.wait()
 
     def _config(self) -> list[str]:
         return [f"--ssh-config={self.env['MUSTER_SSH_CONFIG']}"]

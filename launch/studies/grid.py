@@ -9,13 +9,16 @@ from typing import Any
 import yaml
 
 from configs import cli
+from configs.benching import OPERATIONS
 from configs.errors import UsageError, refuse
 from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.schema import TrainConfig
 
-KEYS = ("title", "about", "base", "grid", "repeats")
-# Of the study, not of a run: the link rate of the testbed that its cells are to run on.
-RATE = "rate"
+KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
+# Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how
+# many of its nodes another program takes its share of the cores.
+RATE, BUSY = "rate", "busy"
+OF_THE_BED = (RATE, BUSY)
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,17 @@ class Cell:
         rate = self.settings.get(RATE)
         return None if rate is None else str(rate)
 
+    @property
+    def busy(self) -> int:
+        """Nodes of its testbed, the last ones, on which another program runs."""
+        return int(self.settings.get(BUSY, 0))
+
     def flags(self) -> list[str]:
         """The settings as launch/submit.py takes them."""
         return [
             word
             for name, value in self.settings.items()
-            if name != RATE
+            if name not in OF_THE_BED
             for word in _flag(name, value)
         ]
 
@@ -54,10 +62,11 @@ class Study:
     title: str
     about: str
     cells: tuple[Cell, ...]
+    collectives: tuple[str, ...] = ()  # measured before the runs, for the model of cost
 
 
-def read(path: Path) -> Study:
-    """The study of a file.
+def read(path: Path, rate: str | None = None) -> Study:
+    """The study of a file; with `rate`, its cells run on a testbed of that link rate.
 
     Raises:
         UsageError: it cannot be read, or says what no run could be; every problem at once.
@@ -77,9 +86,18 @@ def read(path: Path) -> Study:
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    cells = tuple(_cells(said.get("base") or {}, blocks, repeats))
-    refuse(_problems(cells), where=f"{path}: ")
-    return Study(path.stem, str(said.get("title", path.stem)), str(said.get("about", "")), cells)
+    base = {**(said.get("base") or {}), **({} if rate is None else {RATE: rate})}
+    cells = tuple(_cells(base, blocks, repeats))
+    collectives = tuple(said.get("collectives") or ())
+    refuse([*_problems(cells), *_unknown(collectives)], where=f"{path}: ")
+    title, about = str(said.get("title", path.stem)), str(said.get("about", ""))
+    return Study(path.stem, title, about, cells, collectives)
+
+
+def _unknown(collectives: tuple[str, ...]) -> Iterator[str]:
+    for name in collectives:
+        if name not in OPERATIONS:
+            yield f"collectives: unknown {name!r}; known: {', '.join(OPERATIONS)}"
 
 
 def _cells(
@@ -117,6 +135,8 @@ def _problems(cells: tuple[Cell, ...]) -> Iterator[str]:
         if cell.id in seen:
             yield f"{cell.id}: two cells of the grid are the same"
         seen.add(cell.id)
+        if cell.busy and cell.rate is None:
+            yield f"{cell.id}: busy is for nodes of a testbed; give a rate, such as unlimited"
         if cell.repeat:
             continue
         classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig]

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from configs.errors import STOPPED
 from configs.plugins import REPOSITORY
+from launch.studies import measured
 from launch.studies.bed import Bed
-from launch.studies.grid import Cell
+from launch.studies.grid import Cell, Study
 from launch.studies.notes import Note, Notes
 
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 # Its own run was stopped in order, or by a signal: somebody wants all of it to be over.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 
 def run_all(
-    cells: Sequence[Cell],
+    study: Study,
     notes: Notes,
     folder: Path,
     more: Sequence[str],
@@ -30,20 +30,27 @@ def run_all(
 ) -> bool:
     """Run what is not done yet; whether all of it is done then.
 
-    Cells that ask for a link rate come in groups, each on a testbed with that rate. `more` are
-    flags for every run; `tell` is called with what has changed.
+    Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
+    study's collectives are measured first. `more` are flags for every run; `tell` is called with
+    what has changed.
     """
-    left = [cell for cell in cells if notes.of(cell).state != "done"]
+    left = [cell for cell in study.cells if notes.of(cell).state != "done"]
     rates = list(dict.fromkeys(cell.rate for cell in left))
     for rate in rates:
         group = [cell for cell in left if cell.rate == rate]
-        with Bed(rate, max(cell.nodes for cell in group)) as bed:
+        nodes = max(cell.nodes for cell in group)
+        with Bed(rate, nodes) as bed:
+            if study.collectives and nodes > 1:
+                measured.collectives(
+                    study, rate, nodes, folder, [*bed.flags(nodes), *more], bed.env
+                )
             for cell in group:
                 note = notes.of(cell)
                 note.state, note.message = "running", ""
                 notes.write(folder)
                 tell(note)
-                code = _run(cell, note, folder, [*bed.flags(cell.nodes), *more], bed.env)
+                with bed.busy(cell.busy, cell.nodes):
+                    code = _run(cell, note, folder, [*bed.flags(cell.nodes), *more], bed.env)
                 notes.write(folder)
                 tell(note)
                 if code in STOPS:
@@ -54,7 +61,7 @@ def run_all(
 def command_of(cell: Cell, note: Note, folder: Path, more: Sequence[str]) -> list[str]:
     """The command line of one cell's run."""
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--quiet"]
-    return [sys.executable, SUBMIT, *cell.flags(), *place, *more]
+    return [sys.executable, measured.SUBMIT, *cell.flags(), *place, *more]
 
 
 def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[str, str]) -> int:
