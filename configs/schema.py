@@ -60,7 +60,17 @@ class TrainConfig(CheckpointConfig, LearningConfig):
 
     # how gradients become equal
     sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync_modes/")
-    bucket_mb: float = setting(25.0, "MiB of gradients per collective; 0: one per parameter")
+    bucket_mb: float | Literal["auto"] | None = setting(
+        None,
+        "MiB of gradients per collective; 0: one per parameter; auto: tried out "
+        "(default: the mode's own)",
+    )
+    overlap: bool = setting(
+        True, "send gradients while others are computed (all_reduce, gather_scatter)"
+    )
+    sparse_rows: bool = setting(
+        True, "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter)"
+    )
 
     # what it tells
     evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
@@ -96,8 +106,10 @@ class TrainConfig(CheckpointConfig, LearningConfig):
             yield from too_low(name, getattr(self, name), 1)
         for name in ("max_steps", "schedule_steps", "threads", "train_samples", "eval_samples"):
             yield from too_low(name, getattr(self, name), 1)
-        for name in ("epochs", "data_workers", "seed", "bucket_mb", "log_every"):
+        for name in ("epochs", "data_workers", "seed", "log_every"):
             yield from too_low(name, getattr(self, name), 0)
+        if self.bucket_mb is not None and self.bucket_mb != "auto":
+            yield from too_low("bucket_mb", self.bucket_mb, 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
         yield from not_positive("timeout_s", self.timeout_s)

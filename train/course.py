@@ -58,7 +58,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--master_ip", help="address of worker 0")
     add("--master_port", type=int, default=29500, help="port of worker 0")
     add("--sync", help="how gradients are synchronised (default: ddp; single if alone)")
-    add("--bucket_mb", type=float, default=25.0, help="MiB per collective; 0: one per parameter")
+    add("--bucket_mb", type=float, help="MiB per collective; 0: one per parameter, at the end")
     add("--run_id", help="name of the run folder")
     add("--logs_dir", type=Path, help="where run folders go")
     return parser.parse_args([_underscored(word) for word in argv])

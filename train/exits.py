@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -91,6 +92,7 @@ class Ending:
                 cause=cause,
                 message=message,
                 traceback=lines,
+                peak_memory_bytes=peak_memory_bytes(),
             )
             path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
             write_json(path, asdict(record))
@@ -98,6 +100,12 @@ class Ending:
         sys.stderr.write(lines or "".join(f"{prefix}{line}\n" for line in message.splitlines()))
         sys.stderr.flush()
         return True
+
+
+def peak_memory_bytes() -> int:
+    """The most that this process has had resident."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
 
 
 def judge(error: BaseException) -> tuple[int, Cause, str]:

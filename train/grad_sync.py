@@ -1,7 +1,7 @@
 """A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,10 +14,12 @@ from torch.optim import Optimizer
 from configs.schema import TrainConfig
 from train.account import Collective
 from train.batchnorm import synced_buffers
+from train.buckets import runs
 from train.precision import Precision
 from train.world import World
 
 MIB = 2**20
+DDP_MB = 25.0  # torch's own default; its buckets cannot be changed once it is made
 NS = 1e9
 
 
@@ -25,9 +27,9 @@ class GradSync(ABC):
     """Implemented by each file of train/sync_modes/, whose `build(world, config)` makes one."""
 
     def __init__(self, world: World, config: TrainConfig) -> None:
-        self.world = world
-        self.bucket_bytes = int(config.bucket_mb * MIB)
-        # of the last step, where a mode communicates during the backward pass
+        self.world, self.config = world, config
+        self.news = ""  # to be told once, by the trainer
+        # of the last step: communication during the backward pass
         self.comm_s = self.overlapped_s = 0.0
         self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
 
@@ -65,72 +67,12 @@ class GradSync(ABC):
         return nullcontext()
 
 
-class BucketSync(GradSync):
-    """A hand-written mode: it says how to average one tensor, this gives it the gradients.
-
-    They come one parameter at a time (`--bucket-mb 0`, as the courses write it), or packed into
-    buckets, so that latency is paid once per bucket.
-    """
-
-    @abstractmethod
-    def average(self, tensor: Tensor) -> None:
-        """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
-
-    def sync(self, model: nn.Module) -> None:
-        if self.world.world_size == 1:
-            return
-        gradients = self._gradients(model)
-        for bucket in buckets(gradients, self.bucket_bytes):
-            self._average_bucket(bucket)
-
-    def _gradients(self, model: nn.Module) -> list[Tensor]:
-        """The gradients that at least one rank has, last layer first; missing ones are zeros."""
-        trained = [param for param in model.parameters() if param.requires_grad][::-1]
-        has_one = torch.tensor([param.grad is not None for param in trained], dtype=torch.uint8)
-        some_rank_has = all_reduce(self.world, has_one.to(trained[0].device), dist.ReduceOp.MAX)
-        gradients = []
-        for param, wanted in zip(trained, some_rank_has.tolist(), strict=True):
-            if not wanted:
-                continue
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            elif param.grad.is_sparse:
-                param.grad = param.grad.to_dense()
-            gradients.append(param.grad)
-        return gradients
-
-    def _average_bucket(self, bucket: Sequence[Tensor]) -> None:
-        if len(bucket) == 1 and bucket[0].is_contiguous():
-            self.average(bucket[0])
-            return
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        self.average(flat)
-        parts = flat.split([gradient.numel() for gradient in bucket])
-        for gradient, part in zip(bucket, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-
-def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> list[list[Tensor]]:
-    """Runs of `tensors` of one dtype, each of at most `limit_bytes` or of a single tensor."""
-    found: list[list[Tensor]] = []
-    used = 0
-    for tensor in tensors:
-        fits = found and used + tensor.nbytes <= limit_bytes
-        if fits and found[-1][0].dtype == tensor.dtype:
-            found[-1].append(tensor)
-            used += tensor.nbytes
-        else:
-            found.append([tensor])
-            used = tensor.nbytes
-    return found
-
-
 @torch.no_grad()
 def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     """Make `tensors` those of rank 0, on every rank."""
     if world.world_size == 1:
         return
-    for bucket in buckets([tensor.detach() for tensor in tensors], 25 * MIB):
+    for bucket in runs([tensor.detach() for tensor in tensors], 25 * MIB):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.broadcast(flat, src=0)
         world.account.control["broadcast"] += flat.nbytes
@@ -138,11 +80,12 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
             tensor.copy_(part.view_as(tensor))
 
 
-def ddp_options(bucket_mb: float) -> dict[str, Any]:
+def ddp_options(config: TrainConfig) -> dict[str, Any]:
     """How torch's DDP is set up, by itself and through Accelerate.
 
     Both also leave buffers alone: the trainer averages them, in every mode alike.
     """
+    bucket_mb = DDP_MB if config.bucket_mb in (None, "auto") else float(config.bucket_mb)
     return {
         "bucket_cap_mb": max(bucket_mb, 1 / MIB),  # one byte: one bucket per parameter
         "find_unused_parameters": True,  # a parameter that some rank did not use must not hang it

@@ -163,6 +163,8 @@ def _config(args: argparse.Namespace, world: World) -> TrainConfig:
         accumulation=args.gradient_accumulation_steps,
         sync=args.sync or ("single" if world.world_size == 1 else "ddp"),
         bucket_mb=args.bucket_mb,
+        overlap=args.bucket_mb != 0,
+        sparse_rows=args.bucket_mb != 0,
         lr=args.learning_rate,
         warmup_steps=args.warmup_steps,
         weight_decay=args.weight_decay,

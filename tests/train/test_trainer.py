@@ -14,7 +14,7 @@ from configs.errors import MusterError
 from configs.schema import TrainConfig
 from train import grad_sync
 from train.console import Console
-from train.grad_sync import average_buffers, buckets
+from train.grad_sync import average_buffers
 from train.measure.records import StepRecord
 from train.measure.sinks import Sinks
 from train.measure.summary import rows, summarise
@@ -186,14 +186,6 @@ def test_what_is_no_number_is_named_by_step_and_changes_nothing(bad, tmp_path):
         MusterError, match=r"step 3: the (loss on rank 0 is nan|gradient's norm is)"
     ):
         run(CONFIG, tmp_path, task)
-
-
-def test_buckets_hold_runs_of_one_kind_up_to_the_limit():
-    sizes = [(10, torch.float32), (20, torch.float32), (5, torch.float64), (400, torch.float64)]
-    tensors = [torch.zeros(size, dtype=kind) for size, kind in sizes]
-    assert [[t.numel() for t in b] for b in buckets(tensors, 120)] == [[10, 20], [5], [400]]
-    assert [len(b) for b in buckets(tensors, 0)] == [1, 1, 1, 1]
-    assert buckets([], 100) == []
 
 
 def test_buffers_become_their_weighted_mean(monkeypatch):

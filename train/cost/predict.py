@@ -60,8 +60,13 @@ def predict(
     buckets_bytes: Sequence[int],
     bench: Bench,
     inside: Inside | None = None,
+    *,
+    overlaps: bool = False,
 ) -> Prediction:
     """One step of `mode` in which each worker computes `samples`.
+
+    `overlaps`: a hand-written mode sends buckets during the backward pass, as ddp does, and
+    gather_scatter sends the mean of one while the next comes in.
 
     Raises:
         ValueError: the mode has no model; `hierarchical` has one only with `inside`.
@@ -70,10 +75,14 @@ def predict(
     if workers == 1:
         return Prediction(mode, 1, samples, compute_s, 0.0, 0.0)
     parts = [_sync(mode, size, workers, bench, inside) for size in buckets_bytes]
+    if mode == "gather_scatter" and overlaps:  # up, and the last one down again
+        parts = [gather(size, workers).shares_s(bench.of("gather").link) for size in buckets_bytes]
+        last = gather(buckets_bytes[-1], workers).shares_s(bench.of("scatter").link)
+        parts[-1] = (parts[-1][0] + last[0], parts[-1][1] + last[1])
     latency_s = sum(latency for latency, _ in parts)
     bandwidth_s = sum(bandwidth for _, bandwidth in parts)
     hidden_s = 0.0
-    if mode in OVERLAPPED and parts:
+    if (mode in OVERLAPPED or overlaps) and parts:
         comm_s, last_s = latency_s + bandwidth_s, sum(parts[-1])
         left_s = exposed_s(comm_s, last_s, compute.backward_s(samples), len(parts))
         hidden_s = comm_s - left_s

@@ -16,10 +16,13 @@ from train.measure.records import StepRecord
 OVERLAPPING = ("ddp", "accelerate")  # communication is part of their backward_s
 # Two runs are the same experiment if these agree.
 HELD = (
-    "task", "model", "max_seq_length", "precision", "accumulation", "split", "bucket_mb", "threads"
+    "task", "model", "max_seq_length", "precision", "accumulation", "split", "threads"
 )  # fmt: skip
+DEFAULT_BUCKET_MB = 25.0
+HOW = {"bucket_mb", "overlap", "sparse_rows"}  # a mode sends its gradients: each run has its own
 # What a study's cell says beside them (the links' rate, say) must agree, too; but not these.
 FREE = {"sync", "nodes", "nproc_per_node", "batch_size", "seed", "repeat", "max_steps", "epochs"}
+FREE |= HOW
 STEP_FIELDS = {item.name for item in fields(StepRecord)}
 NEEDED = {item.name for item in fields(StepRecord) if item.default is MISSING}
 
@@ -40,6 +43,7 @@ class Run:
     points: tuple[ComputePoint, ...]
     notes: tuple[str, ...]
     cell: Mapping[str, Any] = field(default_factory=dict)  # what else its study says of it
+    overlaps: bool = False  # a hand-written mode that sends during the backward pass
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -113,7 +117,8 @@ def read(folder: Path) -> Run | None:
         workers=workers,
         settings=settings,
         gradient_bytes=size,
-        buckets_bytes=_buckets(collectives, size, float(settings.get("bucket_mb") or 0)),
+        buckets_bytes=_buckets(collectives, size, _bucket_mb(settings)),
+        overlaps=mode not in OVERLAPPING and settings.get("overlap") is True,
         step_s=fmean(max(one.step_s for one in records) for records in together),
         sync_s=fmean(min(one.sync_s for one in records) for records in together),
         imbalance_s=fmean(_imbalance_s(records) for records in together),
@@ -143,6 +148,12 @@ def _slowest(records: Sequence[StepRecord], workers: int) -> ComputePoint:
         backward_s=slowest.backward_s,
         rest_s=slowest.optimizer_s + max(0.0, rest_s),
     )
+
+
+def _bucket_mb(settings: Mapping[str, Any]) -> float:
+    """As set; where the mode chooses, as in all modes before modes chose."""
+    said = settings.get("bucket_mb")
+    return DEFAULT_BUCKET_MB if said in (None, "auto") else float(said)
 
 
 def _buckets(collectives: Sequence[Any], size: int, bucket_mb: float) -> tuple[int, ...]:

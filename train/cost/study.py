@@ -70,7 +70,8 @@ def compare(
         raise UsageError(
             "no run of two workers or more: nothing tells the gradients' bytes; give one"
         )
-    work = max(several, key=lambda run: (len(run.buckets_bytes), run.mode not in OVERLAPPING))
+    # what is taken for modes that were not run: all of the gradients
+    work = max(several, key=_completeness)
     points, how = _points(chosen)
     by_workers = _by(points, lambda point: point.workers)
     largest = max(run.workers for run in several)
@@ -84,9 +85,14 @@ def compare(
         for mode in _modes(workers, measured, inside):
             found = measured.get((mode, workers), [])
             own = mode not in OVERLAPPING and found and workers > 1
+            like = max((run for run in several if run.mode == mode), key=_size, default=work)
+            predicted = predict(
+                mode, workers, samples, compute, like.buckets_bytes, bench, inside,
+                overlaps=like.overlaps,
+            )  # fmt: skip
             cells.append(
                 Cell(
-                    predict(mode, workers, samples, compute, work.buckets_bytes, bench, inside),
+                    predicted,
                     fmean(run.step_s for run in found) if found else None,
                     fmean(run.sync_s for run in found) if own else None,
                 )
@@ -101,6 +107,14 @@ def compare(
         buckets=len(work.buckets_bytes),
         assumptions=(*assumed, *(note for run in chosen for note in run.notes)),
     )
+
+
+def _size(run: Run) -> int:
+    return run.workers
+
+
+def _completeness(run: Run) -> tuple[int, int, bool]:
+    return run.gradient_bytes, len(run.buckets_bytes), run.mode not in OVERLAPPING
 
 
 def _modes(workers: int, measured: dict[Any, Any], inside: Inside | None) -> list[str]:
@@ -187,11 +201,11 @@ def _assumptions(
             f"({at}): all links alike and full duplex, switches without a limit of their own"
         ),
         (
-            f"{size} collectives, in every mode alike; ddp hides all but the last of them behind "
-            "the backward pass, as far as that lasts"
+            f"{size} collectives, but in each mode that was run its own; ddp, and the others with "
+            "--overlap, hide all but the last of them behind the backward pass, as far as it lasts"
         ),
     ]
-    if not float(work.settings.get("bucket_mb") or 0) and len(work.buckets_bytes) == 1:
+    if work.settings.get("bucket_mb") == 0 and len(work.buckets_bytes) == 1:
         said.append("--bucket-mb 0 without records of collectives: their number is taken to be 1")
     if max(counts) > largest:
         said.append(

@@ -31,8 +31,10 @@ class StepRecord:
     lr: float
     grad_norm: float  # of the synchronised gradient, before clipping
     payload_bytes: int  # of the tensors this rank handed to gradient collectives
-    # of torch's DDP, by its own clock; the rest of `comm_s` is waited for, as part of `backward_s`
-    comm_s: float = 0.0  # from the start of its first collective to the end of its last
+    # During the backward pass. Of torch's DDP by its own clock, from the start of its first
+    # collective to the end of its last; the rest of it is waited for, as part of `backward_s`. Of
+    # the hand-written modes, all of it is overlapped; what is waited for is part of `sync_s`.
+    comm_s: float = 0.0
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
     kind: Literal["step"] = "step"
 
@@ -141,6 +143,7 @@ class ExitRecord:
     cause: Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
     message: str = ""  # one line, or one line per problem
     traceback: str = ""
+    peak_memory_bytes: int = 0  # the most that this process had resident; not of its GPU
 
 
 class RecordWriter:

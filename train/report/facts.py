@@ -13,7 +13,7 @@ from train.report.study import Entry, Subject
 FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device save_model"
     " evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network profile"
-    " max_restarts stop_signal".split()
+    " max_restarts stop_signal rate busy overlap sparse_rows".split()
 )
 OVERLAPPED = frozenset({"ddp", "accelerate"})
 

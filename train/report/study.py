@@ -13,6 +13,8 @@ NOT_VARYING = frozenset(
     "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
     " hosts log_every tokenizer data_dir nproc_per_node".split()
 )
+# What a study says of the testbed under a run: its links' rate, its nodes with another program.
+OF_THE_BED = ("rate", "busy")
 
 
 @dataclass
@@ -126,6 +128,7 @@ def _add_study(subject: Subject, folder: Path) -> None:
 def _entry(run: Run, settings: Row) -> Entry:
     of_run = {k: v for k, v in run.config.items() if k not in NOT_VARYING}
     of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
+    of_run |= {k: settings[k] for k in OF_THE_BED if k in settings}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))
     of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1
@@ -157,7 +160,8 @@ def _label(subject: Subject) -> None:
     order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
-        words = [_word(key, entry.settings.get(key)) for key in subject.varying]
+        said = [(key, entry.settings.get(key)) for key in subject.varying]
+        words = [_word(key, value) for key, value in said if key not in OF_THE_BED or value]
         entry.label = ", ".join(words) or entry.sync
     seen: dict[str, int] = {}
     for entry in entries:

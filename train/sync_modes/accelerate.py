@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
-from train.grad_sync import MIB, DdpAccount, GradSync, ddp_options
+from train.grad_sync import DdpAccount, GradSync, ddp_options
 from train.precision import Precision
 from train.world import World
 
@@ -39,7 +39,7 @@ class Accelerate(GradSync):
             os.environ["LOCAL_WORLD_SIZE"] = str(world.local_world_size)
             os.environ.setdefault("MASTER_ADDR", world.master_addr)
             os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-        ddp = {**ddp_options(self.bucket_bytes / MIB), "broadcast_buffers": False}
+        ddp = {**ddp_options(config), "broadcast_buffers": False}
         self._accelerator = Accelerator(
             cpu=not on_gpu,
             mixed_precision=config.precision if config.precision in ("bf16", "fp16") else "no",

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train.grad_sync import MIB, DdpAccount, GradSync, ddp_options
+from train.grad_sync import DdpAccount, GradSync, ddp_options
 
 
 class Ddp(GradSync):
@@ -19,7 +19,7 @@ class Ddp(GradSync):
             model,
             device_ids=[device] if device.type == "cuda" else None,
             forward_sync_buffers=False,
-            **ddp_options(self.bucket_bytes / MIB),
+            **ddp_options(self.config),
         )
         self._account = DdpAccount(self)
         self._account.wrapped(wrapped)

@@ -1,29 +1,138 @@
-"""Rank 0 gathers the gradients of all ranks, averages them element-wise, and scatters the mean."""
+"""Average gradients at rank 0: it gathers them from all ranks, and scatters their mean.
+
+Its link is the bottleneck, so both of its directions are kept busy: while the mean of one bucket is
+sent out, the next one comes in. The mean is computed once, so all ranks hold the same bits.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from train.grad_sync import BucketSync
+from train.bucket_sync import BucketSync, Pending
+
+ROOT = 0
 
 
 class GatherScatter(BucketSync):
-    """The root sends and receives (N-1) times the gradients' bytes, every other rank once."""
+    """Rank 0 receives and sends N-1 times the gradients' bytes; the others once each way."""
 
-    def average(self, tensor: Tensor) -> None:
-        gathered = means = None
-        if self.world.is_main:
-            gathered = [torch.empty_like(tensor) for _ in range(self.world.world_size)]
-        dist.gather(tensor, gathered, dst=0)
-        if gathered is not None:
-            mean = gathered[0]
-            for part in gathered[1:]:
-                mean += part
-            mean /= self.world.world_size
-            means = [mean] * self.world.world_size
-        dist.scatter(tensor, means, src=0)
+    overlaps = True
+    default_mb = 2.0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.world.world_size > 1:
+            # One for each direction: the scatter of a bucket does not wait for the gather of the
+            # next one, nor for what else is sent during the backward pass.
+            timeout = timedelta(seconds=self.config.timeout_s)
+            self._up = dist.new_group(timeout=timeout)
+            self._down = dist.new_group(timeout=timeout)
+            self._root = Root(self._up, self._down, self.world.world_size)
+        return super().wrap(model)
+
+    def start(self, tensor: Tensor) -> Pending:
         self.note("gather", tensor)
         self.note("scatter", tensor)
+        if self.world.rank == ROOT:
+            return self._root.start(tensor)
+        sent = dist.gather(tensor, None, dst=ROOT, group=self._up, async_op=True)
+        # Into the same memory: the root scatters after it has all that was gathered.
+        came = dist.scatter(tensor, None, src=ROOT, group=self._down, async_op=True)
+        return Both(sent, came)
+
+
+class Both:
+    """Two works, one after the other."""
+
+    def __init__(self, *works: Pending) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+class Root:
+    """Serves buckets in their order, in a thread of its own; two at a time are in its memory."""
+
+    def __init__(self, up: dist.ProcessGroup, down: dist.ProcessGroup, world_size: int) -> None:
+        self._up, self._down, self._world_size = up, down, world_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gather_scatter")
+        self._memory: dict[tuple[bool, torch.dtype], Tensor] = {}
+        self._turn = False
+        self._coming: Coming | None = None
+
+    def start(self, tensor: Tensor) -> Pending:
+        coming = Coming(tensor)
+        self._thread.submit(self._take_in, coming)
+        return Served(coming, self.flush)
+
+    def flush(self) -> None:
+        """No further bucket comes for now: send out the last one."""
+        self._thread.submit(self._send_out)
+
+    def _take_in(self, coming: "Coming") -> None:
+        tensor = coming.tensor
+        try:
+            if tensor.is_cuda:
+                torch.cuda.set_device(tensor.device)
+            coming.parts = self._room(tensor)
+            coming.work = dist.gather(
+                tensor, list(coming.parts), dst=ROOT, group=self._up, async_op=True
+            )
+        except Exception as error:  # noqa: BLE001 (whoever waits for it is told)
+            coming.sent.set_exception(error)
+            return
+        self._send_out()  # the one before, while this one comes in
+        self._coming = coming
+
+    def _send_out(self) -> None:
+        coming, self._coming = self._coming, None
+        if coming is None:
+            return
+        try:
+            coming.work.wait()
+            torch.mean(coming.parts, dim=0, out=coming.tensor)
+            every = [coming.tensor] * self._world_size
+            sent = dist.scatter(coming.tensor, every, src=ROOT, group=self._down, async_op=True)
+            coming.sent.set_result(sent)
+        except Exception as error:  # noqa: BLE001 (likewise)
+            coming.sent.set_exception(error)
+
+    def _room(self, tensor: Tensor) -> Tensor:
+        """Memory for that tensor of every rank, other than that of the one before."""
+        self._turn = not self._turn
+        key, needed = (self._turn, tensor.dtype), tensor.numel() * self._world_size
+        room = self._memory.get(key)
+        if room is None or len(room) < needed:
+            room = self._memory[key] = tensor.new_empty(needed)
+        return room[:needed].view(self._world_size, *tensor.shape)
+
+
+class Coming:
+    """A bucket on its way to the root."""
+
+    work: Pending
+    parts: Tensor
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.sent: Future[Any] = Future()  # the work that sends its mean
+
+
+class Served:
+    """A bucket of the root's, from its start to when all ranks have the mean."""
+
+    def __init__(self, coming: Coming, flush: Callable[[], None]) -> None:
+        self._coming, self._flush = coming, flush
+
+    def wait(self) -> None:
+        self._flush()
+        self._coming.sent.result().wait()
 
 
 build = GatherScatter

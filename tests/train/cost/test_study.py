@@ -95,7 +95,7 @@ def test_a_slow_rank_is_not_charged_to_the_network(tmp_path):
 def test_runs_with_other_settings_are_left_out_and_said(tmp_path):
     for name, mode in (("a", "all_reduce"), ("b", "gather_scatter")):
         made.run(tmp_path / name, mode, 4)
-    made.run(tmp_path / "c", "all_reduce", 4, bucket_mb=1.0)
+    made.run(tmp_path / "c", "all_reduce", 4, precision="bf16")
     outcome = compare(read_all(tmp_path), BENCH, [])
     assert [run.name for run in outcome.runs] == ["a", "b"]
     assert any(line.startswith("1 of 3 runs have other settings") for line in outcome.assumptions)

@@ -1,0 +1,65 @@
+"""Of a large embedding only the rows that some rank has looked up carry gradient: only they move.
+
+Which rows these are is read from the gradient itself, so that it is exact however the weight was
+used: one that also is an output layer (tied) has a gradient in every row, and goes whole.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+LEAST_BYTES = 2**20  # of a weight: below it, saying which rows costs as much as it saves
+WORTH = 0.8  # of a weight's rows: with more of them it goes whole, without being gathered first
+
+
+def candidates(model: nn.Module) -> list[nn.Parameter]:
+    """Trained weights that only `nn.Embedding` modules hold, and that are worth it."""
+    held_by_others = {
+        param
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for param in module.parameters(recurse=False)
+    }
+    return list(dict.fromkeys(_weights(model, held_by_others)))
+
+
+def _weights(model: nn.Module, excluded: set[nn.Parameter]) -> Iterator[nn.Parameter]:
+    for module in model.modules():
+        if not isinstance(module, nn.Embedding):
+            continue
+        for weight in module.parameters(recurse=False):
+            is_large = weight.nbytes >= LEAST_BYTES
+            if weight.requires_grad and is_large and weight not in excluded:
+                yield weight
+
+
+def touched(gradient: Tensor | None, rows: int, device: torch.device) -> Tensor:
+    """1 for each row that is not all zero: uint8 (rows,)."""
+    if gradient is None:
+        return torch.zeros(rows, dtype=torch.uint8, device=device)
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    bits = gradient.contiguous()
+    # The bits of a number are zero where the number is; whole words are looked at fastest.
+    words = torch.int64 if bits[0].nbytes % torch.int64.itemsize == 0 else torch.uint8
+    return bits.view(words).any(dim=1).to(torch.uint8)
+
+
+class Rows:
+    """One weight's gradient (rows, width) on its way: the rows `union`, or all of them."""
+
+    def __init__(self, weight: nn.Parameter, union: Tensor) -> None:
+        """`union`: uint8 (rows,), 1 where any rank has touched the row."""
+        gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        self._dense = (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
+        self._rows = union.nonzero().flatten()
+        self._weight = weight
+        is_whole = len(self._rows) > WORTH * len(union)
+        self.moved = self._dense if is_whole else self._dense.index_select(0, self._rows)
+
+    def give_back(self) -> None:
+        """What has moved becomes the weight's gradient."""
+        if self.moved is not self._dense:
+            self._dense.index_copy_(0, self._rows, self.moved)
+        self._weight.grad = self._dense
