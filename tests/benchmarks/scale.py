@@ -44,8 +44,8 @@ def main() -> int:
             row = measured("single" if ranks == 1 else mode, ranks)
             rows.append(row)
             print(
-                "{mode:14} {ranks:2}  {step_s:6.3f}  {sync_s:6.3f}  {metric_s:8.5f}  {agree_s:7.4f}  "
-                "{evaluate_s:10.3f}  {peak_mib:8.0f}".format(**row),
+                "{mode:14} {ranks:2}  {step_s:6.3f}  {sync_s:6.3f}  {metric_s:8.5f}  "
+                "{agree_s:7.4f}  {evaluate_s:10.3f}  {peak_mib:8.0f}".format(**row),
                 flush=True,
             )
     if args.json:
