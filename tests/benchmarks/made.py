@@ -83,6 +83,7 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
 
     from train.precision import set_dropout
 
+    given = None if data is None else _given(data)
     torch.manual_seed(seed)
     if model == "small":
         config = BertConfig(**{**SMALL, **shape})
@@ -97,7 +98,7 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
     params = list(built.parameters())
     return Made(
         folder / "model",
-        data_set(folder / "RTE") if data is None else _given(data),
+        given or data_set(folder / "RTE"),
         sum(param.nbytes for param in params),
         len(params),
     )

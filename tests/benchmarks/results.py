@@ -1,5 +1,6 @@
 """Seconds become ratios, round by round: in a round every case has run once, in alternation."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
@@ -51,11 +52,12 @@ class Results:
     def loss_gap(self, name: str) -> float:
         """The largest difference of one of the first losses from the base's, in any round."""
         want = self.runs[BASE][0].losses[:COMPARED]
-        return max(
+        gaps = [
             abs(loss - other)
             for run in self.runs[name]
             for loss, other in zip(run.losses[:COMPARED], want, strict=True)
-        )
+        ]
+        return max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)
 
     def same_loss(self, name: str) -> bool:
         """Whether it is the same training, so that its speed counts."""
