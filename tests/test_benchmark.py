@@ -63,9 +63,9 @@ def test_workers_that_do_not_sync_are_found_out(runs, ours):
 
 
 def test_a_peer_that_fails_says_why(tmp_path):
-    with places.place(places.LOOPBACK, nodes=2, threads=1) as place:
-        with pytest.raises(MusterError, match="--data-dir"):
-            place.peer("plain_ddp", [])
+    machines = places.place(places.LOOPBACK, nodes=2, threads=1)
+    with machines as place, pytest.raises(MusterError, match="--data-dir"):
+        place.peer("plain_ddp", [])
 
 
 def test_made_samples_are_as_long_as_those_of_rte(tmp_path):
@@ -112,7 +112,7 @@ def test_ratios_are_those_of_a_round_and_first_steps_do_not_count(found):
 
 
 def test_what_has_other_losses_does_not_count(found):
-    rows = results.table(found, [case for case in cases.CASES], {})
+    rows = results.table(found, cases.CASES, {})
     notes = {row[0]: row[-1] for row in rows}
     assert notes["recipe"] == "other loss: does not count"
     assert notes["all_reduce"] == notes[BASE] == ""
@@ -176,6 +176,21 @@ def test_a_case_of_an_unknown_flag_is_left_out_and_named(capsys):
 def test_wrong_flags_are_refused_before_anything_runs(flags, said):
     with pytest.raises(UsageError, match=said):
         bench.main(["--rates", "loopback", *flags])
+
+
+def test_a_case_that_fails_is_left_out_of_the_rest(monkeypatch, capsys):
+    def run(place, case, *_):
+        if case.name == "ddp":
+            raise MusterError("no such luck")
+        return Steps([0.7] * 3, [1.0] * 3)
+
+    monkeypatch.setattr(bench, "run", run)
+    args = bench.parser().parse_args(["--rounds", "2"])
+    small = made.Made(None, None, 1, 1)
+    found = bench.measured("loopback", cases.chosen("ddp,all_reduce"), small, args, None)
+    assert found.failed == {"ddp": "no such luck"}
+    assert {name: len(own) for name, own in found.runs.items()} == {BASE: 2, "all_reduce": 2}
+    assert "ddp: no such luck" in capsys.readouterr().err
 
 
 def test_steps_are_found_among_other_lines():

@@ -45,18 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         megabytes = made.gradient_bytes / 1e6
         print(
             f"{args.model}: {megabytes:.1f} MB of gradients in {made.tensors} tensors; "
-            f"{args.nodes} nodes, batch {args.batch_size}, {args.threads} threads each, "
-            f"{os.cpu_count()} cores in all; {args.rounds} rounds of {args.steps} steps"
+            f"{args.nodes} nodes, batch {args.batch_size}, threads per worker: {args.threads}, "
+            f"cores in all: {os.cpu_count()}; {args.rounds} rounds of {args.steps} steps"
         )
-        found = [measured(rate, cases, made, args, folder) for rate in rates]
+        found: list[Results] = []
+        for rate in rates:
+            found.append(measured(rate, cases, made, args, folder))
+            if args.json:
+                keep(found, args)
     print(f"\n{results.aligned(targets.table(found, args.model))}")
-    if args.json:
-        keep(found, args)
     if args.figure:
         from tests.benchmarks import figure
 
         figure.draw(found, cases, args.figure)
-    return 0
+    return 1 if any(one.failed for one in found) else 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,15 +104,26 @@ def refuse_short(made: Made, needed: int) -> None:
 def measured(
     rate: str, cases: Sequence[Case], made: Made, args: argparse.Namespace, folder: Path
 ) -> Results:
-    """All rounds at one rate; prints their table."""
+    """All rounds at one rate; prints their table. A case that fails is left out from then on.
+
+    Raises:
+        MusterError: plain DDP failed, without which there is no ratio.
+    """
     found = Results(rate)
     with places.place(rate, args.nodes, args.threads) as place:
         for number in range(args.rounds):
             for case in cases:
-                steps = run(place, case, made, args, folder)
-                found.add(case, steps)
-                told = found.seconds(case.name)[-1]
-                print(f"{rate} round {number + 1} {case.name}: {told:.3f} s", file=sys.stderr)
+                if case.name in found.failed:
+                    continue
+                try:
+                    found.add(case, run(place, case, made, args, folder))
+                    told = f"{found.seconds(case.name)[-1]:.3f} s"
+                except MusterError as error:
+                    if case.name == BASE:
+                        raise
+                    found.fail(case, str(error))
+                    told = str(error)
+                print(f"{rate} round {number + 1} {case.name}: {told}", file=sys.stderr)
         limits = results.bounds(made, args.nodes, place.bytes_per_s)
     print(f"\n{rate}\n{results.aligned(results.table(found, cases, limits))}", flush=True)
     return found

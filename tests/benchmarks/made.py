@@ -80,10 +80,12 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
+    from transformers.utils import logging
 
     from train.precision import set_dropout
 
     given = None if data is None else _given(data)
+    logging.disable_progress_bar()
     torch.manual_seed(seed)
     if model == "small":
         config = BertConfig(**{**SMALL, **shape})

@@ -56,10 +56,13 @@ class Place:
         with tempfile.TemporaryDirectory() as folder:
             more = [*flags, "--logs-dir", folder, "--threads", str(self.threads)]
             command = [*self._launcher(), *more]
-            done = subprocess.run(
-                command, cwd=REPOSITORY, env=self._env(), capture_output=True, text=True,
-                timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
+            try:
+                done = subprocess.run(
+                    command, cwd=REPOSITORY, env=self._env(), capture_output=True, text=True,
+                    timeout=TIMEOUT_S, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise MusterError(f"not done after {TIMEOUT_S:.0f} s") from None
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (records,) = Path(folder).glob("*/metrics/rank_00000.jsonl")

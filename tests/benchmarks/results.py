@@ -36,9 +36,15 @@ class Results:
 
     rate: str
     runs: dict[str, list[Steps]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # why, by the name of the case
 
     def add(self, case: Case, steps: Steps) -> None:
         self.runs.setdefault(case.name, []).append(steps)
+
+    def fail(self, case: Case, why: str) -> None:
+        """Leave `case` out, whatever it did in earlier rounds."""
+        self.runs.pop(case.name, None)
+        self.failed[case.name] = why
 
     def seconds(self, name: str) -> list[float]:
         """The median step of each round."""
