@@ -26,7 +26,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-here test-cluster soak check format setup clean
+.PHONY: help run test test-here test-cluster soak bench check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -50,6 +50,9 @@ test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, e
 
 soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
+
+bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
+	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .

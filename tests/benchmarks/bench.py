@@ -1,0 +1,165 @@
+"""Muster and hand-written training side by side, in turns, on one set of machines: `make bench`.
+
+    python -m tests.benchmarks.bench [--rates 1gbit,10gbit] [--rounds 3] [--only NAME,...]
+
+On the testbed (as root), or with `--rates loopback` on this machine alone. Every case trains the
+same model on the same samples in the same order from the same weights, without dropout: a case
+whose losses are not those of plain DDP does not count.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs import cli
+from configs.errors import MusterError, UsageError
+from tests.benchmarks import cases as table_of_cases
+from tests.benchmarks import made as making
+from tests.benchmarks import places, results, targets
+from tests.benchmarks.cases import BASE, OURS, Case
+from tests.benchmarks.made import Made
+from tests.benchmarks.places import Place, Steps
+from tests.benchmarks.results import Results
+
+SCHEDULE_STEPS = 117  # three epochs of RTE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    rates = args.rates.split(",")
+    for rate in rates:
+        places.check_rate(rate)
+    cases = [case for case in table_of_cases.chosen(args.only) if runnable(case)]
+    if args.steps <= results.WARM_UP:
+        raise UsageError(f"--steps {args.steps}: the first {results.WARM_UP} are left out")
+    if args.batch_size % args.nodes:
+        raise UsageError(f"--batch-size {args.batch_size} is not a multiple of {args.nodes} nodes")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = making.ready(args.model, args.data_dir, folder, args.seed)
+        refuse_short(made, args.steps * args.batch_size)
+        megabytes = made.gradient_bytes / 1e6
+        print(
+            f"{args.model}: {megabytes:.1f} MB of gradients in {made.tensors} tensors; "
+            f"{args.nodes} nodes, batch {args.batch_size}, threads per worker: {args.threads}, "
+            f"cores in all: {os.cpu_count()}; {args.rounds} rounds of {args.steps} steps"
+        )
+        found: list[Results] = []
+        for rate in rates:
+            found.append(measured(rate, cases, made, args, folder))
+            if args.json:
+                keep(found, args)
+    print(f"\n{results.aligned(targets.table(found, args.model))}")
+    if args.figure:
+        from tests.benchmarks import figure
+
+        figure.draw(found, cases, args.figure)
+    return 1 if any(one.failed for one in found) else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.bench", description=(__doc__ or "").splitlines()[0]
+    )
+    made.add_argument(
+        "--rates", default="1gbit,10gbit", help="of the links, such as 1gbit, or loopback"
+    )
+    made.add_argument("--rounds", type=int, default=3, help="runs of each case at each rate")
+    made.add_argument("--steps", type=int, default=15, help="of each run")
+    made.add_argument("--only", metavar="NAME,...", help="these cases, and plain DDP")
+    made.add_argument("--nodes", type=int, default=4)
+    made.add_argument("--batch-size", type=int, default=64, help="of all nodes together")
+    made.add_argument("--threads", type=int, default=1, help="of each worker")
+    made.add_argument("--lr", type=float, default=2e-5, help="learning rate")
+    made.add_argument("--seed", type=int, default=42)
+    made.add_argument("--model", default="small", help="small (made here), or a model's folder")
+    made.add_argument("--data-dir", type=Path, help="RTE's TSV files (default: made here)")
+    made.add_argument("--json", type=Path, help="write every loss and second into this file")
+    made.add_argument("--figure", type=Path, help="draw the ratios into this SVG file")
+    return made
+
+
+def runnable(case: Case) -> bool:
+    """Whether this version knows the flags of `case`; says so where it does not."""
+    problem = table_of_cases.problem(case)
+    if problem:
+        print(f"left out: {case.name}: {problem}")
+    return problem is None
+
+
+def refuse_short(made: Made, needed: int) -> None:
+    """Refuse a data set that has not got `needed` samples in one epoch."""
+    with (made.data / "train.tsv").open(encoding="utf-8") as file:
+        samples = sum(1 for _ in file) - 1
+    if samples < needed:
+        raise UsageError(
+            f"{needed} samples are needed, {made.data}/train.tsv has {samples}; give fewer --steps"
+        )
+
+
+def measured(
+    rate: str, cases: Sequence[Case], made: Made, args: argparse.Namespace, folder: Path
+) -> Results:
+    """All rounds at one rate; prints their table. A case that fails is left out from then on.
+
+    Raises:
+        MusterError: plain DDP failed, without which there is no ratio.
+    """
+    found = Results(rate)
+    with places.place(rate, args.nodes, args.threads) as place:
+        for number in range(args.rounds):
+            for case in cases:
+                if case.name in found.failed:
+                    continue
+                try:
+                    found.add(case, run(place, case, made, args, folder))
+                    told = f"{found.seconds(case.name)[-1]:.3f} s"
+                except MusterError as error:
+                    if case.name == BASE:
+                        raise
+                    found.fail(case, str(error))
+                    told = str(error)
+                print(f"{rate} round {number + 1} {case.name}: {told}", file=sys.stderr)
+        limits = results.bounds(made, args.nodes, place.bytes_per_s)
+    print(f"\n{rate}\n{results.aligned(results.table(found, cases, limits))}", flush=True)
+    return found
+
+
+def run(place: Place, case: Case, made: Made, args: argparse.Namespace, folder: Path) -> Steps:
+    """One run of one case.
+
+    Raises:
+        MusterError: it failed, or has another number of steps than it should have.
+    """
+    flags = ["--data-dir", str(made.data), "--model", str(made.model)]
+    for name in ("batch_size", "lr", "seed"):
+        flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    flags += ["--schedule-steps", str(SCHEDULE_STEPS)]
+    if case.kind == OURS:
+        flags += ["--task", "rte", "--max-steps", str(args.steps), "--dropout", "0"]
+        flags += ["--evaluate", "never", "--no-save-model", "--device", "cpu"]
+        steps = place.ours([*flags, "--cache-dir", str(folder / "cache"), *case.flags])
+    else:
+        steps = place.peer(case.kind, [*flags, "--steps", str(args.steps), *case.flags])
+    if len(steps.losses) != args.steps:
+        raise MusterError(f"{case.name}: {len(steps.losses)} steps instead of {args.steps}")
+    return steps
+
+
+def keep(found: Sequence[Results], args: argparse.Namespace) -> None:
+    """Write down what was measured, and how."""
+    settings = {name: str(value) for name, value in vars(args).items()}
+    runs = {
+        one.rate: {name: [vars(run) for run in own] for name, own in one.runs.items()}
+        for one in found
+    }
+    text = json.dumps({"settings": settings, "base": BASE, "runs": runs}, indent=1)
+    args.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    cli.run(main)

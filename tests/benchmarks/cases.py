@@ -1,0 +1,79 @@
+"""What is compared: a line for each case. A new feature gets a case by adding a line."""
+
+from dataclasses import dataclass
+
+from configs import cli
+from configs.errors import UsageError
+from configs.schema import TrainConfig
+
+OURS = "ours"
+BASE = "plain_ddp"  # what every case is a multiple of
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train, ours by the flags of a run, a peer by the name of its file and its flags.
+
+    The time of a `limit` is shown, but its losses are not those of a training.
+    """
+
+    name: str
+    kind: str  # OURS, or a file of peers/
+    flags: tuple[str, ...] = ()
+    limit: bool = False
+
+
+PADDED = ("--pad", "max_length")
+CASES = (
+    # peers
+    Case(BASE, "plain_ddp"),
+    Case("plain_ddp_longest", "plain_ddp", ("--pad", "longest")),
+    Case("loop_gather_scatter", "plain_ddp", ("--sync", "gather_scatter")),
+    Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
+    Case("flat_all_reduce", "plain_ddp", ("--sync", "flat")),
+    Case("accelerate_example", "accelerate_glue"),
+    Case("transformers_trainer", "transformers_trainer"),
+    Case("no_sync", "plain_ddp", ("--sync", "none"), limit=True),
+    # ours, as the recipe is
+    Case("recipe", OURS),
+    Case("gather_scatter", OURS, ("--sync", "gather_scatter")),
+    Case("all_reduce", OURS, ("--sync", "all_reduce")),
+    Case("ddp", OURS, ("--sync", "ddp")),
+    Case("accelerate", OURS, ("--sync", "accelerate")),
+    # ours, computing on as many tokens as the hand-written script
+    Case("gather_scatter_padded", OURS, ("--sync", "gather_scatter", *PADDED)),
+    Case("all_reduce_padded", OURS, ("--sync", "all_reduce", *PADDED)),
+    Case("ddp_padded", OURS, ("--sync", "ddp", *PADDED)),
+    # ours, a feature at a time left out
+    Case("all_reduce_no_overlap", OURS, ("--sync", "all_reduce", "--no-overlap")),
+    Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
+    Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),
+    Case("all_reduce_by_parameter", OURS, ("--sync", "all_reduce", "--bucket-mb", "0")),
+)
+
+
+def chosen(names: str | None) -> list[Case]:
+    """The cases that `names` (commas between them; None: all) asks for, and the base.
+
+    Raises:
+        UsageError: there is no case of such a name.
+    """
+    known = {case.name: case for case in CASES}
+    if names is None:
+        return list(CASES)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UsageError(f"--only {','.join(unknown)}: unknown; known: {', '.join(known)}")
+    return [case for case in CASES if case.name in {BASE, *wanted}]
+
+
+def problem(case: Case) -> str | None:
+    """Why this version cannot run `case`: it lacks a flag, say. None: it can."""
+    if case.kind != OURS:
+        return None
+    try:
+        cli.parse([TrainConfig], ["--task", "rte", *case.flags], prog="", description="")
+    except UsageError as error:
+        return str(error).splitlines()[0]
+    return None

@@ -1,0 +1,57 @@
+"""Fine-tuning as Accelerate's example for GLUE has it: it prepares all, also data and schedule."""
+
+import time
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    get_linear_schedule_with_warmup,
+)
+
+from tests.benchmarks.peers import common
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.set_defaults(pad="longest")  # as the example pads
+    args = parser.parse_args()
+    accelerator = Accelerator(cpu=True)
+    workers = accelerator.num_processes
+    set_seed(args.seed)
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    # One after the other its batches go to rank 0, 1, ...: so each has its part of ours.
+    loader = DataLoader(
+        common.ordered_samples(args, tokenizer),
+        batch_size=args.batch_size // workers,
+        collate_fn=DataCollatorWithPadding(tokenizer),
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(args.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    # A prepared schedule steps once for each worker.
+    schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps * workers)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+
+    losses, seconds = [], []
+    model.train()
+    begin = time.perf_counter()
+    for batch in loader:
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+    common.report_and_end(losses, seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Peers compute the samples that we compute, in our order, and print a JSON line for each step.
+
+A peer finds its place in torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+"""
+
+import argparse
+import csv
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from train.data import BatchPlan
+
+END_S = 1.0  # rank 0 holds the store, which the others still talk to when it is done
+LABELS = ("entailment", "not_entailment")
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The flags that every peer has; a peer may add its own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder with RTE's train.tsv")
+    parser.add_argument("--model", required=True, help="folder with a model and its tokenizer")
+    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--schedule-steps", type=int, default=117, help="to a learning rate of 0")
+    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--max-seq-length", type=int, default=128)
+    parser.add_argument("--pad", choices=["max_length", "longest"], default="max_length")
+    parser.add_argument("--seed", type=int, default=42)
+    return parser
+
+
+def ordered_samples(args: argparse.Namespace, tokenizer: Any) -> list[dict[str, Any]]:
+    """Tokenised samples of all steps, first step first; step k has [k*M, (k+1)*M) of them."""
+    with (args.data_dir / "train.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    plan = BatchPlan(len(rows), args.batch_size, (1.0,), accumulation=1, seed=args.seed)
+    steps = [step.micro_batches[0].indices for step in plan.epoch(0, 0)][: args.steps]
+    chosen = [rows[index] for step in steps for index in step]
+    encoded = tokenizer(
+        [row["sentence1"] for row in chosen],
+        [row["sentence2"] for row in chosen],
+        truncation=True,
+        max_length=args.max_seq_length,
+        padding="max_length" if args.pad == "max_length" else False,
+    )
+    labels = [LABELS.index(row["label"]) for row in chosen]
+    return [
+        {**{key: values[at] for key, values in encoded.items()}, "labels": label}
+        for at, label in enumerate(labels)
+    ]
+
+
+def report_and_end(losses: list[float], seconds: list[float]) -> NoReturn:
+    """Print each step's loss, the mean over all workers, and the seconds that rank 0 took."""
+    mean = torch.tensor(losses, dtype=torch.float64)
+    dist.all_reduce(mean)
+    mean /= dist.get_world_size()
+    if dist.get_rank() == 0:
+        for step, (loss, step_s) in enumerate(zip(mean.tolist(), seconds, strict=True), start=1):
+            print(json.dumps({"step": step, "loss": loss, "step_s": step_s}), flush=True)
+    sys.stdout.flush()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        time.sleep(END_S)
+    os._exit(0)  # the threads of two libraries that share a process group may wait for each other

@@ -1,0 +1,101 @@
+"""Fine-tuning as it is written by hand: DistributedDataParallel, or a loop over the gradients."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    get_linear_schedule_with_warmup,
+)
+
+from tests.benchmarks.peers import common
+
+
+def gather_scatter(model: nn.Module) -> None:
+    """Each gradient to rank 0, and its mean back."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for param in model.parameters():
+        if rank == 0:
+            gathered = [torch.zeros_like(param.grad) for _ in range(world_size)]
+            dist.gather(param.grad, gathered, dst=0)
+            mean = torch.stack(gathered).mean(dim=0)
+            dist.scatter(param.grad, [mean] * world_size, src=0)
+        else:
+            dist.gather(param.grad, dst=0)
+            dist.scatter(param.grad, src=0)
+
+
+def all_reduce(model: nn.Module) -> None:
+    """One all_reduce for each gradient."""
+    for param in model.parameters():
+        dist.all_reduce(param.grad)
+        param.grad /= dist.get_world_size()
+
+
+def flat(model: nn.Module) -> None:
+    """One all_reduce for all gradients at once."""
+    gradients = [param.grad for param in model.parameters()]
+    whole = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(whole)
+    whole /= dist.get_world_size()
+    parts = whole.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def nothing(model: nn.Module) -> None:
+    """Workers part from each other: for the time of computing alone."""
+
+
+SYNCS = {"ddp": nothing, "none": nothing, "all_reduce": all_reduce, "flat": flat}
+SYNCS["gather_scatter"] = gather_scatter
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--sync", choices=SYNCS, default="ddp")
+    args = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(args.seed)
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    samples = common.ordered_samples(args, tokenizer)
+    part = args.batch_size // world_size
+    mine = [
+        list(range(start + rank * part, start + (rank + 1) * part))
+        for start in range(0, len(samples), args.batch_size)
+    ]
+    collate = DataCollatorWithPadding(tokenizer)  # what has its full width already stays as it is
+    batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
+
+    model = AutoModelForSequenceClassification.from_pretrained(args.model)
+    if args.sync == "ddp":
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
+
+    losses, seconds = [], []
+    model.train()
+    for _ in range(args.steps):
+        begin = time.perf_counter()
+        loss = model(**next(batches)).loss
+        loss.backward()
+        SYNCS[args.sync](model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - begin)
+    common.report_and_end(losses, seconds)
+
+
+if __name__ == "__main__":
+    main()

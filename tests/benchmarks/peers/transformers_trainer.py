@@ -1,0 +1,85 @@
+"""Fine-tuning with transformers' Trainer, set up as its example for GLUE does."""
+
+import tempfile
+import time
+from typing import Any
+
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from tests.benchmarks.peers import common
+
+
+class InOrder(Trainer):
+    """Takes the samples as they lie, and keeps the loss of each step."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.losses: list[float] = []
+
+    def _get_train_sampler(self, *_: Any) -> Sampler[int]:
+        return SequentialSampler(self.train_dataset)
+
+    def compute_loss(self, *args: Any, **more: Any) -> Any:
+        loss = super().compute_loss(*args, **more)
+        self.losses.append(loss.item())
+        return loss
+
+
+class Clock(TrainerCallback):
+    """Takes the time from the end of a step to that of the next, and ends after the last one."""
+
+    def __init__(self, steps: int) -> None:
+        self.seconds: list[float] = []
+        self._steps = steps
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._begin = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        now = time.perf_counter()
+        self.seconds.append(now - self._begin)
+        self._begin = now
+        control.should_training_stop = state.global_step >= self._steps
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    args = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            output_dir=folder,
+            use_cpu=True,
+            ddp_backend="gloo",
+            learning_rate=args.lr,
+            max_steps=args.schedule_steps,
+            seed=args.seed,
+            # else it multiplies a classifier's loss by the number of workers
+            average_tokens_across_devices=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        settings.per_device_train_batch_size = args.batch_size // settings.world_size
+        clock = Clock(args.steps)
+        trainer = InOrder(
+            model=AutoModelForSequenceClassification.from_pretrained(args.model),
+            args=settings,
+            train_dataset=common.ordered_samples(args, tokenizer),
+            data_collator=DataCollatorWithPadding(tokenizer),
+            callbacks=[clock],
+        )
+        trainer.train()
+    common.report_and_end(trainer.losses, clock.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The benchmark compares like with like: its peers train what we train, sample for sample."""
+
+from statistics import fmean
+
+import pytest
+
+from configs.errors import MusterError, UsageError
+from tests.benchmarks import bench, cases, figure, made, places, results, targets
+from tests.benchmarks.cases import BASE, OURS, PADDED, Case
+from tests.benchmarks.places import Steps
+from tests.benchmarks.results import Results
+
+STEPS = 4
+TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+TINY |= {"num_attention_heads": 2, "initializer_range": 0.2}
+
+
+class Runs:
+    """Each case on two workers of this machine, once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.made = made.ready("small", None, folder, seed=42, **TINY)
+        self.args = bench.parser().parse_args(
+            ["--nodes", "2", "--batch-size", "8", "--steps", str(STEPS), "--lr", "0.01"]
+        )
+        self.known = {}
+
+    def losses(self, case):
+        if case not in self.known:
+            with places.place(places.LOOPBACK, nodes=2, threads=1) as place:
+                steps = bench.run(place, case, self.made, self.args, self.folder)
+            assert min(steps.step_s) > 0
+            self.known[case] = steps.losses
+        return self.known[case]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("benchmark"))
+
+
+@pytest.fixture(scope="module")
+def ours(runs):
+    return runs.losses(Case("ours", OURS, ("--sync", "all_reduce", *PADDED)))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in cases.CASES if case.kind != OURS and not case.limit],
+    ids=lambda case: case.name,
+)
+def test_a_peer_has_our_losses(runs, ours, case):
+    assert runs.losses(case) == pytest.approx(ours, abs=1e-5)
+
+
+def test_workers_that_do_not_sync_are_found_out(runs, ours):
+    found = Results(places.LOOPBACK)
+    found.add(Case(BASE, "plain_ddp"), Steps(ours, [1.0] * STEPS))
+    apart = runs.losses(Case("none", "plain_ddp", ("--sync", "none")))
+    found.add(Case("none", "plain_ddp"), Steps(apart, [1.0] * STEPS))
+    assert not found.same_loss("none")
+
+
+def test_a_peer_that_fails_says_why(tmp_path):
+    machines = places.place(places.LOOPBACK, nodes=2, threads=1)
+    with machines as place, pytest.raises(MusterError, match="--data-dir"):
+        place.peer("plain_ddp", [])
+
+
+def test_made_samples_are_as_long_as_those_of_rte(tmp_path):
+    folder = made.data_set(tmp_path / "RTE")
+    rows = (folder / "train.tsv").read_text().splitlines()[1:]
+    texts = [" ".join(row.split("\t")[1:3]).split() for row in rows]
+    lengths = [min(128, len(text) + made.SEPARATORS) for text in texts]
+    assert len(rows) == 2490
+    assert fmean(lengths) == pytest.approx(67, abs=2)
+    assert fmean(length == 128 for length in lengths) == pytest.approx(0.13, abs=0.02)
+    different = [
+        len({word for text in texts[at : at + 64] for word in text}) for at in range(0, 2432, 64)
+    ]
+    assert fmean(different) == pytest.approx(1500, rel=0.1)
+
+
+def test_no_two_words_are_alike():
+    words = [made.word(number) for number in range(made.VOCABULARY)]
+    assert len(set(words)) == made.VOCABULARY
+    assert words[:3] == ["a", "b", "c"] and words[26:28] == ["aa", "ab"]
+
+
+@pytest.fixture
+def found():
+    """Two rounds of three cases: twice as fast, as fast, and another training."""
+    found = Results("1gbit")
+    for slow in (1.0, 2.0):
+        for name, step_s, losses in (
+            (BASE, 2.0, [0.7, 0.6]),
+            ("all_reduce", 1.0, [0.7, 0.6 + 5e-5]),
+            ("ddp", 2.0, [0.7, 0.6]),
+            ("recipe", 0.1, [0.7, 0.6 + 2e-4]),
+        ):
+            seconds = [99.0, 99.0, step_s * slow, step_s * slow, 50.0]
+            found.add(Case(name, OURS), Steps(losses, seconds))
+    return found
+
+
+def test_ratios_are_those_of_a_round_and_first_steps_do_not_count(found):
+    assert found.seconds("all_reduce") == [1.0, 2.0]
+    assert found.ratios("all_reduce") == [0.5, 0.5]
+    assert results.Spread.of(found.ratios("all_reduce")) == results.Spread(0.5, 0.0)
+    assert results.Spread.of([1.0, 3.0]).text(1) == "2.0 ± 1.4"
+
+
+def test_what_has_other_losses_does_not_count(found):
+    rows = results.table(found, cases.CASES, {})
+    notes = {row[0]: row[-1] for row in rows}
+    assert notes["recipe"] == "other loss: does not count"
+    assert notes["all_reduce"] == notes[BASE] == ""
+    found.runs["ddp"][1] = Steps([0.7, float("nan")], [1.0] * 5)
+    assert not found.same_loss("ddp")
+
+
+def test_targets_are_held_against_what_was_reached(found):
+    rows = targets.table([found], "small")[1:]
+    verdicts = {row[0]: row[-1] for row in rows}
+    assert verdicts == {
+        "all_reduce is never slower than DDP, all else alike": "met",
+        "sparse rows on the small model": "missed",
+        "RTE's recipe beside DDP by hand, steps per second": "missed: other loss",
+    }
+    assert len(targets.table([found], "some/folder")) == len(rows)  # the head, and one less
+    (speed,) = [row for row in rows if row[0].startswith("RTE")]
+    assert speed[2:4] == [">= 1.70 x", "20.00 ± 0.00"]
+
+
+def test_every_target_is_about_known_cases():
+    known = {case.name for case in cases.CASES}
+    assert len(known) == len(cases.CASES)
+    assert {name for target in targets.TARGETS for name in (target.case, target.base)} <= known
+
+
+def test_links_that_do_nothing_else_bound_the_seconds(tmp_path):
+    small = made.Made(tmp_path, tmp_path, gradient_bytes=1448 * 10**5, tensors=1)
+    limits = results.bounds(small, workers=4, bytes_per_s=1538 * 10**5)
+    assert limits == {"a ring's links": pytest.approx(1.5), "a root's link": pytest.approx(3.0)}
+    assert results.bounds(small, 4, None) == {}
+
+
+def test_a_figure_has_a_bar_for_each_case_that_counts(found, tmp_path):
+    path = tmp_path / "figures" / "bench.svg"
+    figure.draw([found], cases.CASES, path)
+    assert path.read_text().lstrip().startswith("<?xml")
+
+
+def test_cases_are_chosen_by_name_and_the_base_is_always_among_them():
+    assert [case.name for case in cases.chosen("ddp, all_reduce")] == [BASE, "all_reduce", "ddp"]
+    with pytest.raises(UsageError, match=r"--only fast: unknown; known: plain_ddp, "):
+        cases.chosen("fast")
+
+
+def test_a_case_of_an_unknown_flag_is_left_out_and_named(capsys):
+    assert not bench.runnable(Case("new", OURS, ("--no-such-flag",)))
+    assert "left out: new: " in capsys.readouterr().out
+    assert bench.runnable(Case("known", OURS, PADDED))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--rates", "fast"], "--rates fast"),
+        (["--steps", "2"], "--steps 2"),
+        (["--batch-size", "63"], "--batch-size 63 is not a multiple of 4"),
+        (["--data-dir", "/nowhere"], "--data-dir /nowhere"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_runs(flags, said):
+    with pytest.raises(UsageError, match=said):
+        bench.main(["--rates", "loopback", *flags])
+
+
+def test_a_case_that_fails_is_left_out_of_the_rest(monkeypatch, capsys):
+    def run(place, case, *_):
+        if case.name == "ddp":
+            raise MusterError("no such luck")
+        return Steps([0.7] * 3, [1.0] * 3)
+
+    monkeypatch.setattr(bench, "run", run)
+    args = bench.parser().parse_args(["--rounds", "2"])
+    small = made.Made(None, None, 1, 1)
+    found = bench.measured("loopback", cases.chosen("ddp,all_reduce"), small, args, None)
+    assert found.failed == {"ddp": "no such luck"}
+    assert {name: len(own) for name, own in found.runs.items()} == {BASE: 2, "all_reduce": 2}
+    assert "ddp: no such luck" in capsys.readouterr().err
+
+
+def test_steps_are_found_among_other_lines():
+    text = (
+        "{'loss': 1}\n" + '{"step": 1, "loss": 0.5, "step_s": 0.1}\n{"kind": "eval", "step": 2}\n'
+    )
+    assert places.steps_in(text) == Steps([0.5], [0.1])
