@@ -73,6 +73,9 @@ class HookAccount(DdpAccount):
         compresses = state.iter >= state.start_powerSGD_iter
         before = state.total_numel_before_compression, state.total_numel_after_compression
         future = powerSGD_hook(state, bucket)
+        # Its collectives follow each other in gloo's threads: those of the next bucket would come
+        # between them, on each rank at another place.
+        future.wait()
         if not compresses:
             self._note(buffer.numel(), buffer.dtype)
             return future
