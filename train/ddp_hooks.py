@@ -71,7 +71,7 @@ class HookAccount(DdpAccount):
             for memory in self._memories(state).values():
                 memory.pop(index, None)
         compresses = state.iter >= state.start_powerSGD_iter
-        before = state.total_numel_before_compression, state.total_numel_after_compression
+        before = state.total_numel_after_compression
         future = powerSGD_hook(state, bucket)
         # Its collectives follow each other in gloo's threads: those of the next bucket would come
         # between them, on each rank at another place.
@@ -80,8 +80,8 @@ class HookAccount(DdpAccount):
             self._note(buffer.numel(), buffer.dtype)
             return future
         factors = [state.p_memory_dict[index].numel(), state.q_memory_dict[index].numel()]
-        after = state.total_numel_after_compression - before[1]
-        for numel in (after - sum(factors), *factors):
+        sent = state.total_numel_after_compression - before
+        for numel in (sent - sum(factors), *factors):
             self._note(numel, buffer.dtype)
         return future
 

@@ -59,6 +59,7 @@ class GradSync(ABC):
     def sync(self, model: nn.Module) -> None:
         """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
 
+        About the mean, with --compress; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
         """
 
