@@ -11,12 +11,13 @@ from configs.checkpointing import CheckpointConfig
 from configs.errors import refuse
 from configs.fields import no_share, not_positive, setting, too_low
 from configs.learning import LearningConfig
+from configs.syncing import SyncingConfig
 
 MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(CheckpointConfig, LearningConfig):
+class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     """What is trained, on what, how long, and how its gradients are synchronised.
 
     Raises:
@@ -58,20 +59,6 @@ class TrainConfig(CheckpointConfig, LearningConfig):
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
 
-    # how gradients become equal
-    sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync_modes/")
-    bucket_mb: float | Literal["auto"] | None = setting(
-        None,
-        "MiB of gradients per collective; 0: one per parameter; auto: tried out "
-        "(default: the mode's own)",
-    )
-    overlap: bool = setting(
-        True, "send gradients while others are computed (all_reduce, gather_scatter)"
-    )
-    sparse_rows: bool = setting(
-        True, "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter)"
-    )
-
     # what it tells
     evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
     log_every: int = setting(0, "print the loss of every n-th step; 0: of the first five only")
@@ -108,14 +95,13 @@ class TrainConfig(CheckpointConfig, LearningConfig):
             yield from too_low(name, getattr(self, name), 1)
         for name in ("epochs", "data_workers", "seed", "log_every"):
             yield from too_low(name, getattr(self, name), 0)
-        if self.bucket_mb is not None and self.bucket_mb != "auto":
-            yield from too_low("bucket_mb", self.bucket_mb, 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
         yield from not_positive("timeout_s", self.timeout_s)
         for name in ("dropout", "mask_probability"):
             yield from no_share(name, getattr(self, name))
         yield from self.learning_problems()
+        yield from self.syncing_problems(self.precision)
         yield from self.checkpoint_problems()
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
             yield (

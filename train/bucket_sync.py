@@ -63,6 +63,10 @@ class BucketSync(GradSync):
         self.average(tensor)
         return Done()
 
+    def start_bucket(self, number: int, bucket: Bucket) -> Pending:
+        """Likewise a bucket, the same `number` in every step."""
+        return self.start(bucket.flat)
+
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
         if self.world.world_size == 1:
@@ -107,7 +111,7 @@ class BucketSync(GradSync):
     def _start_next(self) -> None:
         if self._began is None:
             self._began = time.perf_counter()
-        pending = self.start(self._next().flat)
+        pending = self.start_bucket(len(self._underway), self._next())
         self._underway.append(pending)
         if not self._is_early:
             pending.wait()

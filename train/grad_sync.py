@@ -1,7 +1,7 @@
 """A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,12 +19,14 @@ from train.precision import Precision
 from train.world import World
 
 MIB = 2**20
-DDP_MB = 25.0  # torch's own default; its buckets cannot be changed once it is made
+DEFAULT_MB = 25.0  # torch's own for DDP, whose buckets cannot be changed once it is made
 NS = 1e9
 
 
 class GradSync(ABC):
     """Implemented by each file of train/sync_modes/, whose `build(world, config)` makes one."""
+
+    is_exact = True  # whether a run equals the same run in a single process
 
     def __init__(self, world: World, config: TrainConfig) -> None:
         self.world, self.config = world, config
@@ -59,12 +61,32 @@ class GradSync(ABC):
     def sync(self, model: nn.Module) -> None:
         """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
 
+        About the mean, with --compress; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
         """
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
         return nullcontext()
+
+    def updated(self, model: nn.Module) -> None:
+        """The optimizer has taken its step: for modes that synchronise parameters."""
+        return
+
+    def settle(self, model: nn.Module) -> None:
+        """Afterwards replicas are equal, with what their optimizers keep: to evaluate, to save."""
+        return
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of this rank beside the model; the same forms on every rank."""
+        return {}
+
+    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Go on with a model that was just loaded, and with what `state` returned.
+
+        Where the number of ranks has changed, only what was the same on all of them is there.
+        """
+        return
 
 
 @torch.no_grad()
@@ -80,14 +102,19 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
             tensor.copy_(part.view_as(tensor))
 
 
+def fixed_mb(config: TrainConfig) -> float:
+    """The size of buckets where no other is tried."""
+    said = config.bucket_mb
+    return DEFAULT_MB if said is None or said == "auto" else said
+
+
 def ddp_options(config: TrainConfig) -> dict[str, Any]:
     """How torch's DDP is set up, by itself and through Accelerate.
 
     Both also leave buffers alone: the trainer averages them, in every mode alike.
     """
-    bucket_mb = DDP_MB if config.bucket_mb in (None, "auto") else float(config.bucket_mb)
     return {
-        "bucket_cap_mb": max(bucket_mb, 1 / MIB),  # one byte: one bucket per parameter
+        "bucket_cap_mb": max(fixed_mb(config), 1 / MIB),  # one byte: one bucket per parameter
         "find_unused_parameters": True,  # a parameter that some rank did not use must not hang it
         "gradient_as_bucket_view": True,  # no copy between bucket and gradient
     }
@@ -112,6 +139,16 @@ class DdpAccount:
         logged = model._get_ddp_logging_data()
         self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
         self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
+        for one in self.collectives(model, logged):
+            account.add(one)
+            self._grad_sync.payload_bytes += one.nbytes
+        count = sum(param.requires_grad for param in model.parameters())
+        account.control["all_reduce"] += count * torch.int32.itemsize
+
+    def collectives(
+        self, model: DistributedDataParallel, logged: Mapping[str, Any]
+    ) -> Sequence[Collective]:
+        """What DDP has made of the step's gradients: an all_reduce per bucket."""
         if not self._buckets:
             sizes = str(logged["bucket_sizes"]).split(",")
             param = next(param for param in model.parameters() if param.requires_grad)
@@ -120,11 +157,7 @@ class DdpAccount:
                 Collective("all_reduce", (int(size) // param.itemsize,), dtype, int(size))
                 for size in sizes
             ]
-        for bucket in self._buckets:
-            account.add(bucket)
-            self._grad_sync.payload_bytes += bucket.nbytes
-        count = sum(param.requires_grad for param in model.parameters())
-        account.control["all_reduce"] += count * torch.int32.itemsize
+        return self._buckets
 
 
 def all_reduce(world: World, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:

@@ -83,6 +83,8 @@ class Step:
             self.parts.precision.step(self.parts.optimizer)
             self.parts.optimizer.zero_grad(set_to_none=True)
             self.parts.schedule.step()
+        with timer.phase("sync"):
+            self.grad_sync.updated(self.model)
         self.parts.at.step += 1
         self.parts.at.in_epoch += 1
         record = StepRecord(
@@ -143,13 +145,14 @@ class Step:
         return losses.sum().item() / self.world.world_size, Wishes(*rows[:, 1:].any(0).tolist())
 
     def _clip(self) -> float:
-        """Clip the synchronised gradient; its norm before that."""
+        """Clip the gradient that sync left; its norm before that."""
         self.parts.precision.unscale(self.parts.optimizer)
         limit = self.config.max_grad_norm or float("inf")
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if not numpy.isfinite(norm) and not self.parts.precision.can_overflow:
+            where = "every rank" if self.grad_sync.is_exact else f"rank {self.world.rank}"
             raise MusterError(
-                f"step {self.parts.at.step + 1}: the gradient's norm is {norm} on every rank; "
+                f"step {self.parts.at.step + 1}: the gradient's norm is {norm} on {where}; "
                 f"try a lower --lr than {self.config.lr}"
             )
         return norm

@@ -97,9 +97,8 @@ class Trainer:
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
         self.history = History()
-        self.parts = Parts(
-            getattr(self.model, "module", self.model), self.optimizer, self.schedule, self.precision
-        )
+        bare = getattr(self.model, "module", self.model)
+        self.parts = Parts(bare, self.optimizer, self.schedule, self.precision, grad_sync)
         self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
         self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
         seed_everything(hash_seed(config.seed, world.rank))  # but not the same dropout
@@ -264,6 +263,8 @@ class Trainer:
     def _evaluate(self, when: str) -> dict[str, float]:
         """The metrics, if they are wanted now."""
         wanted = self.config.evaluate == when or self.config.epochs == 0
+        if wanted or when == "end":
+            self.grad_sync.settle(self.model)
         if not wanted or self.config.evaluate == "never":
             return {}
         # at the end of an epoch its number is one more than that of those before it

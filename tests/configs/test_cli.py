@@ -67,7 +67,7 @@ def test_without_a_config_the_recipe_of_the_task_is_read(tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "quickstart.yaml").write_text("lr: 0.25\nepochs: 7\n")
     (tmp_path / "configs" / "synthetic.yaml").write_text("lr: 0.75\n")
-    for package in ("train/tasks", "train/sync_modes"):
+    for package in ("train/tasks", "train/sync_modes", "train/compression"):
         (tmp_path / package).parent.mkdir(exist_ok=True)
         (tmp_path / package).symlink_to(REPOSITORY / package)
     monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
@@ -259,6 +259,10 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     special = {
         "task": st.sampled_from(plugins.names("train.tasks")),
         "sync": st.sampled_from(plugins.names("train.sync_modes")),
+        "compress": st.just("none"),
+        "compress_share": st.floats(0, 1, exclude_min=True),
+        "outer_momentum": st.floats(0, 1, exclude_max=True),
+        "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
         "split": st.sampled_from(["even", "auto", "3,1,0,4", "1", "0.25,1e-3"]),
         "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
         "dropout": st.none() | st.floats(0, 1, exclude_max=True),

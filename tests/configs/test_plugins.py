@@ -4,7 +4,9 @@ from configs import plugins
 from configs.errors import UsageError
 
 
-@pytest.mark.parametrize("package", ["train.sync_modes", "train.tasks", "launch.launchers"])
+@pytest.mark.parametrize(
+    "package", ["train.sync_modes", "train.compression", "train.tasks", "launch.launchers"]
+)
 def test_names_are_the_files_of_the_folder(package):
     folder = plugins.REPOSITORY.joinpath(*package.split("."))
     assert plugins.names(package)

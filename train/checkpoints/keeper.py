@@ -12,11 +12,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from configs.errors import UsageError
 from configs.schema import TrainConfig
-from train.checkpoints import random_state, snapshot
+from train.checkpoints import memory, random_state, snapshot
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.folder import Checkpoint
 from train.checkpoints.resume import DATA, OPTIMIZER, SCHEDULE
 from train.checkpoints.writer import Writer
+from train.grad_sync import GradSync
 from train.measure.sinks import Sinks
 from train.precision import Precision
 from train.world import World
@@ -40,6 +41,7 @@ class Parts:
     optimizer: Optimizer
     schedule: LRScheduler
     precision: Precision
+    grad_sync: GradSync
     at: Position = field(default_factory=Position)
 
 
@@ -105,6 +107,10 @@ class Keeper:
     def save(self, parts: Parts, notes: dict[str, Any]) -> None:
         """Make a checkpoint; the step that follows waits for the copies, not for the disk."""
         started = time.perf_counter()
+        parts.grad_sync.settle(parts.model)
+        remembered = memory.gather(
+            self._world, parts.grad_sync.state(), self._device, keeps=self._writer is not None
+        )
         generators = gather_text(self._world, random_state.capture(), self._device)
         self._saved, self._saved_at, self._is_due = parts.at.step, time.monotonic(), False
         if self._writer is None:
@@ -113,6 +119,7 @@ class Keeper:
         files = {
             "model": snapshot.of_model(parts.model),
             "optimizer": snapshot.of_optimizer(parts.model, parts.optimizer),
+            **({"sync": remembered} if remembered else {}),
         }
         state = {
             "at": asdict(parts.at),
@@ -151,6 +158,11 @@ class Keeper:
         if not config.reset_optimizer:
             snapshot.into_optimizer(parts.model, parts.optimizer, files["optimizer"])
             parts.precision.restore(state["precision"])
+        same = state["world_size"] == self._world.world_size
+        remembered = {} if config.reset_optimizer else files.get("sync", {})
+        parts.grad_sync.restore(
+            parts.model, memory.own(remembered, self._world.rank if same else None)
+        )
         if not config.reset_lr_scheduler:
             # a schedule's functions are made anew, from the settings
             functions = [None] * len(parts.optimizer.param_groups)
@@ -162,7 +174,7 @@ class Keeper:
         parts.at = Position(**state["at"])
         if config.reset_data:
             parts.at = Position(step=parts.at.step, before=parts.at.step)
-        if state["world_size"] == self._world.world_size:
+        if same:
             random_state.restore(state["generators"][self._world.rank])
         self._best = state["best"]
         if self._writer is not None:

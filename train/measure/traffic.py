@@ -29,7 +29,8 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     `hosts` has the host of each rank; `nbytes` is what each rank hands over (of gather and scatter:
     its own part). These are gloo's algorithms: rings for all_reduce (2 (N-1)/N of the bytes to the
     next rank), all_gather and the first half of reduce; a star around rank 0 for gather, scatter
-    and the second half of reduce; a binomial tree for broadcast.
+    and the second half of reduce; a binomial tree for broadcast; in
+    all_to_all each rank sends every other its part, an N-th of what it hands over.
 
     Raises:
         ValueError: of this operation nothing is known.
@@ -49,6 +50,8 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
         flows = [(a, b, nbytes) for a, b in star]
     elif operation == "scatter":
         flows = [(b, a, nbytes) for a, b in star]
+    elif operation == "all_to_all":
+        flows = [(a, b, nbytes / n) for a in range(n) for b in range(n) if a != b]
     elif operation == "broadcast":
         # rank r hears from the rank that lacks its highest bit
         flows = [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in range(1, n)]

@@ -6,6 +6,7 @@ scheduler would step once per process: so neither is given to it.
 
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
-from train.grad_sync import DdpAccount, GradSync, ddp_options
+from train.ddp_hooks import HookAccount
+from train.grad_sync import GradSync, ddp_options
 from train.precision import Precision
 from train.world import World
 
@@ -27,6 +29,7 @@ class Accelerate(GradSync):
 
     def __init__(self, world: World, config: TrainConfig) -> None:
         super().__init__(world, config)
+        self._account = HookAccount(self, config)
         on_gpu = config.device == "cuda"
         if on_gpu:  # the one this worker was given; by itself it takes that of its local rank
             os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
@@ -52,7 +55,6 @@ class Accelerate(GradSync):
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             prepared: nn.Module = self._accelerator.prepare_model(model)
         if isinstance(prepared, DistributedDataParallel):
-            self._account = DdpAccount(self)
             self._account.wrapped(prepared)
         return prepared
 
@@ -73,6 +75,12 @@ class Accelerate(GradSync):
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(model)
         return context
+
+    def state(self) -> dict[str, Tensor]:
+        return self._account.state()
+
+    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        self._account.restore(state, next(model.parameters()).device)
 
 
 class _AcceleratePrecision(Precision):

@@ -1,18 +1,29 @@
 """Average gradients with one all_reduce per bucket, while further gradients are computed."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from train.bucket_sync import BucketSync, Pending
+from configs.schema import TrainConfig
+from train import compressor
+from train.bucket_sync import BucketSync, Done, Pending
+from train.buckets import Bucket
+from train.world import World
 
 
 class AllReduce(BucketSync):
-    """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (gloo's and nccl's ring)."""
+    """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (gloo's and nccl's ring).
 
-    overlaps = True
-    default_mb = 4.0
+    With --compress a bucket is sent as that says, after the backward pass.
+    """
+
+    def __init__(self, world: World, config: TrainConfig) -> None:
+        self._compressor = compressor.load(world, config)
+        self.overlaps = self._compressor is None
+        self.default_mb = 4.0 if self.overlaps else 25.0
+        super().__init__(world, config)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world.world_size > 1:
@@ -26,6 +37,21 @@ class AllReduce(BucketSync):
             tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True
         )
         return started
+
+    def start_bucket(self, number: int, bucket: Bucket) -> Pending:
+        if self._compressor is None:
+            return super().start_bucket(number, bucket)
+        before = self.world.account.gradients.total()
+        self._compressor.average(number, bucket.views)
+        self.payload_bytes += self.world.account.gradients.total() - before
+        return Done()
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self._compressor is None else self._compressor.state()
+
+    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        if self._compressor is not None:
+            self._compressor.restore(state)
 
 
 build = AllReduce

@@ -1,15 +1,23 @@
 """torch's DistributedDataParallel: buckets are all-reduced while the backward pass goes on."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train.grad_sync import DdpAccount, GradSync, ddp_options
+from configs.schema import TrainConfig
+from train.ddp_hooks import HookAccount
+from train.grad_sync import GradSync, ddp_options
+from train.world import World
 
 
 class Ddp(GradSync):
     """Communication overlaps the backward pass, so its time is part of `backward_s`."""
+
+    def __init__(self, world: World, config: TrainConfig) -> None:
+        super().__init__(world, config)
+        self._account = HookAccount(self, config)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world.world_size == 1:
@@ -21,7 +29,6 @@ class Ddp(GradSync):
             forward_sync_buffers=False,
             **ddp_options(self.config),
         )
-        self._account = DdpAccount(self)
         self._account.wrapped(wrapped)
         return wrapped
 
@@ -33,6 +40,12 @@ class Ddp(GradSync):
         if isinstance(model, DistributedDataParallel):
             return model.no_sync()
         return super().no_sync(model)
+
+    def state(self) -> dict[str, Tensor]:
+        return self._account.state()
+
+    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        self._account.restore(state, next(model.parameters()).device)
 
 
 build = Ddp

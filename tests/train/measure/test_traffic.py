@@ -13,7 +13,9 @@ from train.account import Account
 from train.measure import traffic
 from train.measure.traffic import Meter, Sampler, crossing, doubt, on_the_wire
 
-OPERATIONS = ["all_reduce", "all_gather", "reduce", "gather", "scatter", "broadcast"]
+OPERATIONS = [
+    "all_reduce", "all_gather", "all_to_all", "reduce", "gather", "scatter", "broadcast",
+]  # fmt: skip
 FOUR = ["a", "b", "c", "d"]
 
 
@@ -34,6 +36,7 @@ def test_what_is_sent_is_received(operation, nbytes, workers):
     ("operation", "root", "other"),
     [
         ("all_reduce", (150, 150), (150, 150)),
+        ("all_to_all", (75, 75), (75, 75)),
         ("gather", (0, 300), (100, 0)),
         ("scatter", (300, 0), (0, 100)),
         ("broadcast", (200, 0), (0, 100)),
@@ -48,6 +51,7 @@ def test_four_nodes_with_a_worker_each(operation, root, other):
 def test_workers_of_one_host_share_its_link():
     assert crossing("all_reduce", 100, ["a", "a", "b", "b"], "a") == (150, 150)
     assert crossing("gather", 100, ["a", "a", "b", "b"], "a") == (0, 200)
+    assert crossing("all_to_all", 100, ["a", "a", "b", "b"], "a") == (100, 100)
 
 
 def test_an_operation_of_ones_own_is_said_to_be_unknown():

@@ -1,0 +1,1 @@
+"""Ways to send less than the gradients; a file's name is a value of --compress."""
