@@ -34,6 +34,8 @@ class StepRecord:
     # of torch's DDP, by its own clock; the rest of `comm_s` is waited for, as part of `backward_s`
     comm_s: float = 0.0  # from the start of its first collective to the end of its last
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
+    # of `local_samples`, padding included; 0: the task does not know, or all samples are alike
+    local_tokens: int = 0
     kind: Literal["step"] = "step"
 
 
