@@ -1,5 +1,6 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
+import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -240,12 +241,14 @@ class Trainer:
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
         epoch = self.at.epoch
-        plans = list(self.plan.epoch(epoch, self.world.rank))[self.at.in_epoch :]
-        plans = plans[: last - self.at.step]
+        first, left = self.at.in_epoch, last - self.at.step
+        plans, ahead = itertools.tee(
+            itertools.islice(self.plan.epoch(epoch, self.world.rank), first, first + left)
+        )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
-            batch_sampler=[list(micro.indices) for plan in plans for micro in plan.micro_batches],
+            batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
             collate_fn=self.task.collate,
             num_workers=self.config.data_workers,
             # its own: a resumed epoch must not draw from the one that dropout draws from
