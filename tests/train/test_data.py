@@ -137,6 +137,8 @@ def test_evaluation_by_length_counts_every_sample_once(lengths, ranks, batch):
     for own in of_ranks:
         seen = [lengths[at] for one in own for at in one]
         assert seen == sorted(seen)
+    tokens = [sum(lengths[at] for one in own for at in one) for own in of_ranks]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
 
 
 def test_lengths_are_those_of_the_first_samples():
