@@ -37,6 +37,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     pad: Literal["max_length", "longest"] = setting(
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
+    length_balance: bool = setting(
+        True, "cut batches so that all workers have as many tokens, padding included: same loss"
+    )
     dropout: float | None = setting(None, "probability of every dropout (default: the model's)")
     batchnorm: Literal["synced", "local"] = setting(
         "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"

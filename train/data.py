@@ -1,19 +1,21 @@
 """Which samples each rank computes: one seeded permutation per epoch, cut into global batches.
 
 Step k of an epoch takes samples [k*M, (k+1)*M) of the permutation, whatever the number of ranks;
-the split only decides who computes which of them. So neither the batches nor the loss curve
-depend on the ranks or on the split.
+the split, and the samples' lengths, only decide who computes which of them. So neither the batches
+nor the loss curve depend on the ranks or on the split.
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch.utils.data import Subset
 
-from train.task import Datasets, Samples
+from train.lengths import Cut
+from train.task import Datasets, Samples, Task
 
 
 def split_batch(size: int, weights: Sequence[float]) -> list[int]:
@@ -50,6 +52,7 @@ class MicroBatch:
     # n * world_size / M: scaled by it, a plain mean over ranks of the sum over micro-batches is
     # the mean over all M samples. Zero for the dummy of a rank that has nothing to compute.
     weight: float
+    tokens: int = 0  # padding included; 0: lengths are not known, or it is a dummy
 
     @property
     def samples(self) -> int:
@@ -67,6 +70,10 @@ class StepPlan:
     def local_samples(self) -> int:
         return sum(micro.samples for micro in self.micro_batches)
 
+    @property
+    def local_tokens(self) -> int:
+        return sum(micro.tokens for micro in self.micro_batches)
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -81,10 +88,20 @@ class BatchPlan:
     # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
     # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
     in_step: bool = False
+    lengths: Sequence[int] = ()  # tokens of each sample; empty: not known, or all alike
+    pass_tokens: float | None = None  # of train/lengths.py; None: lengths do not count
 
     @property
     def steps_per_epoch(self) -> int:
         return math.ceil(self.dataset_size / self.batch_size)
+
+    @property
+    def by_length(self) -> bool:
+        return self.pass_tokens is not None
+
+    @cached_property
+    def mean_length(self) -> float:
+        return math.fsum(self.lengths) / max(1, len(self.lengths))
 
     def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
         """The steps of one epoch (0 is the first) for one rank."""
@@ -92,7 +109,8 @@ class BatchPlan:
             self.dataset_size, generator=torch.Generator().manual_seed(hash_seed(self.seed, epoch))
         ).tolist()
         for start in range(0, self.dataset_size, self.batch_size):
-            yield self._cut(order[start : start + self.batch_size], rank)
+            batch = order[start : start + self.batch_size]
+            yield self._by_length(batch, rank) if self.by_length else self._cut(batch, rank)
 
     def _count(self, sizes: Sequence[int], rank: int) -> int:
         """Micro-batches of a rank: more than --accumulation says where its part would not fit."""
@@ -111,10 +129,33 @@ class BatchPlan:
             parts = [_part(micro, self.weights, rank) for micro in _parts(batch, [1.0] * count)]
         else:
             parts = _parts(_part(batch, self.weights, rank), [1.0] * count)
+        return self._step(batch, parts)
+
+    def _by_length(self, batch: Sequence[int], rank: int) -> StepPlan:
+        ordered = sorted(batch, key=self.lengths.__getitem__)
+        cut = Cut(
+            [self.lengths[at] for at in ordered],
+            self.weights,
+            self.pass_tokens or 0.0,
+            self.accumulation,
+            [math.floor(limit * self.mean_length) for limit in self.limits],
+        )
+        plain = [
+            (len(part), max((self.lengths[at] for at in part), default=0))
+            for part in _parts(batch, self.weights)
+        ]
+        runs = cut.best(plain)[rank] or [range(0)]
+        return self._step(ordered, [ordered[run.start : run.stop] for run in runs])
+
+    def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
         # A rank without samples still runs its share of forward passes, times zero, so that the
         # collectives of all ranks match.
         micro_batches = (
-            MicroBatch(tuple(own) or (batch[0],), len(own) * len(sizes) / len(batch))
+            MicroBatch(
+                tuple(own) or (batch[0],),
+                len(own) * len(self.weights) / len(batch),
+                len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
+            )
             for own in parts
         )
         return StepPlan(len(batch), tuple(micro_batches))
@@ -130,12 +171,29 @@ def hash_seed(*parts: int) -> int:
     return mixed >> 1
 
 
-def evaluation_indices(size: int, rank: int, world_size: int, batch_size: int) -> list[range]:
-    """The batches of an evaluation set that `rank` computes: over all ranks, each sample once."""
-    sizes = split_batch(size, [1.0] * world_size)
-    first = sum(sizes[:rank])
-    end = first + sizes[rank]
-    return [range(at, min(at + batch_size, end)) for at in range(first, end, batch_size)]
+def evaluation_indices(
+    size: int, rank: int, world_size: int, batch_size: int, lengths: Sequence[int] = ()
+) -> list[list[int]]:
+    """The batches of an evaluation set that `rank` computes: over all ranks, each sample once.
+
+    By `lengths` of the samples, if there are any: neighbours in length go together, and every
+    rank has short ones and long ones.
+    """
+    if lengths:
+        own = sorted(range(size), key=lengths.__getitem__)[rank::world_size]
+    else:
+        own = list(_part(range(size), [1.0] * world_size, rank))
+    return [own[at : at + batch_size] for at in range(0, len(own), batch_size)]
+
+
+def lengths_of(task: Task, samples: Samples) -> list[int]:
+    """The tokens of each sample; empty: not known, or all alike."""
+    if isinstance(samples, Subset):
+        whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
+        found = None if whole is None else whole[list(samples.indices)]
+    else:
+        found = task.lengths(samples)
+    return found.tolist() if found is not None and len(found.unique()) > 1 else []
 
 
 def first_samples(

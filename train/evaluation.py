@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from train.data import evaluation_indices
+from train.data import evaluation_indices, lengths_of
 from train.grad_sync import all_reduce
 from train.measure.records import EvalRecord
 from train.measure.timer import PhaseTimer
@@ -27,6 +27,7 @@ def evaluate(
     to_device: Callable[[Batch], Batch],
     batch_size: int,
     *,
+    by_length: bool,
     step: int,
     epoch: int,
 ) -> EvalRecord:
@@ -42,8 +43,10 @@ def evaluate(
     local_samples = 0
     for name, samples in datasets.evaluation.items():
         metric = task.metric(samples)
-        cut = evaluation_indices(len(samples), world.rank, world.world_size, batch_size)
-        positions = [list(part) for part in cut]
+        lengths = lengths_of(task, samples) if by_length else []
+        positions = evaluation_indices(
+            len(samples), world.rank, world.world_size, batch_size, lengths
+        )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
             batch_sampler=positions,

@@ -94,6 +94,7 @@ class Step:
             loss=global_loss,
             samples=plan.samples,
             local_samples=plan.local_samples,
+            local_tokens=plan.local_tokens,
             data_s=timer.seconds["data"],
             forward_s=timer.seconds["forward"],
             backward_s=timer.seconds["backward"],

@@ -92,6 +92,15 @@ class Task(ABC):
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most samples stay the same)
         """Have the training samples be those of `epoch` (0 is the first): crops, masks."""
 
+    def lengths(self, samples: Samples) -> Tensor | None:
+        """Tokens that `collate` makes of each of `samples` alone: int64 (n,); a batch of several
+        has as many as its longest for each of them.
+
+        `samples` is one of the sets of `build_datasets`. None: all are alike, or it is not known
+        before they are read.
+        """
+        return None
+
     def tokens(self) -> Any | None:
         """The tokenizer that belongs to the model, to be saved with it; None: there is none."""
         return None

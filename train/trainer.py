@@ -1,8 +1,9 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
+import itertools
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy
@@ -13,13 +14,14 @@ from torch.utils.data import DataLoader
 from configs.errors import refuse
 from configs.schema import TrainConfig
 from train import batchnorm
+from train.balance.planning import after_split, plan_batches
 from train.balance.probe import measure
 from train.balance.splitter import Plan, Splitter
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
 from train.console import Console
-from train.data import BatchPlan, StepPlan, first_samples, hash_seed
+from train.data import StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
 from train.grad_sync import GradSync, all_gather
 from train.measure.records import EvalRecord, StepRecord
@@ -70,13 +72,6 @@ class Trainer:
         self.datasets = first_samples(
             task.build_datasets(), config.train_samples, config.eval_samples
         )
-        self.plan = BatchPlan(
-            len(self.datasets.train),
-            config.batch_size,
-            config.split_weights() or (1.0,) * world.world_size,
-            config.accumulation,
-            config.seed,
-        )
         seed_everything(config.seed)  # the same weights on every rank
         model = task.build_model()
         if config.dropout is not None:
@@ -84,8 +79,7 @@ class Trainer:
         model = model.to(
             device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32
         )
-        synced = config.batchnorm == "synced" and batchnorm.has_any(model)
-        self.plan = replace(self.plan, in_step=synced)
+        self.plan = plan_batches(config, world.world_size, device, task, self.datasets.train, model)
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
@@ -107,8 +101,9 @@ class Trainer:
         """Measure the ranks with the bare model, and plan after it."""
         config, world = self.config, self.world
         splitter = Splitter(
-            world, config.batch_size, config.sync, self.console.line, self.sinks.write
-        )
+            world, config.batch_size, config.sync, self.console.line, self.sinks.write,
+            mean_tokens=self.plan.mean_length if self.plan.by_length else 0.0,
+        )  # fmt: skip
         all_gather(world, torch.zeros(1, device=self.device))  # all at once, as in training
         probe = measure(
             self.task,
@@ -119,12 +114,13 @@ class Trainer:
             build_optimizer(config, model),
             share=max(1, config.batch_size // world.world_size // config.accumulation),
             sharers=world.local_world_size,
+            lengths=self.plan.lengths if self.plan.by_length else (),
         )
         self._use(splitter.begin(probe, model, self.device))
         return splitter
 
     def _use(self, plan: Plan) -> None:
-        self.plan = replace(self.plan, weights=plan.weights, limits=plan.limits)
+        self.plan = after_split(self.plan, plan)
 
     @property
     def at(self) -> Position:
@@ -244,12 +240,14 @@ class Trainer:
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
         epoch = self.at.epoch
-        plans = list(self.plan.epoch(epoch, self.world.rank))[self.at.in_epoch :]
-        plans = plans[: last - self.at.step]
+        first, left = self.at.in_epoch, last - self.at.step
+        plans, ahead = itertools.tee(
+            itertools.islice(self.plan.epoch(epoch, self.world.rank), first, first + left)
+        )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
-            batch_sampler=[list(micro.indices) for plan in plans for micro in plan.micro_batches],
+            batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
             collate_fn=self.task.collate,
             num_workers=self.config.data_workers,
             # its own: a resumed epoch must not draw from the one that dropout draws from
@@ -272,7 +270,8 @@ class Trainer:
         record = evaluate(
             self.task, self.model, self.datasets, self.world, self.precision,
             lambda batch: to_device(batch, self.parts.model, self.device),
-            self.config.eval_batch_size, step=self.at.step, epoch=epoch,
+            self.config.eval_batch_size,
+            by_length=self.config.length_balance, step=self.at.step, epoch=epoch,
         )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)

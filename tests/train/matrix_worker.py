@@ -116,6 +116,9 @@ class MatrixTask(Task):
     def build_datasets(self) -> Datasets:
         return Datasets(self.samples, {})
 
+    def lengths(self, samples: Samples) -> torch.Tensor:
+        return self.samples.lengths
+
     def collate(self, samples: Sequence[int]) -> Batch:
         at = torch.tensor(samples)
         longest = int(self.samples.lengths[at].max())
@@ -268,6 +271,7 @@ def train(case: Case, world: World) -> tuple[History, nn.Module, Trainer]:
         max_grad_norm=case.clip,
         precision=case.precision,  # type: ignore[arg-type]
         dropout=0.0,
+        length_balance=case.mode != "single",  # so that the references are cut without lengths
         batch_size=BATCH,
         epochs=25,
         max_steps=STEPS[case.task],

@@ -1,10 +1,22 @@
 """The plan: every sample once per epoch, whatever the ranks; the same batches for any split."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data import BatchPlan, evaluation_indices, hash_seed, split_batch
+from configs.schema import TrainConfig
+from train.data import (
+    BatchPlan,
+    evaluation_indices,
+    first_samples,
+    hash_seed,
+    lengths_of,
+    split_batch,
+)
+from train.tasks import synthetic
 
 weights = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(sum)
 
@@ -46,6 +58,51 @@ def test_an_epoch_holds_every_sample_once(size, batch, weights, accumulation, ep
     assert every == list(range(size))
 
 
+@given(
+    lengths=st.lists(st.integers(1, 64), min_size=1, max_size=60),
+    batch=st.integers(1, 20),
+    weights=weights,
+    accumulation=st.integers(1, 3),
+    pass_tokens=st.sampled_from([10.0, 1000.0]),
+)
+def test_by_length_a_batch_holds_the_same_samples(
+    lengths, batch, weights, accumulation, pass_tokens
+):
+    shares = tuple(map(float, weights))
+    plain = BatchPlan(len(lengths), batch, shares, accumulation, seed=7, lengths=lengths)
+    cut = replace(plain, pass_tokens=pass_tokens)
+    of_ranks = [list(cut.epoch(1, rank)) for rank in range(len(weights))]
+    of_plain = [list(plain.epoch(1, rank)) for rank in range(len(weights))]
+    assert of_ranks == [list(cut.epoch(1, rank)) for rank in range(len(weights))]
+    for number in range(plain.steps_per_epoch):
+        steps, same = [own[number] for own in of_ranks], [own[number] for own in of_plain]
+        assert sorted(samples_of(steps)) == sorted(samples_of(same))
+        assert sum(step.local_samples for step in steps) == len(samples_of(steps))
+        micros = [micro for step in steps for micro in step.micro_batches]
+        assert sum(micro.weight for micro in micros) == pytest.approx(len(weights))
+        for micro in micros:
+            longest = max(lengths[at] for at in micro.indices)
+            assert micro.tokens == micro.samples * longest
+        assert all(step.micro_batches for step in steps)
+        for step, weight in zip(steps, weights, strict=True):
+            assert weight or step.local_samples == step.local_tokens == 0
+
+
+def samples_of(steps):
+    return [
+        at for step in steps for micro in step.micro_batches if micro.weight for at in micro.indices
+    ]
+
+
+def test_what_fits_into_memory_is_counted_in_samples_of_the_mean_length():
+    lengths = [10] * 20 + [30] * 20
+    plan = BatchPlan(40, 40, (1.0, 1.0), 1, 0, limits=(0, 8), lengths=lengths, pass_tokens=1e9)
+    (first,), (second,) = plan.epoch(0, 0), plan.epoch(0, 1)
+    assert max(micro.tokens for micro in first.micro_batches) > 8 * 20
+    assert len(second.micro_batches) > 1
+    assert max(micro.tokens for micro in second.micro_batches) <= 8 * 20
+
+
 def test_epochs_and_seeds_have_orders_of_their_own():
     def order(seed: int, epoch: int) -> tuple[int, ...]:
         plan = BatchPlan(50, 50, (1.0,), 1, seed)
@@ -66,3 +123,33 @@ def test_evaluation_counts_every_sample_once(size, ranks, batch):
     batches = [one for rank in range(ranks) for one in evaluation_indices(size, rank, ranks, batch)]
     assert [i for one in batches for i in one] == list(range(size))
     assert all(0 < len(one) <= batch for one in batches)
+
+
+@given(st.lists(st.integers(1, 50), max_size=99), st.integers(1, 9), st.integers(1, 40))
+def test_evaluation_by_length_counts_every_sample_once(lengths, ranks, batch):
+    of_ranks = [
+        evaluation_indices(len(lengths), rank, ranks, batch, lengths) for rank in range(ranks)
+    ]
+    assert sorted(at for own in of_ranks for one in own for at in one) == list(range(len(lengths)))
+    assert all(0 < len(one) <= batch for own in of_ranks for one in own)
+    sizes = [sum(map(len, own)) for own in of_ranks]
+    assert max(sizes) - min(sizes) <= 1
+    for own in of_ranks:
+        seen = [lengths[at] for one in own for at in one]
+        assert seen == sorted(seen)
+    tokens = [sum(lengths[at] for one in own for at in one) for own in of_ranks]
+    assert max(tokens) - min(tokens) <= max(lengths, default=0)
+
+
+def test_lengths_are_those_of_the_first_samples():
+    class Texts(synthetic.Synthetic):
+        def lengths(self, samples):
+            return torch.arange(len(samples))
+
+    task = Texts(TrainConfig(task="synthetic"))
+    cut = first_samples(task.build_datasets(), 5, None)
+    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
+    assert len(lengths_of(task, cut.evaluation[""])) == 509
+    one = first_samples(task.build_datasets(), 1, None).train
+    assert lengths_of(task, one) == []  # all alike
+    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []

@@ -43,6 +43,7 @@ def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainCon
             "split": split,
             "precision": "fp64",
             "dropout": 0.0,
+            "length_balance": world_size > 1,
             "max_steps": STEPS,
             "accumulation": 1 if world_size == 1 else 2,
             "evaluate": "end",

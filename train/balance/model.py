@@ -29,7 +29,7 @@ class Cost:
         return Cost(self.alpha_s * factor, self.beta_s * factor)
 
 
-def fit(sizes: Sequence[int], seconds: Sequence[float]) -> Cost:
+def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Cost:
     """The line through measured times, by least squares; neither part is below zero.
 
     Relative errors count, not absolute ones: a short time is as telling as a long one.
@@ -69,7 +69,7 @@ def compute_s(costs: Sequence[Cost], weights: Sequence[float], batch_size: int) 
 
 
 def memory_limit(
-    sizes: Sequence[int], used_bytes: Sequence[float], free_bytes: float, share: float = 0.8
+    sizes: Sequence[float], used_bytes: Sequence[float], free_bytes: float, share: float = 0.8
 ) -> int:
     """Samples that fit at a time, from what a few sizes took; 0: any number seems to.
 

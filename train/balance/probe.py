@@ -1,7 +1,7 @@
 """Measure what a rank's part of a step costs without communication, in seconds and in bytes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -30,6 +30,7 @@ class Probe:
     cost: Cost  # samples fetched, forward, backward and update
     forward: Cost  # the part of it that no communication disturbs, in any mode
     limit: int  # samples that fit into memory at a time; 0: no limit in sight
+    pass_samples: float = 0.0  # as long as a pass takes whatever is in it, in samples
 
 
 def measure(
@@ -42,11 +43,13 @@ def measure(
     *,
     share: int,
     sharers: int,
+    lengths: Sequence[int] = (),
 ) -> Probe:
     """Time a step over a quarter, a half and all of an even `share`; nothing is changed by it.
 
     `model` has no sync mode's wrapper yet, so that no rank waits for another. `optimizer` is one
-    to throw away. `sharers`: the workers of this host, which share its memory.
+    to throw away. `sharers`: the workers of this host, which share its memory. Where batches are
+    cut by `lengths`, a sample means the tokens that one has at the mean.
     """
     sizes = sorted({max(1, share // 4), max(1, share // 2), max(1, share), 2 if share == 1 else 1})
     sizes = sizes[-3:]
@@ -57,9 +60,12 @@ def measure(
     totals: list[float] = []
     forwards: list[float] = []
     peaks: list[float] = []
+    amounts: list[float] = []
     for size in sizes:
         # from all over the set, since what lies together may be alike
         chosen = [at * len(samples) // size for at in range(size)]
+        widest = max(lengths[at] for at in chosen) / fmean(lengths) if lengths else 1.0
+        amounts.append(size * widest)
         times: list[tuple[float, float]] = []
         for number in range(MOST + 1):
             if number > REPEATS and sum(one for _, one in times) > BUDGET_S:
@@ -77,15 +83,16 @@ def measure(
         peaks.append(_peak_bytes(device))
         forwards.append(fmean(one for one, _ in times))
         totals.append(fmean(one for _, one in times))
-    cost = fit(sizes, totals)
-    cost = Cost(cost.alpha_s + _update_s(model, optimizer), cost.beta_s)
+    line = fit(amounts, totals)
+    cost = Cost(line.alpha_s + _update_s(model, optimizer), line.beta_s)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, was in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(was)
     random_state.restore(generators)
     free = _free_bytes(device) / (1 if device.type == "cuda" else sharers) + peaks[-1]
-    return Probe(cost, fit(sizes, forwards), memory_limit(sizes, peaks, free))
+    limit = memory_limit(amounts, peaks, free)
+    return Probe(cost, fit(amounts, forwards), limit, line.alpha_s / line.beta_s)
 
 
 def _update_s(model: nn.Module, optimizer: Optimizer) -> float:

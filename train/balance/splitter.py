@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -32,10 +32,14 @@ class Plan:
     forwards: tuple[Cost, ...]
     limits: tuple[int, ...]
     network_s: float
+    pass_samples: float = 0.0  # see Probe
 
 
 class Splitter:
-    """Chooses weights on all ranks alike; the trainer asks it at the start and after epochs."""
+    """Chooses weights on all ranks alike; the trainer asks it at the start and after epochs.
+
+    `mean_tokens` of a sample, where batches are cut by length: a sample then means so many.
+    """
 
     def __init__(
         self,
@@ -44,15 +48,17 @@ class Splitter:
         mode: str,
         say: Callable[[str], None],
         note: Callable[[SplitRecord], None],
+        mean_tokens: float = 0.0,
     ) -> None:
         self._world, self._batch_size, self._mode = world, batch_size, mode
-        self._say, self._note = say, note
+        self._say, self._note, self._mean_tokens = say, note, mean_tokens
         self._plan: Plan | None = None
 
     def begin(self, probe: Probe, model: nn.Module, device: torch.device) -> Plan:
         """The first plan, from what every rank has found of itself."""
         cost, forward = probe.cost, probe.forward
-        own = [cost.alpha_s, cost.beta_s, forward.alpha_s, forward.beta_s, probe.limit]
+        own = [cost.alpha_s, cost.beta_s, forward.alpha_s, forward.beta_s]
+        own += [probe.limit, probe.pass_samples]
         rows = all_gather(self._world, torch.tensor(own, dtype=torch.float64, device=device))
         found = rows.tolist()
         costs = tuple(Cost(row[0], row[1]) for row in found)
@@ -62,6 +68,7 @@ class Splitter:
             forwards=tuple(Cost(row[2], row[3]) for row in found),
             limits=tuple(int(row[4]) for row in found),
             network_s=self._network_s(model, device),
+            pass_samples=fmean(row[5] for row in found),
         )
         even = (1.0,) * self._world.world_size
         if self._gain(plan, even, plan.weights) < DEAD_BAND:
@@ -77,6 +84,7 @@ class Splitter:
             tuple(Cost(**one) for one in kept["forwards"]),
             tuple(kept["limits"]),
             kept["network_s"],
+            kept.get("pass_samples", 0.0),
         )
         return self._plan
 
@@ -96,7 +104,7 @@ class Splitter:
         if plan is None or not timed:
             return None
         own = plan.forwards[self._world.rank]
-        expected = fmean(own.of(one.local_samples) for one in timed)
+        expected = fmean(own.of(self._samples(one)) for one in timed)
         drift = fmean(one.forward_s for one in timed) / expected
         drifts = all_gather(
             self._world, torch.tensor([drift], dtype=torch.float64, device=device)
@@ -106,15 +114,18 @@ class Splitter:
             cost.scaled(one) for cost, one in zip(plan.costs, drifts.tolist(), strict=True)
         )
         weights = best_weights(costs, self._batch_size)
-        now = Plan(plan.weights, costs, plan.forwards, plan.limits, plan.network_s)
+        now = replace(plan, costs=costs)
         if is_last or self._gain(now, plan.weights, weights) < DEAD_BAND:
             return None
         forwards = tuple(
             cost.scaled(one) for cost, one in zip(plan.forwards, drifts.tolist(), strict=True)
         )
-        self._plan = Plan(weights, costs, forwards, plan.limits, plan.network_s)
+        self._plan = replace(now, weights=weights, forwards=forwards)
         self._tell(self._plan, step=steps[-1].step)
         return self._plan
+
+    def _samples(self, step: StepRecord) -> float:
+        return step.local_tokens / self._mean_tokens if self._mean_tokens else step.local_samples
 
     def _network_s(self, model: nn.Module, device: torch.device) -> float:
         """Seconds to synchronise gradients, from two reductions of as many bytes."""

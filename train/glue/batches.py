@@ -1,6 +1,5 @@
 """Samples of unequal length become one rectangle; what pads them is masked."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,6 +29,11 @@ class TokenSet:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each sample: int64 (n,)."""
+        return torch.tensor(self._offsets).diff()
+
     def __getitem__(self, index: int) -> Sample:
         start, end = self._offsets[index], self._offsets[index + 1]
         tokens = {key: flat[start:end] for key, flat in self._tokens.items()}
@@ -44,10 +48,14 @@ class Padding:
     side: str  # "right", or "left" (XLNet)
     multiple: int = 1  # of tokens, to which the longest is filled up as well
 
+    def filled(self, lengths: Tensor) -> Tensor:
+        """`lengths` (n,) up to the next multiple."""
+        return (lengths + self.multiple - 1) // self.multiple * self.multiple
+
     def collate(self, samples: Sequence[Sample], width: int | None) -> Batch:
         """n samples as int64 (n, width) each, and labels (n,); width None: that of the longest."""
         lengths = [len(sample.tokens["input_ids"]) for sample in samples]
-        width = width or math.ceil(max(lengths) / self.multiple) * self.multiple
+        width = width or int(self.filled(torch.tensor(lengths)).max())
         starts = [width - length if self.side == "left" else 0 for length in lengths]
         batch = {"attention_mask": torch.zeros(len(samples), width, dtype=torch.int64)}
         for key in samples[0].tokens:

@@ -6,10 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from configs.errors import UsageError
 from configs.schema import TrainConfig
 from train.glue import cache, models, tokens
-from train.task import Task
+from train.glue.batches import Padding, TokenSet
+from train.task import Samples, Task
 
 
 class PreparedTask(Task):
@@ -43,8 +46,19 @@ class PreparedTask(Task):
         """What samples are filled up to; None: the longest of the batch."""
         return self.config.max_seq_length if self.config.pad == "max_length" else None
 
+    def lengths(self, samples: Samples) -> Tensor | None:
+        """Those of tokenised text, unless all of it is filled up to --max-seq-length."""
+        if self._width is not None or not isinstance(samples, TokenSet):
+            return None
+        return self._padding.filled(samples.lengths)
+
     def tokens(self) -> Any | None:
         return self._loaded_tokenizer
+
+    @cached_property
+    def _padding(self) -> Padding:
+        facts = cache.facts(self._folder)
+        return Padding(facts["padding"], facts["padding_side"])
 
     @cached_property
     def _loaded_tokenizer(self) -> Any:

@@ -36,6 +36,8 @@ class StepRecord:
     # the hand-written modes, all of it is overlapped; what is waited for is part of `sync_s`.
     comm_s: float = 0.0
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
+    # of `local_samples`, padding included; 0: the task does not know, or all samples are alike
+    local_tokens: int = 0
     kind: Literal["step"] = "step"
 
 

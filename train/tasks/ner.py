@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from configs.schema import TrainConfig
 from train.glue import cache, hub, models, tokens
-from train.glue.batches import Padding, Sample, TokenSet
+from train.glue.batches import Sample, TokenSet
 from train.glue.prepared import PreparedTask
 from train.glue.spec import Spec
 from train.ner import conll, encoding
@@ -115,11 +115,6 @@ class Ner(PreparedTask):
     def _spec(self) -> Spec:
         tags = tuple(self._tags)
         return Spec(name="the training set", text=(), labels=tags, head="TokenClassification")
-
-    @cached_property
-    def _padding(self) -> Padding:
-        facts = cache.facts(self._folder)
-        return Padding(facts["padding"], facts["padding_side"])
 
 
 def _of_hub(split: str) -> list[Sentence]:

@@ -12,6 +12,7 @@ from train.balance.model import Cost
 from train.balance.probe import Probe
 from train.balance.splitter import Splitter
 from train.data import BatchPlan
+from train.measure.records import StepRecord
 from train.optimizer import build_optimizer
 from train.precision import Precision
 from train.step import to_device
@@ -21,7 +22,7 @@ from train.world import World
 CPU = torch.device("cpu")
 
 
-def measured(task, share=16, optimizer="adamw"):
+def measured(task, share=16, optimizer="adamw", lengths=()):
     model = task.build_model()
     config = TrainConfig(task="synthetic", optimizer=optimizer, lr=0.1, weight_decay=0.1)
     return model, probe.measure(
@@ -33,6 +34,7 @@ def measured(task, share=16, optimizer="adamw"):
         build_optimizer(config, model),
         share=share,
         sharers=1,
+        lengths=lengths,
     )
 
 
@@ -64,6 +66,36 @@ def test_a_slow_task_is_measured_as_slow(monkeypatch):
     _, found = measured(Slow(TrainConfig(task="synthetic")))
     assert found.cost.alpha_s == pytest.approx(0.5) and found.cost.beta_s == pytest.approx(0.25)
     assert found.forward == found.cost
+    assert found.pass_samples == pytest.approx(2.0)
+    _, found = measured(Slow(TrainConfig(task="synthetic")), lengths=[3, 1] * 1024)
+    # each of the chosen is as long as one and a half
+    assert found.cost.beta_s == pytest.approx(0.25 / 1.5)
+    assert found.pass_samples == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("mean_tokens", "local_tokens", "slowed"),
+    [(0.0, 0, 1.0), (10.0, 640, 1.0), (10.0, 320, 2.0)],  # half the tokens in the same time
+)
+def test_where_lengths_count_tokens_tell_how_fast_a_rank_was(
+    mean_tokens, local_tokens, slowed, monkeypatch
+):
+    shown = []
+    splitter = Splitter(
+        World(), 64, "single", lambda line: None, lambda record: None, mean_tokens=mean_tokens
+    )
+    cost = Cost(0.0, 0.01)
+    splitter.begin(Probe(cost, cost, 0), torch.nn.Linear(2, 2), CPU)
+    step = StepRecord(
+        step=1, epoch=1, rank=0, loss=1.0, samples=64, local_samples=64, data_s=0.0,
+        forward_s=0.64, backward_s=0.0, sync_s=0.0, optimizer_s=0.0, step_s=0.64, lr=0.1,
+        grad_norm=1.0, payload_bytes=0, local_tokens=local_tokens,
+    )  # fmt: skip
+    monkeypatch.setattr(
+        "train.balance.splitter.all_gather", lambda world, own: shown.append(own) or own[None]
+    )
+    splitter.after_epoch([step, step], CPU, is_last=True)
+    assert shown[0].item() == pytest.approx(slowed)
 
 
 def test_alone_there_is_nothing_to_split(capsys):

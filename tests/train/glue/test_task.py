@@ -1,6 +1,7 @@
 """All nine tasks, from files in GLUE's real form to a loss and a metric; misfits are refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -189,6 +190,24 @@ def test_padding_leaves_loss_and_logits_as_they_are(made):
     assert (short, long) == (15, 24)
     assert torch.allclose(one.loss, other.loss, atol=1e-12)
     assert torch.allclose(one.logits, other.logits, atol=1e-12)
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_lengths_are_the_widths_of_samples_alone(made, multiple):
+    task = build(made)
+    task.spec = replace(task.spec, pad_multiple=multiple)
+    task.prepare()
+    for samples in (task.build_datasets().train, task.build_datasets().evaluation[""]):
+        widths = [task.collate([one])["input_ids"].shape[1] for one in samples]
+        assert task.lengths(samples).tolist() == widths
+        assert task.collate(list(samples))["input_ids"].shape[1] == max(widths)
+    assert len(set(widths)) > 1
+
+
+def test_there_are_no_lengths_where_all_are_filled_up(made):
+    task = build(made, pad="max_length")
+    task.prepare()
+    assert task.lengths(task.build_datasets().train) is None
 
 
 def test_the_loss_is_the_models_own(made):

@@ -59,6 +59,9 @@ def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
     sinks.close()
     assert [step.samples for step in history.steps] == [32, 32, 32]
     assert [one.samples for one in history.evaluations] == [40]
+    assert {step.local_tokens % 8 for step in history.steps} == {0}
+    longest = int(lengths(task.build_datasets().train).max())
+    assert all(0 < step.local_tokens < 0.8 * 32 * longest for step in history.steps)
     assert set(tmp_path.iterdir()) == {tmp_path / "config.json", tmp_path / "run"}
 
 

@@ -136,6 +136,13 @@ def test_padding_changes_nothing(made):
     assert torch.allclose(found[0][1], found[1][1], atol=1e-12)
 
 
+def test_lengths_are_the_widths_of_sentences_alone(made):
+    task = prepared(made)
+    train = task.build_datasets().train
+    widths = [task.collate([one])["input_ids"].shape[1] for one in train]
+    assert task.lengths(train).tolist() == widths and len(set(widths)) > 1
+
+
 def test_words_that_are_cut_off_are_counted_aloud(made, caplog):
     task = prepared(made, max_seq_length=8)
     assert "test set: 3 words are beyond --max-seq-length 8, or nothing but" in caplog.text
