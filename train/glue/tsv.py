@@ -21,9 +21,12 @@ def find(spec: Spec, folder: Path) -> dict[str, Path]:
     files = {name: folder / part.file for name, part in spec.parts.items()}
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
+        # GLUE's own archive has a folder for each task
+        inner = folder / spec.name.upper()
+        hint = f"; they are in {inner}" if (inner / missing[0]).is_file() else ""
         raise UsageError(
             f"--data-dir {folder} has no {', '.join(missing)}; {spec.name} is read from "
-            f"{', '.join(path.name for path in files.values())}"
+            f"{', '.join(path.name for path in files.values())}{hint}"
         )
     return files
 

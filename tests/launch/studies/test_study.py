@@ -78,3 +78,15 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     first, second = cells(folder).values()
     assert (first["state"], second["state"]) == ("failed", "waiting")
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
+
+
+@pytest.mark.timeout(400)
+def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
+    path, folder = REPOSITORY / "configs" / "studies" / "quick.yaml", tmp_path / "out"
+    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=380)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = (folder / "report" / "report.md").read_text()
+    for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
+        assert f"{mode}, " in said
+    assert "equal those of their reference at every step" in said
+    assert (folder / "report" / "report.pdf").exists()

@@ -101,3 +101,10 @@ def test_missing_files_and_folders_are_named(tmp_path):
     assert "has no dev_matched.tsv, dev_mismatched.tsv; mnli is read from train.tsv" in str(
         error.value
     )
+
+
+def test_the_folder_around_a_tasks_own_is_answered_with_that(tmp_path):
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "train.tsv").touch()
+    with pytest.raises(UsageError, match=f"dev.tsv; they are in {tmp_path / 'RTE'}$"):
+        tsv.find(spec_of("rte"), tmp_path)
