@@ -48,6 +48,16 @@ class Precision:
         self._scaler.update()
 
 
+def advice(precision: str, device: torch.device) -> str:
+    """What stands against this precision here, in words; empty: nothing."""
+    if precision != "bf16" or device.type != "cpu":
+        return ""
+    able = [name for name, is_there in torch.cpu.get_capabilities().items() if is_there]
+    if any(name.endswith("bf16") for name in able):  # amx_bf16, avx512_bf16, Arm's bf16
+        return ""
+    return "--precision bf16: this CPU has no instructions for it, so fp32 is likely faster"
+
+
 def set_dropout(model: nn.Module, probability: float) -> None:
     """Give every dropout of `model` this probability, those inside attention kernels too."""
     for module in model.modules():

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from configs import plugins
 from configs.errors import UsageError
 from configs.schema import TrainConfig
-from train import export, rendezvous
+from train import export, precision, rendezvous
 from train.checkpoints import resume
 from train.checkpoints.keeper import Keeper
 from train.console import Console
@@ -79,6 +79,8 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         peers.prepare(task.prepare, task.is_prepared)
         grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
         console = Console(speaks=world.is_main and not config.quiet)
+        if advice := precision.advice(config.precision, device):
+            console.line(advice)
         sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard, profile=config.profile)
         folder = config.checkpoint_dir or run_dir / "checkpoints"
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
