@@ -144,7 +144,9 @@ class BucketSync(GradSync):
         self._began = None
         if self._chooser.stepped():
             self._make_buckets()
-            self.news = self._chooser.news
+        if self._chooser.news:
+            self.news.append(self._chooser.news)
+            self._chooser.news = ""
 
     def _agree(self) -> tuple[dict[nn.Parameter, bool], list[Tensor | None]]:
         """Which gradients some rank has, and of each embedding the rows; None: no rank has any."""

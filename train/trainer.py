@@ -289,9 +289,8 @@ class Trainer:
         every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
-        if self.grad_sync.news:
-            self.console.line(self.grad_sync.news)
-            self.grad_sync.news = ""
+        for line in self.grad_sync.take_news():
+            self.console.line(line)
 
 
 def seed_everything(seed: int) -> None:
