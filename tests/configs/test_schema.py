@@ -9,8 +9,10 @@ from configs.schema import ByHand, TrainConfig
 TRAIN_PROBLEMS = [
     (
         {"sync": "magic"},
-        "--sync: unknown 'magic'; "
-        "known: accelerate, all_reduce, ddp, gather_scatter, local_sgd, single",
+        (
+            "--sync: unknown 'magic'; "
+            "known: accelerate, all_reduce, ddp, gather_scatter, local_sgd, single"
+        ),
     ),
     ({"batch_size": 0}, "--batch-size must be at least 1 (got 0)"),
     ({"eval_batch_size": 0}, "--eval-batch-size must be at least 1 (got 0)"),
