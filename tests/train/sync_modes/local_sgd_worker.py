@@ -53,8 +53,11 @@ def every_step(world: World, disk: Path) -> dict[str, Any]:
 
 
 def goes_on(world: World, config: TrainConfig, disk: Path) -> dict[str, bool]:
-    """A run that makes a checkpoint, and one that ends there and is resumed."""
-    config = replace(config, checkpoint_every=str(CUT))
+    """A run that makes a checkpoint, and one that ends there and is resumed.
+
+    Not two of them: where the disk is still busy with one, the next comes later.
+    """
+    config = replace(config, batch_size=256, checkpoint_every=str(CUT), max_steps=2 * CUT - 1)
     whole = train(world, config, disk / "whole")
     train(world, replace(config, max_steps=CUT), disk / "cut")
     again = train(world, replace(config, resume="auto"), disk / "a", disk / "cut" / "checkpoints")

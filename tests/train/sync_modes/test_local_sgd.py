@@ -44,7 +44,7 @@ def test_going_on_is_as_never_having_stopped(found, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_learns(found, way):
-    assert found[way]["accuracy"] > 0.97
+    assert found[way]["accuracy"] > 0.95
 
 
 def test_ranks_that_used_other_parameters_agree_too(found):
