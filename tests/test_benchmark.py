@@ -133,6 +133,13 @@ def test_targets_are_held_against_what_was_reached(found):
     assert speed[2:4] == [">= 1.70 x", "20.00 ± 0.00"]
 
 
+def test_a_target_within_the_spread_is_said_to_be():
+    target = targets.Target("no slower", "all_reduce", 1.0)
+    assert target.verdict(results.Spread(0.8, 0.1)) == "met"
+    assert target.verdict(results.Spread(0.95, 0.1)) == "met, but within the spread"
+    assert target.verdict(results.Spread(1.2, 0.1)) == "missed"
+
+
 def test_every_target_is_about_known_cases():
     known = {case.name for case in cases.CASES}
     assert len(known) == len(cases.CASES)

@@ -16,7 +16,7 @@ def draw(found: Sequence[Results], cases: Sequence[Case], path: Path) -> None:
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "muster"
-    from matplotlib import pyplot
+    from matplotlib import patches, pyplot
 
     shown = [case for case in cases if any(_counts(case, one) for one in found)][::-1]
     size = (4.2 * len(found) + 1.5, 0.28 * len(shown) + 1)
@@ -32,6 +32,8 @@ def draw(found: Sequence[Results], cases: Sequence[Case], path: Path) -> None:
         axes.set(xlabel="seconds per step, x plain DDP", title=results.rate)
         axes.set_yticks(range(len(shown)), [case.name for case in shown])
         axes.spines[["top", "right"]].set_visible(False)
+    handles = [patches.Patch(color=colour, label=name) for name, colour in COLOURS.items()]
+    grid[0][-1].legend(handles=handles, frameon=False, loc="lower right")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

@@ -93,7 +93,7 @@ def table(results: Results, cases: Sequence[Case], limits: dict[str, float]) -> 
             continue
         gap, note = f"{results.loss_gap(case.name):.0e}", ""
         if case.limit:
-            gap, note = "", "limit"
+            note = "limit"
         elif not results.same_loss(case.name):
             note = "other loss: does not count"
         seconds, ratio = Spread.of(results.seconds(case.name)), Spread.of(results.ratios(case.name))
