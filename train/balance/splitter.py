@@ -19,7 +19,7 @@ from train.world import World
 
 # A new split must promise so much over the one there is: speeds always waver a little.
 DEAD_BAND = 1.05
-# A root that gathers and scatters takes N times as long as a ring (field measurements: 3.9 of 4).
+# A root's link carries (N-1) S each way at once, a ring's 2 (N-1)/N S: N/2 times as long.
 ROOT_MODES = ("gather_scatter",)
 
 
@@ -143,7 +143,7 @@ class Splitter:
             seconds.append(time.perf_counter() - started)
         slowest = torch.tensor([min(seconds)], dtype=torch.float64, device=device)
         ring_s = all_reduce(self._world, slowest, dist.ReduceOp.MAX).item()
-        return ring_s * (self._world.world_size if self._mode in ROOT_MODES else 1)
+        return ring_s * (self._world.world_size / 2 if self._mode in ROOT_MODES else 1)
 
     def _gain(self, plan: Plan, old: Sequence[float], new: Sequence[float]) -> float:
         before = compute_s(plan.costs, old, self._batch_size) + plan.network_s

@@ -13,6 +13,7 @@ NOT_VARYING = frozenset(
     "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
     " hosts log_every tokenizer data_dir nproc_per_node".split()
 )
+ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
 # What a study says of the testbed under a run: its links' rate, its nodes with another program.
 OF_THE_BED = ("rate", "busy")
 
@@ -161,7 +162,7 @@ def _label(subject: Subject) -> None:
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
         said = [(key, entry.settings.get(key)) for key in subject.varying]
-        words = [_word(key, value) for key, value in said if key not in OF_THE_BED or value]
+        words = [word for word in (_word(key, value) for key, value in said) if word]
         entry.label = ", ".join(words) or entry.sync
     seen: dict[str, int] = {}
     for entry in entries:
@@ -171,11 +172,18 @@ def _label(subject: Subject) -> None:
 
 
 def _word(key: str, value: Any) -> str:
+    """What sets an entry apart; nothing where it has what is usual."""
+    plain = key.replace("_size", "").replace("_", " ")
+    if value is None or (key in OF_THE_BED and not value):
+        return ""
+    if isinstance(value, bool):
+        usual = key in ON_BY_DEFAULT
+        return "" if value is usual else plain if value else f"no {plain}"
     if key in ("sync", "precision", "task", "split"):
         return str(value)
     if key in ("workers", "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
-    return f"{key.replace('_size', '').replace('_', ' ')} {value}"
+    return f"{plain} {value}"
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
