@@ -6,7 +6,7 @@ only the rows that some rank has used.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -128,20 +128,29 @@ class BucketSync(GradSync):
             bucket.take_rest()
             self._start_next()
         wanted, unions = self._agree()
+        moving = self._start_rows(unions)
+        for bucket, pending in zip(self._buckets, self._underway, strict=True):
+            pending.wait()
+            bucket.give_back([wanted[param] for param in bucket.params])
+        for rows, pending in moving:
+            pending.wait()
+            rows.give_back()
+        self._underway.clear()
+        self._began = None
+        self._choose()
+
+    def _start_rows(
+        self, unions: Sequence[Tensor | None]
+    ) -> list[tuple[sparse_rows.Rows, Pending]]:
         moving = [
             sparse_rows.Rows(weight, union)
             for weight, union in zip(self._embeddings, unions, strict=True)
             if union is not None
         ]
-        rows_underway = [self.start(rows.moved) for rows in moving]
-        for bucket, pending in zip(self._buckets, self._underway, strict=True):
-            pending.wait()
-            bucket.give_back([wanted[param] for param in bucket.params])
-        for rows, pending in zip(moving, rows_underway, strict=True):
-            pending.wait()
-            rows.give_back()
-        self._underway.clear()
-        self._began = None
+        return [(rows, self.start(rows.moved)) for rows in moving]
+
+    def _choose(self) -> None:
+        """After a step, perhaps go on with buckets of another size."""
         if self._chooser.stepped():
             self._make_buckets()
         if self._chooser.news:
@@ -164,9 +173,8 @@ class BucketSync(GradSync):
 
     def _make_buckets(self) -> None:
         """Once the order is known, on all ranks that of rank 0; and for each other size."""
-        if self._is_early and self._ready:
+        if self._is_early and not self._buckets:
             self._order = self._agreed_order()
-            self._ready.clear()
         limit = int(self._chooser.bucket_mb * MIB)
         self._buckets = [Bucket(run) for run in runs(self._order, limit)]
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
