@@ -183,6 +183,11 @@ def all_gather(world: World, row: Tensor) -> Tensor:
     return rows
 
 
+def meet(world: World, device: torch.device) -> None:
+    """Wait until all ranks are here."""
+    all_gather(world, torch.zeros(1, device=device))
+
+
 @torch.no_grad()
 def average_buffers(world: World, model: nn.Module, weight: float) -> None:
     """Make floating-point buffers (local BatchNorm's statistics) the weighted mean over ranks.

@@ -1,12 +1,10 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import itertools
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -17,13 +15,14 @@ from train import batchnorm
 from train.balance.planning import after_split, plan_batches
 from train.balance.probe import measure
 from train.balance.splitter import Plan, Splitter
+from train.checkpoints import random_state
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
 from train.console import Console
 from train.data import StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
-from train.grad_sync import GradSync, all_gather
+from train.grad_sync import GradSync, all_gather, meet
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
 from train.measure.traffic import Meter
@@ -72,7 +71,7 @@ class Trainer:
         self.datasets = first_samples(
             task.build_datasets(), config.train_samples, config.eval_samples
         )
-        seed_everything(config.seed)  # the same weights on every rank
+        random_state.seed(config.seed)  # the same weights on every rank
         model = task.build_model()
         if config.dropout is not None:
             set_dropout(model, config.dropout)
@@ -95,7 +94,7 @@ class Trainer:
         self.parts = Parts(bare, self.optimizer, self.schedule, self.precision, grad_sync)
         self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
         self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
-        seed_everything(hash_seed(config.seed, world.rank))  # but not the same dropout
+        random_state.seed(hash_seed(config.seed, world.rank))  # but not the same dropout
 
     def _split(self, model: nn.Module) -> Splitter:
         """Measure the ranks with the bare model, and plan after it."""
@@ -104,7 +103,7 @@ class Trainer:
             world, config.batch_size, config.sync, self.console.line, self.sinks.write,
             mean_tokens=self.plan.mean_length if self.plan.by_length else 0.0,
         )  # fmt: skip
-        all_gather(world, torch.zeros(1, device=self.device))  # all at once, as in training
+        meet(world, self.device)  # all at once, as in training
         probe = measure(
             self.task,
             model,
@@ -185,6 +184,7 @@ class Trainer:
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Write down what crossed the network since step `before`."""
+        meet(self.world, self.device)  # what is sent may still wait in the sender's kernel
         if self.meter is not None:
             step = self.at.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
@@ -291,10 +291,3 @@ class Trainer:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
         for line in self.grad_sync.take_news():
             self.console.line(line)
-
-
-def seed_everything(seed: int) -> None:
-    """Seed python, numpy and torch (all devices)."""
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

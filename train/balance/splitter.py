@@ -13,7 +13,7 @@ from torch import nn
 from train.balance.model import Cost, best_weights, compute_s
 from train.balance.probe import Probe
 from train.data import split_batch
-from train.grad_sync import all_gather, all_reduce
+from train.grad_sync import all_gather, all_reduce, meet
 from train.measure.records import SplitRecord, StepRecord
 from train.world import World
 
@@ -136,7 +136,7 @@ class Splitter:
         flat = torch.zeros(numbers, dtype=dtype, device=device)
         seconds = []
         for _ in range(2):
-            all_gather(self._world, torch.zeros(1, device=device))  # all are here
+            meet(self._world, device)
             started = time.perf_counter()
             all_reduce(self._world, flat, dist.ReduceOp.SUM)
             flat[:1].item()

@@ -1,4 +1,4 @@
-"""The state of every random generator of a process, as text, and back again."""
+"""Every random generator of a process: seeded, its state as text, and back again."""
 
 import base64
 import json
@@ -6,6 +6,13 @@ import random
 
 import numpy
 import torch
+
+
+def seed(number: int) -> None:
+    """Seed python's, numpy's and torch's generators, on all devices."""
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
+    torch.manual_seed(number)
 
 
 def capture() -> str:

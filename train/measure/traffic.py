@@ -63,10 +63,11 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
 
 
 def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
-    """Bytes with headers: those of the packets, and of the answers to every second one of the other
-    direction's."""
+    """Bytes with headers: at least those of the packets, and of answers to every second one of the
+    other direction's, as far as they cannot ride on packets of this one."""
     carried = packet_bytes - HEADER_BYTES
-    return payload * (1 + HEADER_BYTES / carried) + opposite / carried / 2 * HEADER_BYTES
+    answers = max(0.0, opposite / 2 - payload) / carried
+    return payload * (1 + HEADER_BYTES / carried) + answers * HEADER_BYTES
 
 
 def packet_size(interface: str) -> int:
