@@ -27,7 +27,6 @@ from train.trainer import History, Trainer
 from train.worker import end_process
 from train.world import World
 
-sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
 SAMPLES, BATCH = 60, 16  # the last batch of an epoch is cut: 12 samples
 STEPS = {"bert": 100, "mlp": 100, "patchy": 50, "tokens": 50}
 MODES = [
@@ -327,6 +326,7 @@ def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
 def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
+    sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
     found: dict[str, Any] = {}
     with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
         for case in cases(peers.world.world_size):

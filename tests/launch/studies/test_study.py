@@ -1,6 +1,7 @@
 """A study runs what is not done yet, survives what fails, and goes on where it was."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -88,5 +89,6 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     said = (folder / "report" / "report.md").read_text()
     for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
         assert f"{mode}, " in said
-    assert "equal those of their reference at every step" in said
+    # of the single process, digit for digit or nearly so
+    assert re.search(r"equal those of their reference|its reference is \d(\.\d+)?e-0[7-9] ", said)
     assert (folder / "report" / "report.pdf").exists()
