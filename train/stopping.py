@@ -50,8 +50,11 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # One that is stopping already stays there: its agent may only now be about to ask it.
-        if self._sign is not None and kind is not StoppedCleanly:
+        # One that is stopping already goes on to take requests, and says so still: a scheduler
+        # and an agent each ask, and who comes last must not turn an orderly end into another.
+        if kind is StoppedCleanly:
+            return
+        if self._sign is not None:
             self._sign.unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -140,8 +140,6 @@ class Session:
             processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if self._signals and (self._run_dir / "stopped.json").exists():
-            in_order = True  # though a scheduler ended the agents before they could say so
         if in_order and (self._signals or self.trouble is None):  # else that is why they stopped
             return STOPPED
         if self._signals:
