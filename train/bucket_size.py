@@ -27,9 +27,8 @@ class Chooser:
         self._medians: list[float] = []
         self._since: float | None = None
         self.news = ""
-        self.bucket_mb = default_mb if bucket_mb in (None, "auto") else float(bucket_mb)
-        if self._left:
-            self.bucket_mb = self._left[0]
+        fixed = default_mb if bucket_mb is None or bucket_mb == "auto" else bucket_mb
+        self.bucket_mb = self._left[0] if self._left else fixed
 
     def stepped(self) -> bool:
         """A step is over; whether buckets are to be of another size from now on."""

@@ -18,7 +18,7 @@ from configs.schema import TrainConfig
 from train import sparse_rows
 from train.bucket_size import Chooser
 from train.buckets import Bucket, runs
-from train.grad_sync import MIB, GradSync, all_reduce, broadcast
+from train.grad_sync import DEFAULT_MB, MIB, GradSync, all_reduce, broadcast
 from train.world import World
 
 
@@ -39,7 +39,7 @@ class BucketSync(GradSync):
     """A mode implements `average`; or `start`, where it can go on while gradients are computed."""
 
     overlaps = False  # whether `start` returns at once, and uses process groups of its own
-    default_mb = 25.0
+    default_mb = DEFAULT_MB
 
     def __init__(self, world: World, config: TrainConfig) -> None:
         super().__init__(world, config)

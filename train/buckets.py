@@ -70,3 +70,15 @@ def runs(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
             found.append([tensor])
             used = tensor.nbytes
     return found
+
+
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """All values of `tensors`, one after the other: a copy."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Give `tensors` the values of `flat`, which `flatten` put so."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from configs import plugins
 from configs.schema import TrainConfig
+from train.buckets import flatten, spread
 from train.world import World
 
 
@@ -101,15 +102,3 @@ def load(
         return None
     found: Compressor = plugins.load("train.compression", config.compress)(world, config, group)
     return found
-
-
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """All values of `tensors`, one after the other: a copy."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Give `tensors` the values of `flat`, which `flatten` put so."""
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view(tensor.shape))

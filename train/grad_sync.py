@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from configs.schema import TrainConfig
 from train.account import Collective
 from train.batchnorm import synced_buffers
-from train.buckets import runs
+from train.buckets import flatten, runs, spread
 from train.precision import Precision
 from train.world import World
 
@@ -99,12 +99,11 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     """Make `tensors` those of rank 0, on every rank."""
     if world.world_size == 1:
         return
-    for bucket in runs([tensor.detach() for tensor in tensors], 25 * MIB):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+    for bucket in runs([tensor.detach() for tensor in tensors], int(DEFAULT_MB * MIB)):
+        flat = flatten(bucket)
         dist.broadcast(flat, src=0)
         world.account.control["broadcast"] += flat.nbytes
-        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+        spread(flat, bucket)
 
 
 def fixed_mb(config: TrainConfig) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-LEAST_BYTES = 2**20  # of a weight: below it, saying which rows costs as much as it saves
+LEAST_BYTES = 2**20  # of a weight: a smaller one is not worth a look at its rows
 WORTH = 0.8  # of a weight's rows: with more of them it goes whole, without being gathered first
 
 

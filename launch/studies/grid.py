@@ -88,13 +88,15 @@ def read(path: Path, rate: str | None = None) -> Study:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
     base = {**(said.get("base") or {}), **({} if rate is None else {RATE: rate})}
     cells = tuple(_cells(base, blocks, repeats))
-    collectives = tuple(said.get("collectives") or ())
+    collectives = said.get("collectives") or []
+    if not isinstance(collectives, list):
+        raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     refuse([*_problems(cells), *_unknown(collectives)], where=f"{path}: ")
     title, about = str(said.get("title", path.stem)), str(said.get("about", ""))
-    return Study(path.stem, title, about, cells, collectives)
+    return Study(path.stem, title, about, cells, tuple(collectives))
 
 
-def _unknown(collectives: tuple[str, ...]) -> Iterator[str]:
+def _unknown(collectives: list[Any]) -> Iterator[str]:
     for name in collectives:
         if name not in OPERATIONS:
             yield f"collectives: unknown {name!r}; known: {', '.join(OPERATIONS)}"
@@ -128,6 +130,16 @@ def _flag(name: str, value: Any) -> list[str]:
     return [f"--{dashed}={value}"]
 
 
+def _busy_problems(cell: Cell) -> Iterator[str]:
+    busy = cell.settings.get(BUSY, 0)
+    if not isinstance(busy, int) or busy < 0:
+        yield f"{cell.id}: busy is a number of nodes (got {busy!r})"
+    elif busy > 1 and isinstance(nodes := cell.settings.get("nodes", 1), int) and busy > nodes:
+        yield f"{cell.id}: busy is {busy}, but it has {nodes} nodes; give at most so many"
+    elif busy and cell.rate is None:
+        yield f"{cell.id}: busy is for nodes of a testbed; give a rate, such as unlimited"
+
+
 def _problems(cells: tuple[Cell, ...]) -> Iterator[str]:
     """What launch/submit.py would refuse, before the first run of many."""
     seen: set[str] = set()
@@ -135,8 +147,7 @@ def _problems(cells: tuple[Cell, ...]) -> Iterator[str]:
         if cell.id in seen:
             yield f"{cell.id}: two cells of the grid are the same"
         seen.add(cell.id)
-        if cell.busy and cell.rate is None:
-            yield f"{cell.id}: busy is for nodes of a testbed; give a rate, such as unlimited"
+        yield from _busy_problems(cell)
         if cell.repeat:
             continue
         classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig]

@@ -1,12 +1,12 @@
 """What a study does around its runs: collectives measured before, predictions and report after."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
+from launch.studies import process
 from launch.studies.grid import Study
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
@@ -20,17 +20,24 @@ def collectives(
     folder: Path,
     more: Sequence[str],
     env: Mapping[str, str],
-) -> None:
-    """Measure the study's collectives on `nodes` nodes, unless that is done; say so if it fails."""
+) -> int:
+    """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
+
+    Where it fails, that is said, and the study goes on without predictions.
+    """
     name = rate or "network"
     if (folder / FOLDER / name / FILE).exists():
-        return
+        return 0
     bench = ["--program=bench_collectives", f"--operations={','.join(study.collectives)}"]
     place = [f"--logs-dir={folder / FOLDER}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    said = _said([SUBMIT, f"--nodes={nodes}", *bench, *place, *more], env)
-    if said.returncode:
-        print(f"collectives: not measured: {_last(said.stderr)}", file=sys.stderr)
+    words = [sys.executable, SUBMIT, f"--nodes={nodes}", *bench, *place, *more]
+    log = folder / "logs" / f"collectives-{name}.log"
+    code = process.run(words, env, log)
+    if code:
+        why = process.last_line(log) or f"exit code {code}"
+        print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
+    return code
 
 
 def predictions(folder: Path) -> None:
@@ -49,13 +56,10 @@ def report(folder: Path) -> None:
     print(_last(said.stdout) if said.returncode == 0 else _last(said.stderr))
 
 
-def _said(
-    words: Sequence[str], env: Mapping[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
+def _said(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, *words],
         cwd=REPOSITORY,
-        env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -1,24 +1,17 @@
 """Runs the cells of a study one after the other; one that fails does not stop the rest."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.errors import STOPPED
-from configs.plugins import REPOSITORY
-from launch.studies import measured
+from launch.studies import measured, process
 from launch.studies.bed import Bed
 from launch.studies.grid import Cell, Study
 from launch.studies.notes import Note, Notes
-
-# Its own run was stopped in order, or by a signal: somebody wants all of it to be over.
-STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+from launch.studies.process import STOPS
 
 
 def run_all(
@@ -41,9 +34,9 @@ def run_all(
         nodes = max(cell.nodes for cell in group)
         with Bed(rate, nodes) as bed:
             if study.collectives and nodes > 1:
-                measured.collectives(
-                    study, rate, nodes, folder, [*bed.flags(nodes), *more], bed.env
-                )
+                flags = [*bed.flags(nodes), *more]
+                if measured.collectives(study, rate, nodes, folder, flags, bed.env) in STOPS:
+                    return False
             for cell in group:
                 note = notes.of(cell)
                 note.state, note.message = "running", ""
@@ -69,18 +62,8 @@ def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[st
     if run_dir.exists():  # of an attempt that failed or was cut short
         shutil.rmtree(run_dir)
     log = folder / "logs" / f"{note.id}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command_of(cell, note, folder, more),
-            cwd=REPOSITORY,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        code = _wait(process)
+    code = process.run(command_of(cell, note, folder, more), env, log)
     note.seconds = time.monotonic() - started
     is_done = code == 0 and (run_dir / "summary.json").exists()
     note.state = "done" if is_done else "failed"
@@ -89,26 +72,9 @@ def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[st
     return code
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Its exit code; a signal to stop is its to heed, since only it can end its run in order."""
-
-    def passed_on(number: int, _: object) -> None:
-        if number != signal.SIGINT:  # a terminal has sent that one to both
-            process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, passed_on) for number in numbers]
-    try:
-        return process.wait()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
 def _why(run_dir: Path, log: Path, code: int) -> str:
     try:
         text = str(json.loads((run_dir / "exit.json").read_text())["message"])
     except (OSError, ValueError, KeyError):
         text = ""
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return text or (lines[-1].removeprefix("error: ") if lines else f"exit code {code}")
+    return text or process.last_line(log) or f"exit code {code}"

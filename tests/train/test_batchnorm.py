@@ -1,9 +1,6 @@
 """Synced BatchNorm is one process's: in every mode, on any ranks, with any split."""
 
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.train import batchnorm_worker as worker
+from tests.train.workers import run_on_ranks
 from train.batchnorm import (
     SyncedBatchNorm,
     convert,
@@ -27,11 +25,7 @@ LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
 
 def run_cases(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
     """What came out of every case and its reference, from one process group of `ranks`."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc-per-node={ranks}", worker.__file__, str(output)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_ranks(worker.__file__, ranks, str(output))
     return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
 
 

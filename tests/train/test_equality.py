@@ -1,14 +1,12 @@
 """Every sync mode equals single-process training: any ranks, any split, accumulation, clipping."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.train import matrix_worker as matrix
+from tests.train.workers import run_on_ranks
 
 # Tried: 4e-7 and 6e-6 in float32. The worst parameter is the attention's key bias: its true
 # gradient is zero, so AdamW divides rounding errors by rounding errors.
@@ -23,11 +21,7 @@ TOLERANCE = {
 
 def run_matrix(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
     """The losses and final parameters of every case, from one process group of `ranks`."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc-per-node={ranks}", matrix.__file__, str(output)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1700)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_ranks(matrix.__file__, ranks, str(output), timeout_s=1700)
     return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
 
 

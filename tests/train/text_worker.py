@@ -16,6 +16,7 @@ import torch
 
 from configs.plugins import load
 from configs.schema import ByHand, TrainConfig
+from tests.train.matrix_worker import NoSinks
 from train import rendezvous
 from train.console import Console
 from train.trainer import Trainer
@@ -23,14 +24,6 @@ from train.world import World
 
 SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
 STEPS = 5
-
-
-class NoSinks:
-    def write(self, record: object) -> None:
-        pass
-
-    def collectives(self, step: object, made: object) -> None:
-        pass
 
 
 def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainConfig:

@@ -66,3 +66,12 @@ def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
 def read_json(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(path.read_text())
     return value
+
+
+def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 250) -> None:
+    """Run `script` as each worker of one group on this machine; all of them must end well."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc-per-node={ranks}", script, *words]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from train.compressor import Compressor, flatten, spread
+from train.buckets import flatten, spread
+from train.compressor import Compressor
 
 CHUNK = 1024  # values that share a scale
 LARGEST = 127

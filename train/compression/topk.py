@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from train.compressor import Compressor, flatten, spread
+from train.buckets import flatten, spread
+from train.compressor import Compressor
 
 
 class TopK(Compressor):

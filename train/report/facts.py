@@ -13,8 +13,10 @@ from train.report.study import Entry, Subject
 FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device save_model"
     " evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network profile"
-    " max_restarts stop_signal rate busy overlap sparse_rows".split()
+    " max_restarts stop_signal rate busy overlap sparse_rows"
+    " length_balance pad".split()
 )
+INEXACT = frozenset({"local_sgd"})  # modes that have a curve of their own for every size
 OVERLAPPED = frozenset({"ddp", "accelerate"})
 
 
@@ -101,7 +103,8 @@ def reference(entry: Entry, subject: Subject) -> Entry:
 
 def curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
     """The same for runs that should have one loss curve."""
-    return tuple(sorted((k, repr(v)) for k, v in entry.settings.items() if k not in FREE))
+    free = FREE - {"sync", "workers", "nodes"} if entry.sync in INEXACT else FREE
+    return tuple(sorted((k, repr(v)) for k, v in entry.settings.items() if k not in free))
 
 
 def first_losses(subject: Subject) -> Table:

@@ -10,6 +10,7 @@ from configs.schema import TrainConfig
 from train import compressor
 from train.bucket_sync import BucketSync, Done, Pending
 from train.buckets import Bucket
+from train.grad_sync import DEFAULT_MB
 from train.world import World
 
 
@@ -22,7 +23,7 @@ class AllReduce(BucketSync):
     def __init__(self, world: World, config: TrainConfig) -> None:
         self._compressor = compressor.load(world, config)
         self.overlaps = self._compressor is None
-        self.default_mb = 4.0 if self.overlaps else 25.0
+        self.default_mb = 4.0 if self.overlaps else DEFAULT_MB
         super().__init__(world, config)
 
     def wrap(self, model: nn.Module) -> nn.Module:

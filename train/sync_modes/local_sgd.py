@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from configs.schema import TrainConfig
-from train.buckets import runs
-from train.compressor import flatten, spread
+from train.buckets import flatten, runs, spread
 from train.grad_sync import MIB, GradSync, all_reduce, fixed_mb
 from train.world import World
 

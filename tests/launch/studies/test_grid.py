@@ -90,3 +90,27 @@ def test_there_are_as_many_cells_as_points(sizes):
         count *= size
     cells = list(grid._cells({}, [block], 1))
     assert len({cell.id for cell in cells}) == len(cells) == count
+
+
+def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
+    text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
+    study = grid.read(written(tmp_path, text), rate="10gbit")
+    assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
+    assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
+    assert study.collectives == ("all_reduce",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
+        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
+        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
+        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
+        ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
+    ],
+)
+def test_what_no_bed_and_no_bench_could_do_is_refused(tmp_path, text, said):
+    with pytest.raises(UsageError) as caught:
+        grid.read(written(tmp_path, text))
+    assert said in str(caught.value)

@@ -92,3 +92,35 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     # of the single process, digit for digit or nearly so
     assert re.search(r"equal those of their reference|its reference is \d(\.\d+)?e-0[7-9] ", said)
     assert (folder / "report" / "report.pdf").exists()
+
+
+@pytest.mark.timeout(300)
+def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report(tmp_path):
+    path, folder = tmp_path / "one.yaml", tmp_path / "out"
+    path.write_text(
+        "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
+        "collectives: [all_reduce]\ngrid: [{sync: all_reduce}]\n"
+    )
+    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "collectives: measuring all_reduce" in done.stdout
+    bench = json.loads((folder / "collectives" / "network" / "collectives.json").read_text())
+    assert {row["name"] for row in bench["collectives"]} == {"all_reduce"}
+    predicted = json.loads((folder / "prediction.json").read_text())
+    assert predicted["seconds_per_iteration"]
+    assert "## Predicted and measured" in (folder / "report" / "report.md").read_text()
+    again = study(str(path), "--output", str(folder), "--launcher", "local")
+    assert again.returncode == 0 and "measuring" not in again.stdout
+
+
+def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
+    path, folder = tmp_path / "one.yaml", tmp_path / "out"
+    path.write_text(
+        "base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false, nodes: 2}\n"
+        "collectives: [all_reduce]\ngrid: [{sync: ddp}]\n"
+    )
+    (folder / "collectives").mkdir(parents=True)
+    (folder / "collectives" / "network").touch()  # where its folder would be
+    done = study(str(path), "--output", str(folder), "--launcher", "local")
+    assert done.returncode == 0 and "collectives: not measured: " in done.stderr
+    assert [one["state"] for one in cells(folder).values()] == ["done"]

@@ -13,17 +13,12 @@ import torch
 
 from configs import plugins
 from configs.schema import ByHand, TrainConfig
+from tests.train.kept import train
 from train import rendezvous
-from train.checkpoints import resume
-from train.checkpoints.keeper import Keeper
-from train.console import Console
-from train.measure.sinks import Sinks
-from train.tasks import synthetic
 from train.trainer import Trainer
 from train.worker import end_process
 from train.world import World
 
-CPU = torch.device("cpu")
 CUT = 11
 NAMES = [mode for mode in plugins.names("train.sync_modes") if mode != "single"]
 # The others are changed by making a checkpoint; their own tests make the same ones twice.
@@ -33,22 +28,6 @@ BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=2, batch_size=256, accumulation=2, device="cpu"
 )
 SPLITS = {2: "3,1", 3: "3,0,2"}
-
-
-def train(world: World, config: TrainConfig, disk: Path, source: Path | None = None) -> Trainer:
-    sinks = Sinks(disk / "run", world.rank)
-    folder = disk / "checkpoints"
-    keeper = Keeper(config, world, CPU, folder, sinks, writes=world.is_main)
-    sync = plugins.load("train.sync_modes", config.sync)(world, config)
-    console = Console(speaks=False)
-    trainer = Trainer(config, world, CPU, synthetic.build(config), sync, console, sinks, keeper)
-    if source is not None:
-        found = resume.load(config, world, CPU, source, console, reads=world.is_main)
-        assert found is not None
-        trainer.resume(*found)
-    trainer.fit()
-    keeper.close()
-    return trainer
 
 
 def bits(trainer: Trainer) -> list[bytes]:

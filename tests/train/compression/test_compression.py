@@ -1,14 +1,12 @@
 """What every way to compress keeps of the mean, and that nothing is lost for good."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from configs import plugins
+from tests.train.workers import run_on_ranks
 
 WAYS = plugins.names("train.compression")
 REMEMBERING = ["int8", "powersgd", "topk"]
@@ -21,11 +19,7 @@ WORKER = str(Path(__file__).with_name("compression_worker.py"))
 def found(tmp_path_factory):
     """The worker itself holds that all ranks have the same bits, whatever they average."""
     folder = tmp_path_factory.mktemp("found")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc-per-node={RANKS}", WORKER, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_ranks(WORKER, RANKS, str(folder))
     return torch.load(folder / "found.pt", weights_only=True)
 
 

@@ -1,14 +1,12 @@
 """A training that compresses learns as well, sends less, and goes on from a checkpoint."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.train.compression.training_worker import CASES
+from tests.train.workers import run_on_ranks
 
 EXACT = "all_reduce none"
 COMPRESSED = [" ".join(case) for case in CASES[1:]]
@@ -20,11 +18,7 @@ WORKER = str(Path(__file__).with_name("training_worker.py"))
 def found(tmp_path_factory):
     """The worker holds that ranks have the same bits, and that a resumed run is the whole one."""
     folder = tmp_path_factory.mktemp("found")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node=2", WORKER, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=580)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_ranks(WORKER, 2, str(folder), timeout_s=580)
     return torch.load(folder / "found.pt", weights_only=True)
 
 

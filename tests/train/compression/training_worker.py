@@ -14,18 +14,13 @@ import torch
 
 from configs import plugins
 from configs.schema import ByHand, TrainConfig
+from tests.train.kept import train
 from train import rendezvous
-from train.checkpoints import resume
-from train.checkpoints.keeper import Keeper
-from train.console import Console
 from train.grad_sync import all_gather
-from train.measure.sinks import Sinks
-from train.tasks import synthetic
 from train.trainer import Trainer
 from train.worker import end_process
 from train.world import World
 
-CPU = torch.device("cpu")
 CUT = 11
 CASES = [
     ("all_reduce", "none"),
@@ -36,21 +31,6 @@ BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=3, batch_size=64, device="cpu", split="3,1",
     bucket_mb=0.004, compress_rank=1, compress_share=0.2,
 )  # fmt: skip
-
-
-def train(world: World, config: TrainConfig, disk: Path, source: Path | None = None) -> Trainer:
-    sinks = Sinks(disk / "run", world.rank)
-    keeper = Keeper(config, world, CPU, disk / "checkpoints", sinks, writes=world.is_main)
-    sync = plugins.load("train.sync_modes", config.sync)(world, config)
-    console = Console(speaks=False)
-    trainer = Trainer(config, world, CPU, synthetic.build(config), sync, console, sinks, keeper)
-    if source is not None:
-        found = resume.load(config, world, CPU, source, console, reads=world.is_main)
-        assert found is not None
-        trainer.resume(*found)
-    trainer.fit()
-    keeper.close()
-    return trainer
 
 
 def bits(trainer: Trainer) -> torch.Tensor:

@@ -15,7 +15,8 @@ import torch
 from configs import plugins
 from configs.schema import ByHand, TrainConfig
 from tests.train.compression import training_worker
-from tests.train.compression.training_worker import bits, losses, train
+from tests.train.compression.training_worker import bits, losses
+from tests.train.kept import train
 from tests.train.matrix_worker import NoSinks, Patchy
 from train import rendezvous
 from train.console import Console

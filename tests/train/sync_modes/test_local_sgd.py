@@ -1,12 +1,11 @@
 """Workers that train alone between averages: equal where they should be, and as often as asked."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.train.workers import run_on_ranks
 
 WORKER = str(Path(__file__).with_name("local_sgd_worker.py"))
 WAYS = ["local SGD", "DiLoCo"]
@@ -16,11 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("found")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node=3", WORKER, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=580)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_ranks(WORKER, 3, str(folder), timeout_s=580)
     return torch.load(folder / "found.pt", weights_only=True)
 
 

@@ -1,0 +1,50 @@
+"""A run of a study as a process of its own, that ends in order when the study is to end."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from configs.errors import STOPPED
+from configs.plugins import REPOSITORY
+
+# It was stopped in order, or by a signal: somebody wants all of the study to be over.
+STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+
+
+def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
+    """The exit code of `words`; what it says is in `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            words,
+            cwd=REPOSITORY,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        return _wait(process)
+
+
+def last_line(log: Path) -> str:
+    """The last thing it said; empty if it said nothing."""
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ") if lines else ""
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> int:
+    """Its exit code; a signal to stop is its to heed, since only it can end its run in order."""
+
+    def passed_on(number: int, _: object) -> None:
+        if number != signal.SIGINT:  # a terminal has sent that one to both
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, passed_on) for number in numbers]
+    try:
+        return process.wait()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
