@@ -112,7 +112,7 @@ def test_ratios_are_those_of_a_round_and_first_steps_do_not_count(found):
 
 
 def test_what_has_other_losses_does_not_count(found):
-    rows = results.table(found, cases.CASES, {})
+    rows = results.table(found, cases.CASES)
     notes = {row[0]: row[-1] for row in rows}
     assert notes["recipe"] == "other loss: does not count"
     assert notes["all_reduce"] == notes[BASE] == ""

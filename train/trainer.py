@@ -19,6 +19,7 @@ from train.checkpoints import random_state
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
+from train.compiling import compile_layers
 from train.console import Console
 from train.data import StepPlan, first_samples, hash_seed
 from train.evaluation import evaluate
@@ -82,6 +83,8 @@ class Trainer:
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
+        if config.compile:
+            compile_layers(model, device)
         if meter is not None:
             meter.begin()
         self.model = grad_sync.wrap(model)

@@ -19,7 +19,7 @@ from configs import cli
 from configs.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
-from tests.benchmarks import places, results, targets
+from tests.benchmarks import places, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Place, Steps
@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             found.append(measured(rate, cases, made, args, folder))
             if args.json:
                 keep(found, args)
-    print(f"\n{results.aligned(targets.table(found, args.model))}")
+    rows = targets.table(found, args.model)
+    if not args.only:
+        rows += startup.table(startup.measured(args.rounds))
+    print(f"\n{results.aligned(rows)}")
     if args.figure:
         from tests.benchmarks import figure
 
@@ -76,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=1, help="of each worker")
     made.add_argument("--lr", type=float, default=2e-5, help="learning rate")
     made.add_argument("--seed", type=int, default=42)
-    made.add_argument("--model", default="small", help="small (made here), or a model's folder")
+    made.add_argument("--model", default="small", help="small or base (made here), or a folder")
     made.add_argument("--data-dir", type=Path, help="RTE's TSV files (default: made here)")
     made.add_argument("--json", type=Path, help="write every loss and second into this file")
     made.add_argument("--figure", type=Path, help="draw the ratios into this SVG file")
@@ -124,8 +127,8 @@ def measured(
                     found.fail(case, str(error))
                     told = str(error)
                 print(f"{rate} round {number + 1} {case.name}: {told}", file=sys.stderr)
-        limits = results.bounds(made, args.nodes, place.bytes_per_s)
-    print(f"\n{rate}\n{results.aligned(results.table(found, cases, limits))}", flush=True)
+        found.limits = results.bounds(made, args.nodes, place.bytes_per_s)
+    print(f"\n{rate}\n{results.aligned(results.table(found, cases))}", flush=True)
     return found
 
 

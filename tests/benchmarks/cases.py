@@ -28,6 +28,7 @@ CASES = (
     # peers
     Case(BASE, "plain_ddp"),
     Case("plain_ddp_longest", "plain_ddp", ("--pad", "longest")),
+    Case("plain_ddp_find_unused", "plain_ddp", ("--find-unused",)),
     Case("loop_gather_scatter", "plain_ddp", ("--sync", "gather_scatter")),
     Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
     Case("flat_all_reduce", "plain_ddp", ("--sync", "flat")),
@@ -45,6 +46,7 @@ CASES = (
     Case("all_reduce_padded", OURS, ("--sync", "all_reduce", *PADDED)),
     Case("ddp_padded", OURS, ("--sync", "ddp", *PADDED)),
     # ours, a feature at a time left out
+    Case("gather_scatter_dense", OURS, ("--sync", "gather_scatter", "--no-sparse-rows")),
     Case("all_reduce_no_overlap", OURS, ("--sync", "all_reduce", "--no-overlap")),
     Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
     Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),

@@ -10,9 +10,14 @@ from configs.errors import UsageError
 
 VOCABULARY = 30522  # of bert-base-uncased
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# BERT-mini's shape: 44.7 MB of gradients in 73 tensors, over half of it the word embedding.
-SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-SMALL |= {"intermediate_size": 1024, "vocab_size": VOCABULARY}
+SHAPES = {
+    # BERT-mini's: 44.7 MB of gradients in 73 tensors, over half of it the word embedding
+    "small": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+              "intermediate_size": 1024},
+    # BERT-base's: 438 MB in 201 tensors, a fifth of it the word embedding
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+             "intermediate_size": 3072},
+}  # fmt: skip
 # Tokens of RTE's training samples, by their share: a mean of 67, and 13 % are cut off at 128.
 QUANTILES = {0: 13, 0.1: 33, 0.2: 40, 0.3: 45, 0.4: 50, 0.5: 56, 0.6: 62, 0.7: 73, 0.8: 103}
 QUANTILES |= {0.874: 128, 1: 160}
@@ -73,7 +78,7 @@ def data_set(folder: Path, train: int = 2490, dev: int = 16, seed: int = 598) ->
 
 
 def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) -> Made:
-    """Save the model once for all, without dropout; `small` and no data are made.
+    """Save the model once for all, without dropout; the `model`s of SHAPES, and no data, are made.
 
     Raises:
         UsageError: the given data are not RTE's.
@@ -87,8 +92,8 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
     given = None if data is None else _given(data)
     logging.disable_progress_bar()
     torch.manual_seed(seed)
-    if model == "small":
-        config = BertConfig(**{**SMALL, **shape})
+    if model in SHAPES:
+        config = BertConfig(vocab_size=VOCABULARY, **{**SHAPES[model], **shape})
         built: Any = AutoModelForSequenceClassification.from_config(config)
         tokenizer = _tokenizer()
     else:

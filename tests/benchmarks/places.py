@@ -8,8 +8,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from configs.errors import MusterError, UsageError
 from launch.bed import cluster
@@ -30,6 +31,7 @@ class Steps:
 
     losses: list[float]  # means over the global batch
     step_s: list[float]  # of rank 0
+    sync_s: list[float] = field(default_factory=list)  # likewise, hidden or not; ours only
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,16 @@ def steps_in(text: str) -> Steps:
     said = [line for line in text.splitlines() if line.startswith("{")]
     found = [one for one in map(_parsed, said) if one.get("kind", "step") == "step"]
     steps = [one for one in found if "step_s" in one]
-    return Steps([one["loss"] for one in steps], [one["step_s"] for one in steps])
+    return Steps(
+        [one["loss"] for one in steps],
+        [one["step_s"] for one in steps],
+        [one["sync_s"] + one["overlapped_s"] for one in steps if "sync_s" in one],
+    )
 
 
-def _parsed(line: str) -> dict[str, object]:
+def _parsed(line: str) -> dict[str, Any]:
     try:
-        found: dict[str, object] = json.loads(line)
+        found: dict[str, Any] = json.loads(line)
     except ValueError:
         return {}  # a library's own line
     return found

@@ -12,6 +12,7 @@ from tests.benchmarks.places import Steps
 WARM_UP = 2  # first steps of each run, which are left out
 COMPARED = 10  # first losses
 SAME_LOSS = 1e-4
+RING, ROOT = "a ring's links", "a root's link"
 WIRE = 1538 / 1448  # bytes on the wire for one of payload, with packets of 1500 bytes
 
 
@@ -37,6 +38,7 @@ class Results:
     rate: str
     runs: dict[str, list[Steps]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # why, by the name of the case
+    limits: dict[str, float] = field(default_factory=dict)  # seconds that links need at least
 
     def add(self, case: Case, steps: Steps) -> None:
         self.runs.setdefault(case.name, []).append(steps)
@@ -54,6 +56,10 @@ class Results:
         """Seconds of `name` for one of `base`, in each round that has both."""
         pairs = zip(self.seconds(name), self.seconds(base), strict=False)
         return [own / other for own, other in pairs]
+
+    def sync_ratios(self, name: str, limit: str) -> list[float]:
+        """Seconds of communication, hidden or not, for one that its links need, in each round."""
+        return [median(run.sync_s[WARM_UP:]) / self.limits[limit] for run in self.runs[name]]
 
     def loss_gap(self, name: str) -> float:
         """The largest difference of one of the first losses from the base's, in any round."""
@@ -80,12 +86,12 @@ def bounds(made: Made, workers: int, bytes_per_s: float | None) -> dict[str, flo
         return {}
     whole_s = made.gradient_bytes * WIRE / bytes_per_s
     return {
-        "a ring's links": 2 * (workers - 1) / workers * whole_s,
-        "a root's link": (workers - 1) * whole_s,
+        RING: 2 * (workers - 1) / workers * whole_s,
+        ROOT: (workers - 1) * whole_s,
     }
 
 
-def table(results: Results, cases: Sequence[Case], limits: dict[str, float]) -> list[list[str]]:
+def table(results: Results, cases: Sequence[Case]) -> list[list[str]]:
     """The rows of the table, its head first."""
     rows = [["case", "step, s", "x plain DDP", "loss differs by", "note"]]
     for case in cases:
@@ -99,7 +105,7 @@ def table(results: Results, cases: Sequence[Case], limits: dict[str, float]) -> 
         seconds, ratio = Spread.of(results.seconds(case.name)), Spread.of(results.ratios(case.name))
         rows.append([case.name, seconds.text(), ratio.text(2), gap, note])
     base_s = fmean(results.seconds(BASE))
-    for name, seconds_s in limits.items():
+    for name, seconds_s in results.limits.items():
         rows.append([name, f"{seconds_s:.3f}", f"{seconds_s / base_s:.2f}", "", "limit, computed"])
     return rows
 

@@ -1,10 +1,11 @@
 """What grows with the number of ranks: seconds of a step, of the metric, and memory.
 
-    python -m tests.benchmarks.scale [--ranks 1,2,4,8,16] [--json FILE]
+    python -m tests.benchmarks.scale [--ranks 1,2,4,8,16] [--weak] [--json FILE]
 
 All ranks are on this machine, so computing does not get faster with them beyond its cores; what is
 looked at is what each further rank adds. The metric is compared with `evaluate`'s accuracy as it is
-commonly used: every rank gathers all predictions and counts them.
+commonly used: every rank gathers all predictions and counts them. With `--weak` the batch grows
+with the ranks, so that the memory of one of them is comparable with that of a single process.
 """
 
 import argparse
@@ -23,9 +24,8 @@ SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 MODEL = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
 BATCH_SIZE, STEPS, SAMPLES = 32, 6, 512
 FLAGS = [
-    "--task=bsc_benchmark", f"--model={MODEL}", f"--batch-size={BATCH_SIZE}",
-    f"--max-steps={STEPS}", f"--train-samples={BATCH_SIZE * STEPS}", f"--eval-samples={SAMPLES}",
-    "--evaluate=end", "--no-save-model", "--quiet", "--threads=1",
+    "--task=bsc_benchmark", f"--max-steps={STEPS}", f"--eval-samples={SAMPLES}", "--evaluate=end",
+    "--no-save-model", "--quiet", "--threads=1",
 ]  # fmt: skip
 MIB = 2**20
 
@@ -34,6 +34,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", default="1,2,4,8,16")
     parser.add_argument("--sync", default="all_reduce,ddp")
+    parser.add_argument("--model", default=MODEL, help="a configuration file of a BERT")
+    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="of all ranks together")
+    parser.add_argument("--weak", action="store_true", help="of each rank instead")
     parser.add_argument("--json", type=Path, help="write the figures into this file")
     args = parser.parse_args()
     counts = [int(word) for word in args.ranks.split(",")]
@@ -41,7 +44,8 @@ def main() -> int:
     rows = []
     for mode in args.sync.split(","):
         for ranks in counts:
-            row = measured("single" if ranks == 1 else mode, ranks)
+            batch_size = args.batch_size * (ranks if args.weak else 1)
+            row = measured("single" if ranks == 1 else mode, ranks, args.model, batch_size)
             rows.append(row)
             print(
                 "{mode:14} {ranks:2}  {step_s:6.3f}  {sync_s:6.3f}  {metric_s:8.5f}  "
@@ -53,10 +57,11 @@ def main() -> int:
     return 0
 
 
-def measured(mode: str, ranks: int) -> dict[str, Any]:
+def measured(mode: str, ranks: int, model: str, batch_size: int) -> dict[str, Any]:
     """One run; seconds are the median over steps of rank 0, memory is that of the largest rank."""
     with tempfile.TemporaryDirectory() as folder:
-        place = [f"--logs-dir={folder}", "--run-id=run", f"--sync={mode}"]
+        place = [f"--logs-dir={folder}", "--run-id=run", f"--sync={mode}", f"--model={model}"]
+        place += [f"--batch-size={batch_size}", f"--train-samples={batch_size * STEPS}"]
         command = [SUBMIT, "--launcher=local", "--nodes=1", f"--nproc-per-node={ranks}"]
         done = subprocess.run(
             [sys.executable, *command, *FLAGS, *place], cwd=REPOSITORY, check=False

@@ -16,7 +16,8 @@ from train.measure.records import StepRecord
 OVERLAPPING = ("ddp", "accelerate")  # communication is part of their backward_s
 # Two runs are the same experiment if these agree.
 HELD = (
-    "task", "model", "max_seq_length", "precision", "accumulation", "split", "threads", "compress"
+    "task", "model", "max_seq_length", "precision", "accumulation", "split", "threads", "compress",
+    "compile",
 )  # fmt: skip
 DEFAULT_BUCKET_MB = 25.0
 HOW = {"bucket_mb", "overlap", "sparse_rows"}  # a mode sends its gradients: each run has its own
@@ -171,7 +172,7 @@ def _settings(path: Path) -> dict[str, Any]:
         said = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
-    return {"compress": "none", **said} if isinstance(said, dict) else {}
+    return {"compress": "none", "compile": False, **said} if isinstance(said, dict) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:

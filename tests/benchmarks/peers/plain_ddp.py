@@ -60,6 +60,7 @@ SYNCS["gather_scatter"] = gather_scatter
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--sync", choices=SYNCS, default="ddp")
+    parser.add_argument("--find-unused", action="store_true", help="parameters, as Muster does")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -77,7 +78,7 @@ def main() -> None:
 
     model = AutoModelForSequenceClassification.from_pretrained(args.model)
     if args.sync == "ddp":
-        model = DistributedDataParallel(model)
+        model = DistributedDataParallel(model, find_unused_parameters=args.find_unused)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
 

@@ -1,0 +1,39 @@
+"""--compile: the model's layers go through torch's compiler."""
+
+import os
+import shutil
+
+import torch
+from torch import nn
+
+from configs.errors import UsageError
+
+
+def compile_layers(model: nn.Module, device: torch.device) -> None:
+    """Compile each layer that `model` repeats, in place; all of it, where it repeats none.
+
+    Layer by layer, gradients become ready one layer after the other, so that they are sent while
+    others are computed; of a model compiled as a whole all would come at the end of the backward
+    pass. And layers that are alike are compiled once.
+
+    Raises:
+        UsageError: there is no compiler for what it writes.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise UsageError(f"--compile needs a C++ compiler on every node; there is no {compiler}")
+    # In this process: its pool of further ones would outlive a worker that is killed.
+    torch._inductor.config.compile_threads = 1
+    for layer in repeated(model) or [model]:
+        layer.compile()
+
+
+def repeated(model: nn.Module) -> list[nn.Module]:
+    """The layers of every list that has several, all of one kind."""
+    found: list[nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) > 1:
+            kinds = {type(layer) for layer in module}
+            if len(kinds) == 1 and not any(layer in found for layer in module):
+                found += list(module)
+    return found
