@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from configs.errors import MusterError, UsageError
-from tests.benchmarks import bench, cases, figure, made, places, results, targets
+from tests.benchmarks import bench, cases, figure, made, places, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, PADDED, Case
 from tests.benchmarks.places import Steps
 from tests.benchmarks.results import Results
@@ -129,6 +129,31 @@ def test_targets_are_held_against_what_was_reached(found):
     assert rows[1][0].startswith("RTE") and rows[1][2:4] == [">= 1.70 x", "2.00 ± 0.00"]
 
 
+def test_communication_is_held_against_what_its_links_need(found):
+    found.limits = {results.ROOT: 2.0}
+    for own in (2.1, 2.5):
+        steps = Steps([0.7, 0.6], [9.0] * 5, [99.0, 99.0, own, own, own])
+        found.add(Case("gather_scatter_dense", OURS), steps)
+    (row,) = [row for row in targets.table([found], "small") if "root's link" in row[0]]
+    assert row[2:] == ["<= 1.10 x", "1.15 ± 0.14", "missed, but within the spread"]
+
+
+def test_starting_up_is_held_against_torchrun_and_answers_against_seconds():
+    found = {way: [4.0, 6.0] for way in startup.WAYS}
+    found |= {"submit.py --help": [0.1, 0.2], "submit.py --dry-run": [0.3, 0.4]}
+    found["submit.py, one node of four"] = [4.4, 7.2]
+    verdicts = {row[0]: row[2:] for row in startup.table(found)}
+    assert verdicts["submit.py, one node of four: to the first step, of torchrun's"] == [
+        "<= 1.10 x", "1.15 ± 0.07 (5.80 ± 1.98 s)", "missed",
+    ]  # fmt: skip
+    assert verdicts["submit.py --help: its answer"][-1] == "met"
+    assert verdicts["submit.py --dry-run: its answer"][-1] == "missed"
+
+
+def test_commands_of_the_start_up_benchmark_answer():
+    assert all(startup.to_answer(words) > 0 for words in startup.ANSWERS.values())
+
+
 def test_a_target_is_missed_where_losses_are_others(found):
     found.runs["all_reduce"][0] = Steps([0.7, 0.6 + 2e-4], [1.0] * 5)
     rows = targets.table([found], "some/folder")[1:]
@@ -145,6 +170,7 @@ def test_a_target_within_the_spread_is_said_to_be():
 def test_every_target_is_about_known_cases():
     known = {case.name for case in cases.CASES}
     assert len(known) == len(cases.CASES)
+    known |= {results.RING, results.ROOT}
     assert {name for target in targets.TARGETS for name in (target.case, target.base)} <= known
 
 
@@ -178,6 +204,7 @@ def test_a_case_of_an_unknown_flag_is_left_out_and_named(capsys):
     [
         (["--rates", "fast"], "--rates fast"),
         (["--steps", "2"], "--steps 2"),
+        (["--device", "cuda", "--rates", "1gbit"], "--device cuda: nodes of a testbed share"),
         (["--batch-size", "63"], "--batch-size 63 is not a multiple of 4"),
         (["--data-dir", "/nowhere"], "--data-dir /nowhere"),
     ],
@@ -207,3 +234,5 @@ def test_steps_are_found_among_other_lines():
         "{'loss': 1}\n" + '{"step": 1, "loss": 0.5, "step_s": 0.1}\n{"kind": "eval", "step": 2}\n'
     )
     assert places.steps_in(text) == Steps([0.5], [0.1])
+    ours = '{"kind": "step", "loss": 0.5, "step_s": 1.0, "sync_s": 0.25, "overlapped_s": 0.5}'
+    assert places.steps_in(ours) == Steps([0.5], [1.0], [0.75])

@@ -1,10 +1,10 @@
 """One optimizer step: forward and backward over this rank's part, sync, clip, update."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -74,17 +74,22 @@ class Step:
                     self.grad_sync.backward(self.parts.precision.scale(loss))
             local_loss += loss.detach()
         with timer.phase("sync"):
-            global_loss, wishes = self._agree(local_loss, wish(self.parts.at.step + 1))
+            # each rank's part of the loss, and what it wants to be done after this step
+            rows = all_gather(
+                self.world, torch.cat([local_loss.reshape(1), wish(self.parts.at.step + 1)])
+            )
             self.grad_sync.sync(self.model)
             average_buffers(self.world, self.model, plan.local_samples / plan.samples)
         with timer.phase("optimizer"):
             lr = float(self.parts.schedule.get_last_lr()[0])
-            grad_norm = self._clip()
+            norm = self._clip()
             self.parts.precision.step(self.parts.optimizer)
             self.parts.optimizer.zero_grad(set_to_none=True)
             self.parts.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
+        global_loss, grad_norm, wishes = self._read(rows, norm)
+        seconds = timer.seconds
         self.parts.at.step += 1
         self.parts.at.in_epoch += 1
         record = StepRecord(
@@ -95,11 +100,11 @@ class Step:
             samples=plan.samples,
             local_samples=plan.local_samples,
             local_tokens=plan.local_tokens,
-            data_s=timer.seconds["data"],
-            forward_s=timer.seconds["forward"],
-            backward_s=timer.seconds["backward"],
-            sync_s=timer.seconds["sync"],
-            optimizer_s=timer.seconds["optimizer"],
+            data_s=seconds["data"],
+            forward_s=seconds["forward"],
+            backward_s=seconds["backward"],
+            sync_s=seconds["sync"],
+            optimizer_s=seconds["optimizer"],
             step_s=timer.total_s(),
             lr=lr,
             grad_norm=grad_norm,
@@ -128,35 +133,36 @@ class Step:
         total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
         return list(local * self.world.world_size / total)
 
-    def _agree(self, local: Tensor, wish: Tensor) -> tuple[float, Wishes]:
-        """The mean loss over the global batch, which each rank has scaled its part of.
+    def _clip(self) -> Tensor:
+        """Clip the gradient that sync left; its norm before that."""
+        self.parts.precision.unscale(self.parts.optimizer)
+        limit = self.config.max_grad_norm or float("inf")
+        return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
-        What ranks want to be done after this step travels with it: one collective for both.
+    def _read(self, rows: Tensor, norm: Tensor) -> tuple[float, float, Wishes]:
+        """The loss, the gradient's norm, and what ranks want, once the device has computed it all.
+
+        Only here a step waits for its device, for everything at once.
         """
-        rows = all_gather(self.world, torch.cat([local.reshape(1), wish]))
-        losses = rows[:, 0]
+        told = torch.cat([rows.flatten(), norm.detach().reshape(1).to(rows)]).cpu()
+        rows, grad_norm = told[:-1].view_as(rows), told[-1].item()
+        losses, step = rows[:, 0], self.parts.at.step + 1
         broken = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
         if broken:
             ranks = ", ".join(map(str, broken))
             raise MusterError(
-                f"step {self.parts.at.step + 1}: the loss on rank {ranks} is "
+                f"step {step}: the loss on rank {ranks} is "
                 f"{losses[broken[0]].item()}, not a number to learn from; try a lower --lr than "
                 f"{self.config.lr}, or --precision fp32"
             )
-        return losses.sum().item() / self.world.world_size, Wishes(*rows[:, 1:].any(0).tolist())
-
-    def _clip(self) -> float:
-        """Clip the gradient that sync left; its norm before that."""
-        self.parts.precision.unscale(self.parts.optimizer)
-        limit = self.config.max_grad_norm or float("inf")
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not numpy.isfinite(norm) and not self.parts.precision.can_overflow:
+        if not math.isfinite(grad_norm) and not self.parts.precision.can_overflow:
             where = "every rank" if self.grad_sync.is_exact else f"rank {self.world.rank}"
             raise MusterError(
-                f"step {self.parts.at.step + 1}: the gradient's norm is {norm} on {where}; "
+                f"step {step}: the gradient's norm is {grad_norm} on {where}; "
                 f"try a lower --lr than {self.config.lr}"
             )
-        return norm
+        mean = losses.sum().item() / self.world.world_size
+        return mean, grad_norm, Wishes(*rows[:, 1:].any(0).tolist())
 
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:

@@ -34,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for rate in rates:
         places.check_rate(rate)
     cases = [case for case in table_of_cases.chosen(args.only) if runnable(case)]
+    if args.device == "cuda" and rates != [places.LOOPBACK]:
+        raise UsageError(
+            "--device cuda: nodes of a testbed share this machine's GPUs; give each "
+            f"worker one of its own: --rates {places.LOOPBACK} --nodes GPUS"
+        )
     if args.steps <= results.WARM_UP:
         raise UsageError(f"--steps {args.steps}: the first {results.WARM_UP} are left out")
     if args.batch_size % args.nodes:
@@ -77,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=int, default=4)
     made.add_argument("--batch-size", type=int, default=64, help="of all nodes together")
     made.add_argument("--threads", type=int, default=1, help="of each worker")
+    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of every worker")
     made.add_argument("--lr", type=float, default=2e-5, help="learning rate")
     made.add_argument("--seed", type=int, default=42)
     made.add_argument("--model", default="small", help="small or base (made here), or a folder")
@@ -139,12 +145,12 @@ def run(place: Place, case: Case, made: Made, args: argparse.Namespace, folder: 
         MusterError: it failed, or has another number of steps than it should have.
     """
     flags = ["--data-dir", str(made.data), "--model", str(made.model)]
-    for name in ("batch_size", "lr", "seed"):
+    for name in ("batch_size", "lr", "seed", "device"):
         flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     flags += ["--schedule-steps", str(SCHEDULE_STEPS)]
     if case.kind == OURS:
         flags += ["--task", "rte", "--max-steps", str(args.steps), "--dropout", "0"]
-        flags += ["--evaluate", "never", "--no-save-model", "--device", "cpu"]
+        flags += ["--evaluate", "never", "--no-save-model"]
         steps = place.ours([*flags, "--cache-dir", str(folder / "cache"), *case.flags])
     else:
         steps = place.peer(case.kind, [*flags, "--steps", str(args.steps), *case.flags])

@@ -93,8 +93,8 @@ class Place:
         env = self._env() | {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.nodes),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.nodes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
@@ -104,6 +104,7 @@ class Place:
         before: list[str] = []
         if self.bed is not None:
             _, nodes = cluster.present()
+            env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": nodes[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
             before = [sys.executable, TESTBED, "exec", nodes[rank].name, "--"]
         with said.open("wb") as out, said.with_suffix(".err").open("wb") as error:

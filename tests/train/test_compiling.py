@@ -6,6 +6,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from configs.errors import UsageError
+from tests.train import workers
 from train.compiling import compile_layers, repeated
 
 CPU = torch.device("cpu")
@@ -50,6 +51,29 @@ def test_a_compiled_model_learns_the_same_under_the_same_names():
     )
     learn(compiled, (7,))
     assert seen == [True]
+
+
+def run(folder, *flags):
+    """Each step's loss of two workers that train the quickstart."""
+    port = workers.free_port()
+    place = ["--logs-dir", str(folder), "--run-id", "run", "--threads", "1", "--device", "cpu"]
+    work = ["--task", "quickstart", "--dropout", "0", "--max-steps", "3", "--evaluate", "never"]
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    all_flags = (*work, *place, "--no-save-model", *flags)
+    started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
+    for code, _, said in workers.finish(started, timeout_s=280):
+        assert code == 0, said
+    steps = workers.records(folder / "run", rank=0)
+    return [one["loss"] for one in steps if one["kind"] == "step"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
+def test_compiled_workers_have_the_losses_of_others(mode, tmp_path):
+    plain = run(tmp_path / "plain", "--sync", mode)
+    compiled = run(tmp_path / "compiled", "--sync", mode, "--compile")
+    assert compiled == pytest.approx(plain, abs=2e-6)
+    assert len(compiled) == 3 and compiled[0] != compiled[1]
 
 
 def test_the_layers_that_repeat_are_found():

@@ -20,7 +20,7 @@ def main() -> None:
     parser = common.arguments(__doc__)
     parser.set_defaults(pad="longest")  # as the example pads
     args = parser.parse_args()
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=args.device == "cpu")
     workers = accelerator.num_processes
     set_seed(args.seed)
 

@@ -33,7 +33,19 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--max-seq-length", type=int, default=128)
     parser.add_argument("--pad", choices=["max_length", "longest"], default="max_length")
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     return parser
+
+
+def join(args: argparse.Namespace) -> torch.device:
+    """Meet all other workers; the device to train on, a GPU of this worker's own or the CPU."""
+    if args.device == "cpu":
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
 
 
 def ordered_samples(args: argparse.Namespace, tokenizer: Any) -> list[dict[str, Any]]:
@@ -59,7 +71,8 @@ def ordered_samples(args: argparse.Namespace, tokenizer: Any) -> list[dict[str, 
 
 def report_and_end(losses: list[float], seconds: list[float]) -> NoReturn:
     """Print each step's loss, the mean over all workers, and the seconds that rank 0 took."""
-    mean = torch.tensor(losses, dtype=torch.float64)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    mean = torch.tensor(losses, dtype=torch.float64, device=device)
     dist.all_reduce(mean)
     mean /= dist.get_world_size()
     if dist.get_rank() == 0:

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--sync", choices=SYNCS, default="ddp")
     parser.add_argument("--find-unused", action="store_true", help="parameters, as Muster does")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
+    device = common.join(args)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed)
 
@@ -76,7 +76,7 @@ def main() -> None:
     collate = DataCollatorWithPadding(tokenizer)  # what has its full width already stays as it is
     batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
 
-    model = AutoModelForSequenceClassification.from_pretrained(args.model)
+    model = AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
     if args.sync == "ddp":
         model = DistributedDataParallel(model, find_unused_parameters=args.find_unused)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
@@ -86,7 +86,8 @@ def main() -> None:
     model.train()
     for _ in range(args.steps):
         begin = time.perf_counter()
-        loss = model(**next(batches)).loss
+        batch = {name: tensor.to(device) for name, tensor in next(batches).items()}
+        loss = model(**batch).loss
         loss.backward()
         SYNCS[args.sync](model)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

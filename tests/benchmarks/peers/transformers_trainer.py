@@ -57,8 +57,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder,
-            use_cpu=True,
-            ddp_backend="gloo",
+            use_cpu=args.device == "cpu",
+            ddp_backend="gloo" if args.device == "cpu" else "nccl",
             learning_rate=args.lr,
             max_steps=args.schedule_steps,
             seed=args.seed,
