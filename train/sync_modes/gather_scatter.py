@@ -22,7 +22,7 @@ class GatherScatter(BucketSync):
     """Rank 0 receives and sends N-1 times the gradients' bytes; the others once each way."""
 
     overlaps = True
-    default_mb = 2.0
+    default_mb = 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world.world_size > 1:
