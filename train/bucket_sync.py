@@ -54,6 +54,11 @@ class BucketSync(GradSync):
         self._is_last = True  # micro-batch of a step
         self._began: float | None = None
 
+    @property
+    def bucket_mb(self) -> float:
+        """The size of buckets, as it is now."""
+        return self._chooser.bucket_mb
+
     def average(self, tensor: Tensor) -> None:
         """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
         raise NotImplementedError
@@ -175,7 +180,7 @@ class BucketSync(GradSync):
         """Once the order is known, on all ranks that of rank 0; and for each other size."""
         if self._is_early and not self._buckets:
             self._order = self._agreed_order()
-        limit = int(self._chooser.bucket_mb * MIB)
+        limit = int(self.bucket_mb * MIB)
         self._buckets = [Bucket(run) for run in runs(self._order, limit)]
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
 

@@ -4,7 +4,7 @@ Its link is the bottleneck, so both of its directions are kept busy: while the m
 sent out, the next one comes in. The mean is computed once, so all ranks hold the same bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.bucket_sync import BucketSync, Pending
+from train.grad_sync import MIB
 
 ROOT = 0
 
@@ -35,6 +36,16 @@ class GatherScatter(BucketSync):
         return super().wrap(model)
 
     def start(self, tensor: Tensor) -> Pending:
+        """What is larger than a bucket goes in pieces: while one comes in, the one before goes out.
+
+        Without overlap, or with a collective for each parameter, it goes as it is.
+        """
+        values = int(self.bucket_mb * MIB) // tensor.itemsize
+        if not self._is_early or not 0 < values < tensor.numel():
+            return self._start(tensor)
+        return Each([self._start(piece) for piece in tensor.view(-1).split(values)])
+
+    def _start(self, tensor: Tensor) -> Pending:
         self.note("gather", tensor)
         self.note("scatter", tensor)
         if self.world.rank == ROOT:
@@ -42,13 +53,13 @@ class GatherScatter(BucketSync):
         sent = dist.gather(tensor, None, dst=ROOT, group=self._up, async_op=True)
         # Into the same memory: the root scatters after it has all that was gathered.
         came = dist.scatter(tensor, None, src=ROOT, group=self._down, async_op=True)
-        return Both(sent, came)
+        return Each([sent, came])
 
 
-class Both:
-    """Two works, one after the other."""
+class Each:
+    """Several works, one after the other."""
 
-    def __init__(self, *works: Pending) -> None:
+    def __init__(self, works: Sequence[Pending]) -> None:
         self._works = works
 
     def wait(self) -> None:

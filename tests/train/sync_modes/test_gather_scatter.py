@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from configs.schema import TrainConfig
+from train.grad_sync import MIB
 from train.sync_modes import gather_scatter
-from train.sync_modes.gather_scatter import Root
+from train.sync_modes.gather_scatter import GatherScatter, Root
+from train.world import World
 
 RANKS = 3
 
@@ -20,13 +23,13 @@ def calls(monkeypatch):
     made: list[str] = []
 
     def gather(tensor, parts, **_):
-        made.append(f"gather {int(tensor[0])}")
+        made.append(f"gather {int(tensor.flatten()[0])}")
         for rank, part in enumerate(parts):
             part.copy_(tensor + 3 * rank)
         return Work()
 
     def scatter(tensor, every, **_):
-        made.append(f"scatter {int(tensor[0])}")
+        made.append(f"scatter {int(tensor.flatten()[0])}")
         assert len(every) == RANKS and all(one is tensor for one in every)
         return Work()
 
@@ -46,6 +49,30 @@ def test_the_next_bucket_is_on_its_way_before_the_mean_of_one_is_sent(calls):
         "gather 0", "gather 100", "scatter 3", "gather 200", "scatter 103", "scatter 203"
     ]  # fmt: skip
     assert [bucket.tolist() for bucket in buckets] == [[3.0] * 4, [103.0] * 7, [203.0] * 2]
+
+
+def mode(**settings):
+    config = TrainConfig(task="synthetic", sync="gather_scatter", **settings)
+    made = GatherScatter(World(rank=0, world_size=RANKS), config)
+    made._root = Root(None, None, RANKS)
+    return made
+
+
+def test_what_is_larger_than_a_bucket_comes_in_pieces(calls):
+    tensor = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0], [100.0, 100.0, 100.0, 100.0, 100.0]])
+    made = mode(bucket_mb=5 * 4 / MIB)
+    made.start(tensor).wait()
+    assert calls == ["gather 0", "gather 100", "scatter 3", "scatter 103"]
+    assert tensor.tolist() == [[3.0] * 5, [103.0] * 5]
+    assert made.payload_bytes == 2 * tensor.nbytes
+
+
+@pytest.mark.parametrize(
+    "settings", [{"bucket_mb": 0.0}, {"bucket_mb": 5 * 4 / MIB, "overlap": False}, {}]
+)
+def test_else_it_goes_as_it_is(calls, settings):
+    mode(**settings).start(torch.zeros(2, 5)).wait()
+    assert [call.split()[0] for call in calls] == ["gather", "scatter"]
 
 
 def test_buckets_of_later_steps_come_into_the_same_memory(calls):
