@@ -57,4 +57,5 @@ def _between(started: Mark, ended: Mark) -> float:
         return ended - started
     assert not isinstance(started, float) and not isinstance(ended, float)
     ended.synchronize()  # and with it all that came before in its stream
-    return started.elapsed_time(ended) / 1e3
+    milliseconds: float = started.elapsed_time(ended)
+    return milliseconds / 1e3
