@@ -28,12 +28,8 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
         layer.compile()
 
 
-def repeated(model: nn.Module) -> list[nn.Module]:
-    """The layers of every list that has several, all of one kind."""
-    found: list[nn.Module] = []
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) > 1:
-            kinds = {type(layer) for layer in module}
-            if len(kinds) == 1 and not any(layer in found for layer in module):
-                found += list(module)
-    return found
+def repeated(module: nn.Module) -> list[nn.Module]:
+    """The layers of every outermost list that has several, all of one kind."""
+    if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
+        return list(module)
+    return [layer for child in module.children() for layer in repeated(child)]

@@ -133,8 +133,8 @@ def report(found: Runs) -> None:
     """A Markdown table, a line for each way; then which of them reach the target."""
     print("| way | accuracy | seconds | of DDP's | MB a step | largest difference of a loss |")
     print("|---|---|---|---|---|---|")
-    exact = [one["accuracy"] for one in found["ddp"]]
-    enough = fmean(exact) - (stdev(exact) if len(exact) > 1 else 0.0)
+    of_ddp = [one["accuracy"] for one in found["ddp"]]
+    enough = fmean(of_ddp) - (stdev(of_ddp) if len(of_ddp) > 1 else 0.0)
     reached = []
     for way, runs in found.items():
         pairs = list(zip(runs, found["ddp"], strict=True))

@@ -81,6 +81,8 @@ def test_the_layers_that_repeat_are_found():
     assert repeated(model) == list(model.bert.encoder.layer)
     assert repeated(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
     assert repeated(nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])) == []
+    experts = nn.ModuleList(nn.ModuleList(nn.Linear(2, 2) for _ in range(2)) for _ in range(3))
+    assert repeated(nn.Sequential(experts)) == list(experts)  # not those inside them again
 
 
 def test_without_a_compiler_it_says_what_is_missing(monkeypatch):
