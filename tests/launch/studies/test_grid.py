@@ -67,6 +67,11 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
         ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two cells of the grid are the same"),
         ("{grid: ", "mine.yaml"),
+        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
+        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
+        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
+        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
+        ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
     ],
 )
 def test_what_no_run_could_be_is_said_before_the_first(tmp_path, text, said):
@@ -98,19 +103,3 @@ def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path)
     assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
     assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
     assert study.collectives == ("all_reduce",)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
-        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
-        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
-        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
-        ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
-    ],
-)
-def test_what_no_bed_and_no_bench_could_do_is_refused(tmp_path, text, said):
-    with pytest.raises(UsageError) as caught:
-        grid.read(written(tmp_path, text))
-    assert said in str(caught.value)
