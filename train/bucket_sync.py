@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from configs.schema import TrainConfig
 from train import sparse_rows
 from train.bucket_size import Chooser
-from train.buckets import Bucket, runs
+from train.buckets import Bucket, groups
 from train.grad_sync import DEFAULT_MB, MIB, GradSync, all_reduce, broadcast
 from train.world import World
 
@@ -181,7 +181,7 @@ class BucketSync(GradSync):
         if self._is_early and not self._buckets:
             self._order = self._agreed_order()
         limit = int(self.bucket_mb * MIB)
-        self._buckets = [Bucket(run) for run in runs(self._order, limit)]
+        self._buckets = [Bucket(params) for params in groups(self._order, limit)]
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
 
     def _agreed_order(self) -> list[nn.Parameter]:

@@ -10,16 +10,19 @@ T = TypeVar("T", bound=Tensor)
 
 
 class Bucket:
-    """The gradients of some parameters of one dtype, as parts of the tensor `flat` (n,)."""
+    """The gradients of some parameters of one dtype, as parts of the tensor `flat` (n,).
+
+    That tensor is there from the first gradient that comes until they are let go: while the next
+    forward pass fills the memory with activations, no bucket is in it. A gradient alone in its
+    bucket stays where the backward pass has put it.
+    """
+
+    flat: Tensor
 
     def __init__(self, params: Sequence[nn.Parameter]) -> None:
-        first = params[0]
-        sizes = [param.numel() for param in params]
         self.params = list(params)
-        self.flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-        parts = self.flat.split(sizes)
-        self.views = [part.view_as(param) for part, param in zip(parts, params, strict=True)]
-        self._place = dict(zip(params, self.views, strict=True))
+        self.views: list[Tensor] = []
+        self._place: dict[nn.Parameter, Tensor] = {}
         self._taken: set[nn.Parameter] = set()
         self._had: set[nn.Parameter] = set()
 
@@ -30,14 +33,23 @@ class Bucket:
     @torch.no_grad()
     def take(self, param: nn.Parameter) -> None:
         """Move its gradient here; one that is missing counts as zero."""
-        place, gradient = self._place[param], param.grad
+        gradient = param.grad
+        if gradient is not None and len(self.params) == 1 and _is_own(gradient):
+            self._lay_out(gradient.view(-1))
+        else:
+            if not self._taken:
+                self._lay_out(param.new_empty(sum(one.numel() for one in self.params)))
+            _fill(self._place[param], gradient)
         self._taken.add(param)
-        if gradient is None:
-            place.zero_()
-            return
-        self._had.add(param)
-        place.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-        param.grad = None  # its memory is free from here on
+        if gradient is not None:
+            self._had.add(param)
+            param.grad = None  # its memory is free from here on
+
+    def _lay_out(self, flat: Tensor) -> None:
+        self.flat = flat
+        parts = zip(flat.split([one.numel() for one in self.params]), self.params, strict=True)
+        self.views = [part.view_as(param) for part, param in parts]
+        self._place = dict(zip(self.params, self.views, strict=True))
 
     def take_rest(self) -> None:
         """Likewise all that are not here yet."""
@@ -55,21 +67,47 @@ class Bucket:
             param.grad = place if is_wanted else None
         self._taken.clear()
         self._had.clear()
+        self._place.clear()
+        self.views.clear()
+        del self.flat
 
 
-def runs(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
-    """Runs of `tensors` of one dtype, each of at most `limit_bytes` or of a single tensor."""
-    found: list[list[T]] = []
-    used = 0
-    for tensor in tensors:
-        fits = found and used + tensor.nbytes <= limit_bytes
-        if fits and found[-1][0].dtype == tensor.dtype:
-            found[-1].append(tensor)
-            used += tensor.nbytes
-        else:
-            found.append([tensor])
-            used = tensor.nbytes
-    return found
+def _fill(place: Tensor, gradient: Tensor | None) -> None:
+    if gradient is None:
+        place.zero_()
+    else:
+        place.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+
+
+def _is_own(gradient: Tensor) -> bool:
+    """Whether it is in one piece, and no other's: autograd may let two gradients share memory."""
+    if gradient.is_sparse or not gradient.is_contiguous():
+        return False
+    storage = gradient.untyped_storage()
+    holders = torch._C._storage_Use_Count(storage._cdata)
+    return holders == 2  # the gradient, and `storage` itself
+
+
+def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
+    """What is to go together: of one dtype, and of at most `limit_bytes`, or a single tensor.
+
+    One of half as much or more is a group by itself: so it need not be copied. Groups come in the
+    order in which they are complete, if `tensors` come one after the other.
+    """
+    found: list[list[int]] = []
+    open_ones: dict[torch.dtype, tuple[list[int], int]] = {}  # each with its bytes
+    for at, tensor in enumerate(tensors):
+        if 2 * tensor.nbytes >= limit_bytes:
+            found.append([at])
+            continue
+        group, used = open_ones.get(tensor.dtype, ([], limit_bytes))
+        if used + tensor.nbytes > limit_bytes:
+            group, used = [], 0
+            found.append(group)
+        group.append(at)
+        open_ones[tensor.dtype] = group, used + tensor.nbytes
+    found.sort(key=lambda group: group[-1])
+    return [[tensors[at] for at in group] for group in found]
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:

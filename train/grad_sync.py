@@ -14,12 +14,13 @@ from torch.optim import Optimizer
 from configs.schema import TrainConfig
 from train.account import Collective
 from train.batchnorm import synced_buffers
-from train.buckets import flatten, runs, spread
+from train.buckets import flatten, groups, spread
 from train.precision import Precision
 from train.world import World
 
 MIB = 2**20
 DEFAULT_MB = 25.0  # torch's own for DDP, whose buckets cannot be changed once it is made
+BROADCAST_BYTES = 4 * MIB  # at a time
 NS = 1e9
 
 
@@ -99,11 +100,13 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     """Make `tensors` those of rank 0, on every rank."""
     if world.world_size == 1:
         return
-    for bucket in runs([tensor.detach() for tensor in tensors], int(DEFAULT_MB * MIB)):
-        flat = flatten(bucket)
+    for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
+        as_it_is = len(group) == 1 and group[0].is_contiguous()
+        flat = group[0] if as_it_is else flatten(group)
         dist.broadcast(flat, src=0)
         world.account.control["broadcast"] += flat.nbytes
-        spread(flat, bucket)
+        if not as_it_is:
+            spread(flat, group)
 
 
 def fixed_mb(config: TrainConfig) -> float:

@@ -1,27 +1,36 @@
 """Gradients lie side by side in one tensor, and come back from it."""
 
+import weakref
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from train.buckets import Bucket, runs
+from train.buckets import Bucket, groups
 
 
-def test_runs_are_of_one_kind_up_to_the_limit():
-    sizes = [(10, torch.float32), (20, torch.float32), (5, torch.float64), (400, torch.float64)]
+def test_small_ones_go_together_and_large_ones_alone():
+    sizes = [(10, torch.float32), (15, torch.float32), (5, torch.float64), (400, torch.float64)]
+    sizes += [(4, torch.float64), (9, torch.float32)]
     tensors = [torch.zeros(size, dtype=kind) for size, kind in sizes]
-    assert [[t.numel() for t in b] for b in runs(tensors, 120)] == [[10, 20], [5], [400]]
-    assert [len(b) for b in runs(tensors, 0)] == [1, 1, 1, 1]
-    assert runs([], 100) == []
+    # [15] is half of the limit; the second group of one dtype begins where the first is full
+    assert [[t.numel() for t in g] for g in groups(tensors, 120)] == [[15], [400], [5, 4], [10, 9]]
+    assert [len(group) for group in groups(tensors, 0)] == [1] * 6
+    assert groups([], 100) == []
 
 
 @given(st.lists(st.integers(1, 50), min_size=1), st.integers(0, 400))
-def test_every_tensor_is_in_one_run_in_order(sizes, limit):
+def test_every_tensor_is_in_one_group_and_groups_come_as_they_are_complete(sizes, limit):
     tensors = [torch.zeros(size) for size in sizes]
-    found = runs(tensors, limit)
-    assert [id(one) for run in found for one in run] == [id(one) for one in tensors]
-    assert all(len(run) == 1 or sum(one.nbytes for one in run) <= limit for run in found)
+    place = {id(tensor): at for at, tensor in enumerate(tensors)}
+    found = [[place[id(one)] for one in group] for group in groups(tensors, limit)]
+    assert sorted(at for group in found for at in group) == list(range(len(sizes)))
+    assert all(group == sorted(group) for group in found)
+    assert [group[-1] for group in found] == sorted(group[-1] for group in found)
+    for group in found:
+        nbytes = [tensors[at].nbytes for at in group]
+        assert len(group) == 1 or (sum(nbytes) <= limit and max(nbytes) < limit / 2)
 
 
 def test_gradients_are_taken_and_given_back():
@@ -40,6 +49,46 @@ def test_gradients_are_taken_and_given_back():
     assert params[0].grad.tolist() == [[0, 4, 8], [2, 6, 10]]
     assert params[1].grad is None and params[2].grad.tolist() == [14]
     assert not bucket.is_full and not bucket.had(params[0])
+
+
+def test_a_bucket_has_memory_from_its_first_gradient_until_they_are_let_go():
+    params = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
+    bucket = Bucket(params)
+    for _ in range(2):
+        assert not hasattr(bucket, "flat") and not bucket.views
+        params[0].grad = torch.ones(4)
+        bucket.take(params[0])
+        memory = weakref.ref(bucket.flat.untyped_storage())
+        bucket.take_rest()
+        bucket.give_back([True, True])
+        assert params[1].grad.data_ptr() == params[0].grad.data_ptr() + params[0].grad.nbytes
+        for param in params:
+            param.grad = None
+        assert memory() is None
+
+
+def test_a_gradient_alone_in_its_bucket_stays_where_it_is():
+    param = nn.Parameter(torch.zeros(2, 3))
+    param.grad = torch.ones(2, 3)
+    place = param.grad.data_ptr()
+    bucket = Bucket([param])
+    bucket.take(param)
+    bucket.flat *= 2
+    bucket.give_back([True])
+    assert param.grad.data_ptr() == place and param.grad.tolist() == [[2] * 3] * 2
+
+
+def test_gradients_that_share_memory_are_kept_apart():
+    """Autograd gives both parameters the same memory, as each is only looked at in another form."""
+    params = [nn.Parameter(torch.ones(1, 2, 3)), nn.Parameter(torch.ones(6))]
+    buckets = {param: Bucket([param]) for param in params}
+    for param in params:
+        param.register_post_accumulate_grad_hook(lambda param: buckets[param].take(param))
+    (params[0].view(2, 3) + params[1].view(2, 3)).square().sum().backward()
+    for bucket in buckets.values():
+        bucket.flat *= 2
+        bucket.give_back([True])
+    assert all(param.grad.eq(8).all() for param in params)
 
 
 def test_a_sparse_gradient_becomes_dense():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from configs.schema import TrainConfig
-from train.buckets import flatten, runs, spread
+from train.buckets import flatten, groups, spread
 from train.grad_sync import MIB, GradSync, all_reduce, fixed_mb
 from train.world import World
 
@@ -81,11 +81,11 @@ class LocalSgd(GradSync):
         self._steps = 0
 
     def _average(self, tensors: list[Tensor], note: Note) -> None:
-        for bucket in runs([tensor.detach() for tensor in tensors], self._bucket_bytes):
-            flat = flatten(bucket)
+        for group in groups([tensor.detach() for tensor in tensors], self._bucket_bytes):
+            flat = flatten(group)
             dist.all_reduce(flat)
             note("all_reduce", flat)
-            spread(flat / self.world.world_size, bucket)
+            spread(flat / self.world.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All numbers that the optimizer keeps, on every rank as many.
