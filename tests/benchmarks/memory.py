@@ -1,0 +1,86 @@
+"""What a rank holds at most, beside a single process with as many samples: in turns, some rounds.
+
+    python -m tests.benchmarks.memory [--model FILE] [--batch-size 2] [--rounds 3] [--json FILE]
+
+Peak resident memory, libraries included, as every run leaves it in `exits/`. The heap's waste
+between blocks differs by 100 MiB and more from run to run, of a single process as well; so large
+blocks go back to the system at once here, as the C library has it where MALLOC_MMAP_THRESHOLD_ is
+set. With `--heap` it is measured as it is by itself.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from configs.plugins import REPOSITORY
+from tests.benchmarks.results import aligned
+
+SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+MODEL = str(REPOSITORY / "configs" / "models" / "bert-base.json")
+MODES = ("single", "all_reduce", "gather_scatter", "ddp")
+RANKS, STEPS = 2, 6
+FLAGS = [
+    "--launcher=local", "--nodes=1", "--task=bsc_benchmark", f"--max-steps={STEPS}",
+    "--evaluate=never", "--no-save-model", "--quiet", "--threads=1",
+]  # fmt: skip
+MIB = 2**20
+
+Peaks = Mapping[str, Sequence[float]]  # of every rank of every run of a mode, in MiB
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default=MODEL, help="a configuration file of a BERT")
+    parser.add_argument("--batch-size", type=int, default=2, help="of each rank")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--heap", action="store_true", help="with the waste of the heap")
+    parser.add_argument("--json", type=Path, help="write the figures into this file")
+    args = parser.parse_args()
+    env = os.environ if args.heap else {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16)}
+    found: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for _ in range(args.rounds):
+        for mode in MODES:
+            ranks = 1 if mode == "single" else RANKS
+            found[mode] += measured(mode, ranks, args.model, args.batch_size * ranks, env)
+    print(aligned(table(found)))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+def measured(
+    mode: str, ranks: int, model: str, batch_size: int, env: Mapping[str, str]
+) -> list[float]:
+    """One run: MiB of each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, SUBMIT, *FLAGS, f"--nproc-per-node={ranks}", f"--sync={mode}",
+            f"--logs-dir={folder}", "--run-id=run", f"--model={model}",
+            f"--batch-size={batch_size}", f"--train-samples={batch_size * STEPS}",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, check=False)
+        if done.returncode:
+            sys.exit(f"{mode} on {ranks} ranks: exit code {done.returncode}")
+        exits = (Path(folder) / "run" / "exits").glob("rank_*.json")
+        return [json.loads(path.read_text())["peak_memory_bytes"] / MIB for path in exits]
+
+
+def table(found: Peaks) -> list[list[str]]:
+    """A row per mode; what it has more than `single` is between the medians."""
+    alone = median(found["single"])
+    rows = [["mode", "median MiB", "least", "most", "more than single"]]
+    for mode, peaks in found.items():
+        middle = median(peaks)
+        figures = (middle, min(peaks), max(peaks), middle - alone)
+        rows.append([mode, *(f"{figure:,.0f}" for figure in figures)])
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
