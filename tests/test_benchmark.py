@@ -5,7 +5,8 @@ from statistics import fmean
 import pytest
 
 from configs.errors import MusterError, UsageError
-from tests.benchmarks import bench, cases, figure, made, places, results, startup, targets
+from configs.plugins import REPOSITORY
+from tests.benchmarks import bench, cases, figure, made, memory, places, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, PADDED, Case
 from tests.benchmarks.places import Steps
 from tests.benchmarks.results import Results
@@ -172,6 +173,16 @@ def test_every_target_is_about_known_cases():
     assert len(known) == len(cases.CASES)
     known |= {results.RING, results.ROOT}
     assert {name for target in targets.TARGETS for name in (target.case, target.base)} <= known
+
+
+def test_a_rank_holds_what_a_single_process_does_and_little_more():
+    """Of 45 MB of gradients neither a copy nor what is kept from step to step."""
+    model = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
+    (alone,) = memory.measured("single", 1, model, 8, memory.exact())
+    both = memory.measured("all_reduce", 2, model, 16, memory.exact())
+    assert len(both) == 2 and max(both) < alone + 8
+    rows = memory.table({"single": [alone], "all_reduce": [alone + 1, alone + 5]})
+    assert rows[1][-1] == "0" and rows[2][-1] == "3"
 
 
 def test_links_that_do_nothing_else_bound_the_seconds(tmp_path):

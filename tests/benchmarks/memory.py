@@ -1,6 +1,6 @@
 """What a rank holds at most, beside a single process with as many samples: in turns, some rounds.
 
-    python -m tests.benchmarks.memory [--model FILE] [--batch-size 2] [--rounds 3] [--json FILE]
+    python -m tests.benchmarks.memory [--model FILE] [--batch-size 8] [--rounds 3] [--json FILE]
 
 Peak resident memory, libraries included, as every run leaves it in `exits/`. The heap's waste
 between blocks differs by 100 MiB and more from run to run, of a single process as well; so large
@@ -24,10 +24,11 @@ from tests.benchmarks.results import aligned
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 MODEL = str(REPOSITORY / "configs" / "models" / "bert-base.json")
 MODES = ("single", "all_reduce", "gather_scatter", "ddp")
-RANKS, STEPS = 2, 6
+RANKS, STEPS = 2, 4
 FLAGS = [
     "--launcher=local", "--nodes=1", "--task=bsc_benchmark", f"--max-steps={STEPS}",
     "--evaluate=never", "--no-save-model", "--quiet", "--threads=1",
+    "--pad=max_length", "--no-length-balance",  # as many tokens in every mode
 ]  # fmt: skip
 MIB = 2**20
 
@@ -37,12 +38,12 @@ Peaks = Mapping[str, Sequence[float]]  # of every rank of every run of a mode, i
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default=MODEL, help="a configuration file of a BERT")
-    parser.add_argument("--batch-size", type=int, default=2, help="of each rank")
+    parser.add_argument("--batch-size", type=int, default=8, help="of each rank")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--heap", action="store_true", help="with the waste of the heap")
     parser.add_argument("--json", type=Path, help="write the figures into this file")
     args = parser.parse_args()
-    env = os.environ if args.heap else {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16)}
+    env = dict(os.environ) if args.heap else exact()
     found: dict[str, list[float]] = {mode: [] for mode in MODES}
     for _ in range(args.rounds):
         for mode in MODES:
@@ -52,6 +53,11 @@ def main() -> int:
     if args.json:
         args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
+
+
+def exact() -> dict[str, str]:
+    """The environment in which a process holds what it asked for, and no waste between."""
+    return {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16)}
 
 
 def measured(
