@@ -100,8 +100,8 @@ def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
         if 2 * tensor.nbytes >= limit_bytes:
             found.append([at])
             continue
-        group, used = open_ones.get(tensor.dtype, ([], limit_bytes))
-        if used + tensor.nbytes > limit_bytes:
+        group, used = open_ones.get(tensor.dtype, (None, 0))
+        if group is None or used + tensor.nbytes > limit_bytes:
             group, used = [], 0
             found.append(group)
         group.append(at)
