@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 T = TypeVar("T", bound=Tensor)
+LITTLE = 1 / 8  # of a bucket
 
 
 class Bucket:
@@ -21,7 +22,6 @@ class Bucket:
 
     def __init__(self, params: Sequence[nn.Parameter]) -> None:
         self.params = list(params)
-        self.views: list[Tensor] = []
         self._place: dict[nn.Parameter, Tensor] = {}
         self._taken: set[nn.Parameter] = set()
         self._had: set[nn.Parameter] = set()
@@ -29,6 +29,11 @@ class Bucket:
     @property
     def is_full(self) -> bool:
         return len(self._taken) == len(self.params)
+
+    @property
+    def views(self) -> list[Tensor]:
+        """The parts of `flat`, each in the shape of its parameter."""
+        return list(self._place.values())
 
     @torch.no_grad()
     def take(self, param: nn.Parameter) -> None:
@@ -47,9 +52,8 @@ class Bucket:
 
     def _lay_out(self, flat: Tensor) -> None:
         self.flat = flat
-        parts = zip(flat.split([one.numel() for one in self.params]), self.params, strict=True)
-        self.views = [part.view_as(param) for part, param in parts]
-        self._place = dict(zip(self.params, self.views, strict=True))
+        parts = zip(self.params, flat.split([one.numel() for one in self.params]), strict=True)
+        self._place = {param: part.view_as(param) for param, part in parts}
 
     def take_rest(self) -> None:
         """Likewise all that are not here yet."""
@@ -68,7 +72,6 @@ class Bucket:
         self._taken.clear()
         self._had.clear()
         self._place.clear()
-        self.views.clear()
         del self.flat
 
 
@@ -91,14 +94,20 @@ def _is_own(gradient: Tensor) -> bool:
 def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
     """What is to go together: of one dtype, and of at most `limit_bytes`, or a single tensor.
 
-    One of half as much or more is a group by itself: so it need not be copied. Groups come in the
-    order in which they are complete, if `tensors` come one after the other.
+    One of half as much or more is a group by itself: so it need not be copied. What came before it
+    does not wait for what comes after it, unless it is too little to be worth a collective.
+    Groups come in the order in which they are complete, if `tensors` come one after the other.
     """
     found: list[list[int]] = []
     open_ones: dict[torch.dtype, tuple[list[int], int]] = {}  # each with its bytes
     for at, tensor in enumerate(tensors):
         if 2 * tensor.nbytes >= limit_bytes:
             found.append([at])
+            open_ones = {
+                dtype: (group, used)
+                for dtype, (group, used) in open_ones.items()
+                if used < LITTLE * limit_bytes
+            }
             continue
         group, used = open_ones.get(tensor.dtype, (None, 0))
         if group is None or used + tensor.nbytes > limit_bytes:

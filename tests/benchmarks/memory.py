@@ -11,26 +11,20 @@ set. With `--heap` it is measured as it is by itself.
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from configs.plugins import REPOSITORY
+from tests.benchmarks import local
 from tests.benchmarks.results import aligned
 
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 MODEL = str(REPOSITORY / "configs" / "models" / "bert-base.json")
 MODES = ("single", "all_reduce", "gather_scatter", "ddp")
 RANKS, STEPS = 2, 4
-FLAGS = [
-    "--launcher=local", "--nodes=1", "--task=bsc_benchmark", f"--max-steps={STEPS}",
-    "--evaluate=never", "--no-save-model", "--quiet", "--threads=1",
-    "--pad=max_length", "--no-length-balance",  # as many tokens in every mode
-]  # fmt: skip
-MIB = 2**20
+FLAGS = [f"--max-steps={STEPS}", "--evaluate=never"]
+FLAGS += ["--pad=max_length", "--no-length-balance"]  # as many tokens in every mode
 
 Peaks = Mapping[str, Sequence[float]]  # of every rank of every run of a mode, in MiB
 
@@ -64,17 +58,9 @@ def measured(
     mode: str, ranks: int, model: str, batch_size: int, env: Mapping[str, str]
 ) -> list[float]:
     """One run: MiB of each rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable, SUBMIT, *FLAGS, f"--nproc-per-node={ranks}", f"--sync={mode}",
-            f"--logs-dir={folder}", "--run-id=run", f"--model={model}",
-            f"--batch-size={batch_size}", f"--train-samples={batch_size * STEPS}",
-        ]  # fmt: skip
-        done = subprocess.run(command, cwd=REPOSITORY, env=env, check=False)
-        if done.returncode:
-            sys.exit(f"{mode} on {ranks} ranks: exit code {done.returncode}")
-        exits = (Path(folder) / "run" / "exits").glob("rank_*.json")
-        return [json.loads(path.read_text())["peak_memory_bytes"] / MIB for path in exits]
+    words = [*FLAGS, f"--train-samples={batch_size * STEPS}"]
+    with local.ran(mode, ranks, model, batch_size, words, env) as run:
+        return local.peaks_mib(run)
 
 
 def table(found: Peaks) -> list[list[str]]:

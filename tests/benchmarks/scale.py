@@ -10,24 +10,18 @@ with the ranks, so that the memory of one of them is comparable with that of a s
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from configs.plugins import REPOSITORY
+from tests.benchmarks import local
 
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 MODEL = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
 BATCH_SIZE, STEPS, SAMPLES = 32, 6, 512
-FLAGS = [
-    "--task=bsc_benchmark", f"--max-steps={STEPS}", f"--eval-samples={SAMPLES}", "--evaluate=end",
-    "--no-save-model", "--quiet", "--threads=1",
-]  # fmt: skip
-MIB = 2**20
+FLAGS = [f"--max-steps={STEPS}", f"--eval-samples={SAMPLES}", "--evaluate=end"]
 
 
 def main() -> int:
@@ -59,19 +53,11 @@ def main() -> int:
 
 def measured(mode: str, ranks: int, model: str, batch_size: int) -> dict[str, Any]:
     """One run; seconds are the median over steps of rank 0, memory is that of the largest rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = [f"--logs-dir={folder}", "--run-id=run", f"--sync={mode}", f"--model={model}"]
-        place += [f"--batch-size={batch_size}", f"--train-samples={batch_size * STEPS}"]
-        command = [SUBMIT, "--launcher=local", "--nodes=1", f"--nproc-per-node={ranks}"]
-        done = subprocess.run(
-            [sys.executable, *command, *FLAGS, *place], cwd=REPOSITORY, check=False
-        )
-        if done.returncode:
-            sys.exit(f"{mode} on {ranks} ranks: exit code {done.returncode}")
-        run = Path(folder) / "run"
+    words = [*FLAGS, f"--train-samples={batch_size * STEPS}"]
+    with local.ran(mode, ranks, model, batch_size, words) as run:
         lines = (run / "metrics" / "rank_00000.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
-        exits = [json.loads(path.read_text()) for path in (run / "exits").glob("rank_*.json")]
+        peak_mib = max(local.peaks_mib(run))
     steps = [one for one in records if one["kind"] == "step"][2:]
     (evaluated,) = (one for one in records if one["kind"] == "eval")
     return {
@@ -82,7 +68,7 @@ def measured(mode: str, ranks: int, model: str, batch_size: int) -> dict[str, An
         "metric_s": evaluated["metric_s"],
         "agree_s": evaluated["sync_s"],
         "evaluate_s": as_usual(ranks),
-        "peak_mib": max(one["peak_memory_bytes"] for one in exits) / MIB,
+        "peak_mib": peak_mib,
     }
 
 

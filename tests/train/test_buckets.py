@@ -11,13 +11,22 @@ from train.buckets import Bucket, groups
 
 
 def test_small_ones_go_together_and_large_ones_alone():
-    sizes = [(10, torch.float32), (15, torch.float32), (5, torch.float64), (400, torch.float64)]
-    sizes += [(4, torch.float64), (9, torch.float32)]
+    single, double = torch.float32, torch.float64
+    sizes = [(10, single), (5, double), (9, single), (4, double), (12, single), (15, single)]
+    sizes += [(400, double)]
     tensors = [torch.zeros(size, dtype=kind) for size, kind in sizes]
-    # [15] is half of the limit; the second group of one dtype begins where the first is full
-    assert [[t.numel() for t in g] for g in groups(tensors, 120)] == [[15], [400], [5, 4], [10, 9]]
-    assert [len(group) for group in groups(tensors, 0)] == [1] * 6
+    found = [[t.numel() for t in group] for group in groups(tensors, 120)]
+    assert found == [[10, 9], [5, 4], [12], [15], [400]]  # 12 is too many, 15 half of the limit
+    assert [len(group) for group in groups(tensors, 0)] == [1] * 7
     assert groups([], 100) == []
+
+
+def test_what_is_ready_does_not_wait_for_what_comes_after_a_large_one():
+    def found(*sizes):
+        return [[t.numel() for t in g] for g in groups([torch.zeros(n) for n in sizes], 100 * 4)]
+
+    assert found(20, 50, 20) == [[20], [50], [20]]
+    assert found(3, 50, 3, 90, 3) == [[50], [90], [3, 3, 3]]  # too little for a collective
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 400))

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from configs.schema import TrainConfig
-from tests.train.matrix_worker import NoSinks, SmallBert, Tokens
+from tests.train.matrix_tasks import SmallBert, Tokens
+from tests.train.matrix_worker import NoSinks
 from train.balance import planning
 from train.balance.model import Cost
 from train.balance.planning import after_split, plan_batches

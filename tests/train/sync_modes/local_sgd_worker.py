@@ -17,7 +17,8 @@ from configs.schema import ByHand, TrainConfig
 from tests.train.compression import training_worker
 from tests.train.compression.training_worker import bits, losses
 from tests.train.kept import train
-from tests.train.matrix_worker import NoSinks, Patchy
+from tests.train.matrix_tasks import Patchy
+from tests.train.matrix_worker import NoSinks
 from train import rendezvous
 from train.console import Console
 from train.grad_sync import all_gather

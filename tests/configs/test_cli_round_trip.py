@@ -1,0 +1,96 @@
+"""What is written as flags or as YAML is read again as the same configuration."""
+
+import dataclasses
+import string
+import typing
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import cli, plugins
+from configs.launching import LaunchConfig
+from configs.schema import TrainConfig
+
+
+def train_config(*argv: str) -> TrainConfig:
+    (config,) = cli.parse([TrainConfig], argv, prog="train", description="")
+    return config
+
+
+def text_like(alphabet: str = string.printable) -> st.SearchStrategy[str]:
+    words = st.text(alphabet + "äß漢", min_size=1)
+    return words.filter(lambda word: word != "null" and word.isprintable())
+
+
+def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
+    """Right values of one field of TrainConfig."""
+    special = {
+        "task": st.sampled_from(plugins.names("train.tasks")),
+        "sync": st.sampled_from(plugins.names("train.sync_modes")),
+        "compress": st.just("none"),
+        "compress_share": st.floats(0, 1, exclude_min=True),
+        "outer_momentum": st.floats(0, 1, exclude_max=True),
+        "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
+        "split": st.sampled_from(["even", "auto", "3,1,0,4", "1", "0.25,1e-3"]),
+        "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
+        "dropout": st.none() | st.floats(0, 1, exclude_max=True),
+        "checkpoint_every": st.sampled_from(["never", "epoch", "7", "2.5min"]),
+        **dict.fromkeys(("reset_optimizer", "reset_lr_scheduler", "reset_data"), st.just(False)),
+        "lr": st.floats(1, exclude_min=True, allow_infinity=False),
+        "end_lr": st.floats(0, 5e-5),
+        **dict.fromkeys(
+            ("adam_beta1", "adam_beta2", "adadelta_rho", "mask_probability"),
+            st.floats(0, 1, exclude_max=True),
+        ),
+        "warmup_steps": st.integers(0, 10),
+        "schedule_steps": st.none() | st.integers(10),
+        "device": st.sampled_from(["auto", "cuda"]),
+        "seed": st.integers(0, 2**63 - 1),
+    }
+    if name in special:
+        return special[name]
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    optional = type(None) in typing.get_args(hint)
+    kind = next(iter(typing.get_args(hint)), hint)
+    plain = {
+        bool: st.booleans(),
+        int: st.integers(1),
+        float: st.floats(0, exclude_min=True, allow_infinity=False),
+        str: text_like(),
+        Path: text_like().filter(lambda word: not word.startswith("~")).map(Path),
+    }[kind]
+    return st.none() | plain if optional else plain
+
+
+HINTS = typing.get_type_hints(TrainConfig)
+CONFIGS = st.fixed_dictionaries(
+    {}, optional={name: values(name, hint) for name, hint in HINTS.items()}
+).map(lambda chosen: TrainConfig(**chosen))
+
+
+@settings(max_examples=40, deadline=None)
+@given(CONFIGS)
+def test_argv_makes_the_same_configuration(config):
+    assert train_config(*cli.to_argv(config)) == config
+
+
+@settings(max_examples=40, deadline=None)
+@given(CONFIGS)
+def test_yaml_makes_the_same_configuration_but_for_what_is_of_one_run_alone(
+    tmp_path_factory, config
+):
+    path = tmp_path_factory.getbasetemp() / "again.yaml"
+    path.write_text(cli.to_yaml(config, LaunchConfig(nodes=3, dry_run=True)), encoding="utf-8")
+    of_one_run = {"run_id": None, "overwrite": False, "redirect": False}
+    assert train_config("--config", str(path)) == dataclasses.replace(config, **of_one_run)
+    (launch,) = cli.parse([LaunchConfig], ["--config", str(path)], prog="", description="")
+    assert launch == LaunchConfig(nodes=3)
+
+
+def test_argv_names_only_what_differs_from_the_recipe():
+    (recipe,) = cli.parse([TrainConfig], [], prog="", description="")
+    assert cli.to_argv(recipe) == ["--task=quickstart"]
+    changed = dataclasses.replace(recipe, lr=0.5, quiet=True, max_steps=None)
+    assert cli.to_argv(changed) == ["--task=quickstart", "--lr=0.5", "--quiet"]
