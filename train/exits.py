@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -40,7 +40,14 @@ LOST_PEER_WORDS = (
 
 
 class PeerFailed(MusterError):
-    """Another worker could not go on, so this one cannot either."""
+    """Another worker could not go on, so this one cannot either.
+
+    `missing`: the ranks that a collective waited for in vain, where they are known.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class Stopped(BaseException):
@@ -93,6 +100,7 @@ class Ending:
                 message=message,
                 traceback=lines,
                 peak_memory_bytes=peak_memory_bytes(),
+                missing=error.missing if isinstance(error, PeerFailed) else (),
             )
             path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
             write_json(path, asdict(record))
