@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.preload import interpreter
+from tests.preload import interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
@@ -21,6 +21,7 @@ def start(
     before: Sequence[str] = (),
     python: str = sys.executable,
 ) -> subprocess.Popen:
+    skip_if_quick()
     return subprocess.Popen(
         [*before, python, SUBMIT, *flags],
         cwd=cwd,

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 
 from tests.launch.submit import REPOSITORY, alive
 from tests.preload import interpreter

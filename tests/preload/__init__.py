@@ -16,13 +16,28 @@ import time
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 START_S = 120
+# Set for tests that `make test-quick` leaves out as soon as they start a worker.
+QUICK = "MUSTER_TEST_QUICK"
+
+
+def interpreter() -> str:
+    """The path of a program that stands where Python does; its libraries are loaded once."""
+    skip_if_quick()
+    return _started()
+
+
+def skip_if_quick() -> None:
+    """Leave this test to `make test`, where only quick ones are wanted."""
+    if QUICK in os.environ:
+        pytest.skip("it starts processes: make test")
 
 
 @cache
-def interpreter() -> str:
-    """The path of a program that stands where Python does; its libraries are loaded once."""
+def _started() -> str:
     folder = Path(tempfile.mkdtemp(prefix="muster-preload-"))
     address = folder / "socket"
     text = Path(__file__).with_name("client.py").read_text(encoding="utf-8")

@@ -67,7 +67,7 @@ class Job:
 
 
 def main() -> None:
-    sys.path.remove(os.getcwd())  # what is imported below must not be this checkout's
+    sys.path.remove(str(Path.cwd()))  # what is imported below must not be this checkout's
     for name in LIBRARIES:
         importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
@@ -85,7 +85,7 @@ def serve(listener: socket.socket) -> dict[str, Any] | None:
     ready = selectors.DefaultSelector()
     ready.register(listener, selectors.EVENT_READ)
     ready.register(0, selectors.EVENT_READ)
-    own = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("net", "uts", "mnt")]
+    own = [Path(f"/proc/self/ns/{name}").stat().st_ino for name in ("net", "uts", "mnt")]
     while True:
         for key, _ in ready.select():
             if key.fileobj is listener:
@@ -205,7 +205,7 @@ def run(asked: dict[str, Any]) -> None:
     sys.modules.pop("__main__", None)
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path.insert(0, os.getcwd())
+        sys.path.insert(0, str(Path.cwd()))
         sys.modules.pop(words[1], None)  # torchrun: runpy warns of a module that is there already
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
