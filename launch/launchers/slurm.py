@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import UsageError, refuse
 from configs.launching import Settings
 from configs.plugins import REPOSITORY
+from configs.run_files import SUBMITIT
 from launch import environment, registry, states
 from launch import plan as planned
 from launch.follow import Follower
@@ -107,7 +108,7 @@ class Slurm:
 
         python = facts.nodes[0].python
         quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
-        executor = Executor(spec.run_dir / "submitit", python=quoted)
+        executor = Executor(SUBMITIT.path(spec.run_dir), python=quoted)
         wish = self._slurm
         own = {
             name: getattr(wish, name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from configs import run_files
 from configs.errors import UsageError
 from train.cost.fit import ComputePoint
 from train.measure.records import StepRecord
@@ -59,7 +60,7 @@ def read_all(path: Path) -> list[Run]:
     Raises:
         UsageError: there is none with steps to learn from.
     """
-    study = path / "study.json"
+    study = path / run_files.STUDY
     cells: dict[Path, Mapping[str, Any]] = {}
     if study.exists():
         cells = {
@@ -68,10 +69,11 @@ def read_all(path: Path) -> list[Run]:
             if cell.get("state") == "done"
         }
         folders = list(cells)
-    elif (path / "metrics").is_dir():
+    elif run_files.METRICS.find(path):
         folders = [path]
     else:
-        folders = sorted(one.parent for one in path.glob("*/metrics")) if path.is_dir() else []
+        below = sorted(path.iterdir()) if path.is_dir() else []
+        folders = [one for one in below if run_files.METRICS.find(one)]
     read_in = [(read(folder), cells.get(folder, {})) for folder in folders]
     runs = [replace(run, cell=_beside(cell)) for run, cell in read_in if run is not None]
     if not runs:
@@ -88,11 +90,11 @@ def _beside(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(folder: Path) -> Run | None:
     """One run; None where it has fewer than two steps of a full batch."""
-    settings = _settings(folder / "config.yaml")
+    settings = _settings(run_files.CONFIG.path(folder))
     ranks: list[dict[int, StepRecord]] = []
     collectives: list[Sequence[Any]] = []
     notes: list[str] = []
-    for file in sorted((folder / "metrics").glob("rank_*.jsonl")):
+    for file in run_files.METRICS.find(folder):
         steps: dict[int, StepRecord] = {}
         for entry in _lines(file):
             if entry.get("kind") == "step" and entry.keys() >= NEEDED:
@@ -106,7 +108,7 @@ def read(folder: Path) -> Run | None:
     timed = [step for step in common[1:] if ranks[0][step].samples == largest]
     if not timed:
         return None
-    workers = int(_json(folder / "summary.json").get("world_size") or len(ranks))
+    workers = int(_json(run_files.SUMMARY.path(folder)).get("world_size") or len(ranks))
     if len(ranks) < workers:
         notes.append(f"{folder.name}: records of {len(ranks)} of {workers} workers")
     together = [[rank[step] for rank in ranks] for step in timed]

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from configs.run_files import METRICS
 from train.cost.algorithms import MEASURED, Link
-from train.measure.records import rank_name
 
 SIZES = tuple(1024 * 4**power for power in range(9))
 LINK = Link(alpha_s=100e-6, bytes_per_s=117e6)
@@ -80,5 +80,5 @@ def run(
             record["sync_s"] += 0.0 if rank == 0 else slow_s
             record["step_s"] += slow_s
         text = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / "metrics" / f"{rank_name(rank)}.jsonl").write_text(text)
+        METRICS.path(folder, rank=rank).write_text(text)
     return folder

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import UsageError
+from configs.run_files import METRICS
 from tests.train.cost import made
 from train.cost.algorithms import Link
 from train.cost.fit import ComputeFit, fit_bench
 from train.cost.predict import FURTHER, MODES, Inside, predict
 from train.cost.runs import read, read_all
 from train.cost.study import compare
-from train.measure.records import rank_name
 
 BENCH = fit_bench(made.bench(), "bench")
 COMPUTE = ComputeFit(0.01, 0.03, 0.0, 2 / 3, 1, (4,))
@@ -130,7 +130,7 @@ def test_where_every_run_overlaps_the_backward_pass_is_a_guess_and_said(tmp_path
 
 def test_recorded_collectives_are_the_buckets(tmp_path):
     folder = made.run(tmp_path / "a", "all_reduce", 2, bucket_mb=0.0)
-    path = folder / "metrics" / f"{rank_name(0)}.jsonl"
+    path = METRICS.path(folder, rank=0)
     one = ["all_reduce", [10], "float32", 4_000_000]
     entry = {"kind": "collectives", "step": 1, "rank": 0, "collectives": [one] * 10}
     path.write_text(path.read_text() + json.dumps(entry) + '\n{"kind": "st')  # half a line
@@ -140,11 +140,11 @@ def test_recorded_collectives_are_the_buckets(tmp_path):
 
 def test_what_older_versions_and_lost_ranks_leave_is_read_or_passed_over(tmp_path):
     folder = made.run(tmp_path / "a", "all_reduce", 4)
-    (folder / "metrics" / f"{rank_name(3)}.jsonl").unlink()
+    METRICS.path(folder, rank=3).unlink()
     run = read(folder)
     assert run is not None and run.workers == 4
     assert run.notes == ("a: records of 3 of 4 workers",)
-    path = folder / "metrics" / f"{rank_name(0)}.jsonl"
+    path = METRICS.path(folder, rank=0)
     path.write_text('{"kind": "step", "step": 1}\n[]\n7\n')
     assert read(folder) is None
 
