@@ -16,7 +16,7 @@ from launch.spec import NodeSpec
 TIMEOUT_S = 60.0
 # Of the checkout on nodes that do not see this one, in the home there.
 FOLDER = "muster"
-RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'probe', 'exec'))"
+RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'script', 'exec'))"
 
 Probe = Mapping[str, Any]
 
@@ -26,7 +26,8 @@ def ask_all(
 ) -> list[Probe | str]:
     """What each node says of itself, or one line on why it does not."""
     with ThreadPoolExecutor(max_workers=32) as pool:
-        return list(pool.map(lambda node: _ask(node, config, request), nodes))
+        words = [json.dumps(request)]
+        return list(pool.map(lambda node: ask(node, config, probe.__file__, words), nodes))
 
 
 def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:
@@ -53,16 +54,18 @@ def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any
     }
 
 
-def _ask(node: NodeSpec, config: SshConfig, request: Mapping[str, Any]) -> Probe | str:
-    words = ["python3", "-c", RUN_STDIN, json.dumps(request)]
-    source = Path(probe.__file__).read_text(encoding="utf-8")
+def ask(
+    node: NodeSpec, config: SshConfig, script: str, words: Sequence[str]
+) -> dict[str, Any] | str:
+    """What the script, a module whose text is sent, prints there; or one line on why nothing."""
+    source = Path(script).read_text(encoding="utf-8")
     try:
-        done = openssh.run(node, config, words, source, TIMEOUT_S)
+        done = openssh.run(node, config, ["python3", "-c", RUN_STDIN, *words], source, TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return f"{node.name}: no answer within {TIMEOUT_S:.0f} s"
     for line in done.stdout.splitlines():
         if line.startswith(probe.MARK):
-            answer: Probe = json.loads(line.removeprefix(probe.MARK))
+            answer: dict[str, Any] = json.loads(line.removeprefix(probe.MARK))
             return answer
     if done.returncode == 255:
         return openssh.explain(node, done.stderr)
