@@ -10,10 +10,11 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import SshConfig
-from launch.machines import openssh, probe
+from launch.machines import openssh, probe, route
 from launch.spec import NodeSpec
 
 TIMEOUT_S = 60.0
+AT_ONCE = 16
 # Of the checkout on nodes that do not see this one, in the home there.
 FOLDER = "muster"
 RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'script', 'exec'))"
@@ -25,9 +26,19 @@ def ask_all(
     nodes: Sequence[NodeSpec], config: SshConfig, request: Mapping[str, Any]
 ) -> list[Probe | str]:
     """What each node says of itself, or one line on why it does not."""
-    with ThreadPoolExecutor(max_workers=32) as pool:
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         words = [json.dumps(request)]
         return list(pool.map(lambda node: ask(node, config, probe.__file__, words), nodes))
+
+
+def routes(
+    nodes: Sequence[NodeSpec], config: SshConfig, to: Sequence[str]
+) -> list[Mapping[str, str]]:
+    """The own address from which each node sends to each of those in `to`."""
+    words = [json.dumps({"to": list(to)})]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        said = pool.map(lambda node: ask(node, config, route.__file__, words), nodes)
+        return [{} if isinstance(one, str) else one for one in said]
 
 
 def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:
@@ -46,8 +57,8 @@ def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any
     """What a probe is asked; `proof` is a file that only a shared file system shows the node."""
     return {
         "folder": folder or FOLDER,
-        # a folder that was named is meant, even where the node sees this checkout
-        "proof": str(proof) if proof is not None and folder is None else None,
+        "named": folder is not None,
+        "proof": str(proof) if proof is not None else None,
         "here": str(here),
         "python": os.environ.get("MUSTER_PYTHON"),
         "ports": [],
