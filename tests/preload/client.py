@@ -6,6 +6,7 @@ a new one does (`-c`, `-I`, a sitecustomize) is done by a new one.
 """
 
 # Nothing is imported that costs time: pathlib takes as long as all the rest.
+import contextlib
 import json
 import os
 import resource
@@ -63,10 +64,8 @@ def main():
     child = int(replies.readline())
 
     def pass_on(number, _):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
-        except ProcessLookupError:
-            pass
 
     for name in PASSED_ON:
         number = getattr(signal, name)
