@@ -47,6 +47,8 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
 
 def reserve(path: Path) -> None:
     """Take the space that `write_last` needs for `path` now, while there is some."""
+    if path.exists():  # the last word has been said
+        return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # no zeros: a file system that compresses would hold no space for them

@@ -41,12 +41,13 @@ def stopped_for_notice(run_dir: Path) -> bool:
         return False
 
 
-def checkpoints_of_job(logs_root: Path, job_id: str) -> Path | None:
+def checkpoints_of_job(logs_root: Path, job_id: str, cluster: str | None) -> Path | None:
     """Where the last attempt of a Slurm job wrote its checkpoints."""
     found = []
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         job = registry.read_job(path.parent)
-        if job and job["launcher"] == "slurm" and job["job_id"] == job_id:
+        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
+        if job and here and job["job_id"] == job_id:
             found.append((float(job["started_unix_s"]), path.parent))
     if not found:
         return None

@@ -67,7 +67,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     plan = launcher.plan(spec, facts)
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
-    registry.begin(spec, name, job.job_id)
+    registry.begin(spec, name, job.job_id, cluster=job.cluster)
     code = job.wait()
     if code > 128:
         return _stopped(spec, signal.Signals(code - 128).name, code)

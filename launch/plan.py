@@ -56,6 +56,7 @@ def posts(
             master_port=facts.master_port,
             token=token,
             network=facts.network,
+            address=node.address,
             proof=proof.relative_to(spec.run_dir).as_posix(),
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,

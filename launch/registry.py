@@ -20,9 +20,11 @@ from configs.errors import MusterError
 from configs.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
 from launch.spec import LaunchSpec, NodeCommand
 
+NOT_YET = ""  # the job id of a run that is about to get one
+
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
-    """Before anything starts: the settings that repeat the run, and what will run where."""
+    """Before anything starts: the settings that repeat the run, who leads it, what runs where."""
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
@@ -32,15 +34,29 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
         "nodes": [asdict(command) for command in plan],
     }
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
+    begin(spec, launcher, NOT_YET)
 
 
-def begin(spec: LaunchSpec, launcher: str, job_id: str) -> None:
-    """Say who leads the run; a process is known by its pid together with its start time."""
+def begin(
+    spec: LaunchSpec,
+    launcher: str,
+    job_id: str,
+    *,
+    cluster: str | None = None,
+    attempt: int | None = None,
+) -> None:
+    """Say who leads the run; a process is known by its pid together with its start time.
+
+    A job is known by its number and its cluster's name: one home may serve several clusters.
+    `attempt` is how often Slurm had requeued the job, where each time is a run of its own.
+    """
     import psutil  # here, since --help and --dry-run do not need it
 
     job = {
         "launcher": launcher,
         "job_id": job_id,
+        "cluster": cluster,
+        "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
@@ -98,6 +114,13 @@ def read_job(run_dir: Path) -> dict[str, Any] | None:
     return _read(run_files.JOB.path(run_dir))
 
 
+def signs(run_dir: Path) -> tuple[int, ...]:
+    """What changes when agents come and go, or a job ends: then it is time to ask about it."""
+    agents = run_files.AGENT.path(run_dir, node=0).parent
+    places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
+    return tuple(place.stat().st_mtime_ns if place.exists() else 0 for place in places)
+
+
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have said."""
     found = {}
@@ -110,13 +133,20 @@ def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
 def go_on_in_background(spec: LaunchSpec) -> bool:
     """Fork; true in the child, whose output goes to the run folder and which has no terminal.
 
-    The parent says how to find the run again.
+    The parent says how to find the run again, once the child leads it.
     """
+    led, leads = os.pipe()
     if os.fork():
+        os.close(leads)
+        os.read(led, 1)  # nothing comes: it ends when the child has said that it leads
         print_next_commands(spec, "in the background")
         return False
     os.setsid()
     os.chdir("/")
+    job = read_job(spec.run_dir) or {}
+    begin(spec, str(job.get("launcher", "")), NOT_YET)
+    os.close(leads)
+    os.close(led)
     log = run_files.LAUNCHER_LOG.path(spec.run_dir)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -120,6 +120,7 @@ class Job(Protocol):
     """A run that was started."""
 
     job_id: str
+    cluster: str | None  # where the job has its number
     trouble: str | None  # what went wrong, as far as the launching side can tell
     detached: bool  # it runs on by itself, and nobody waits for it here
     shown: bytes  # the end of what it has printed of the workers' output

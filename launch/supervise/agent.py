@@ -21,7 +21,7 @@ from launch.supervise import processes
 from launch.supervise.aside import make_room
 from launch.supervise.assignment import Assignment
 from launch.supervise.head import Head
-from launch.supervise.interface import name_of
+from launch.supervise.interface import name_of, variables
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
 from launch.supervise.records import open_log, stopped_cleanly, write_exit, write_here
@@ -197,9 +197,8 @@ class Agent:
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,
         }
-        if interface:
-            env.setdefault("GLOO_SOCKET_IFNAME", interface)
-            env.setdefault("NCCL_SOCKET_IFNAME", interface)
+        for name, value in variables(interface, peers.own_address).items():
+            env.setdefault(name, value)
         with open_log(assignment) as log:
             for command in assignment.commands:
                 self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))

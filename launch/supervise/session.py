@@ -94,6 +94,7 @@ class Session:
     """A job of this process."""
 
     detached = False
+    cluster = None
 
     def __init__(
         self, run_dir: Path, posts: Sequence[Post], *, prefixes: bool, quiet: bool
