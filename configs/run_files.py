@@ -109,6 +109,7 @@ NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: many times as large as all the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
+CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # of a disk that is not the launcher's
 SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks find out who shares a disk
 # By whoever looks at the run afterwards.
 PREDICTION = RunFile("prediction.json", "run", "stays")
@@ -138,13 +139,13 @@ def attempt_folders(run_dir: Path) -> dict[int, Path]:
     return {int(path.name): path for path in sorted(paths, key=_number) if path.name.isdigit()}
 
 
-def clear(run_dir: Path, *, resumed: bool) -> None:
-    """Remove what a run has written, and nothing else; `resumed`: not what one goes on from.
+def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
+    """Remove what a run has written, `but` one file; `resumed`: not what one goes on from.
 
     Raises:
         OSError: something cannot be removed.
     """
-    doomed = list(_to_clear(run_dir, resumed=resumed))
+    doomed = [path for path in _to_clear(run_dir, resumed=resumed) if path != but]
     for path in doomed:
         path.unlink()
     for folder in sorted({parent for path in doomed for parent in path.parents}, reverse=True):

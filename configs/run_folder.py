@@ -47,13 +47,33 @@ def claim(run_dir: Path, config: TrainConfig) -> None:
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        in_use = any(run_dir.iterdir())
-        if in_use and not config.overwrite:
-            raise UsageError(
-                f"run folder {run_dir} is not empty; use --overwrite or another --run-id"
-            )
+        if any(run_dir.iterdir()) and not config.overwrite:
+            raise _in_use(run_dir)
         refuse(_would_lose(run_dir, config))
         run_files.clear(run_dir, resumed=config.resume is not None)
+    except OSError as error:
+        raise _unusable(run_dir, error) from None
+
+
+def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
+    """As `claim`, on a disk that the launcher does not see.
+
+    Nodes that share that disk come at once: the first to leave a mark, with the name of this
+    `start` of the run, does it for all. Workers start after every node was here.
+
+    Raises:
+        UsageError: another run's files are there and are not to be cleared; or it cannot be made.
+    """
+    mark = run_files.CLAIMED.path(run_dir, name=start)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if not overwrite and any(path != mark for path in run_dir.iterdir()):
+            raise _in_use(run_dir)
+        run_files.clear(run_dir, resumed=resumed, but=mark)
     except OSError as error:
         raise _unusable(run_dir, error) from None
 
@@ -69,6 +89,10 @@ def _would_lose(run_dir: Path, config: TrainConfig) -> Iterator[str]:
         ):
             flag = "--" + name.replace("_", "-")
             yield f"--overwrite would remove {path}, which {flag} names; use another --run-id"
+
+
+def _in_use(run_dir: Path) -> UsageError:
+    return UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
 
 
 def _unusable(run_dir: Path, error: OSError) -> UsageError:

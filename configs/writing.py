@@ -47,6 +47,8 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
 
 def reserve(path: Path) -> None:
     """Take the space that `write_last` needs for `path` now, while there is some."""
+    if path.exists():  # the last word has been said
+        return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # no zeros: a file system that compresses would hold no space for them
@@ -99,15 +101,17 @@ def writing(path: Path) -> Iterator[None]:
     """Whatever stops `path` from being written becomes one line.
 
     Raises:
-        CannotWrite: an OSError, which it names with the host and `path`.
+        CannotWrite: what a disk says of it, with the host and `path`.
     """
     try:
         yield
-    except OSError as error:
-        raise CannotWrite(explained(error, path)) from error
+    except Exception as error:
+        if isinstance(error, OSError) or is_full(error):
+            raise CannotWrite(explained(error, path)) from error
+        raise
 
 
-def explained(error: Exception, path: Path | None = None) -> str:
+def explained(error: BaseException, path: Path | None = None) -> str:
     """One line that says on which host which file could not be written, and why."""
     if path is None and isinstance(error, OSError) and error.filename:
         path = Path(os.fsdecode(error.filename))

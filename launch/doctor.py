@@ -104,6 +104,7 @@ def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
         worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
         module=MODULE,
         join_s=train.timeout_s,
+        overwrite=train.overwrite,
         quiet=True,
     )
 

@@ -65,11 +65,7 @@ def lead(
             return give_up(spec, step)
         put_aside(spec.run_dir, attempt)
         spec = replace(attempts.with_flags(spec, spec.run_dir), attempt=attempt + 1)
-        try:
-            facts = _ask_again(launcher, least, spec.join_s)
-        except MusterError as error:
-            registry.end(spec, 1, str(error))
-            raise
+        facts = _ask_again(launcher, least, spec.join_s)
         print(
             f"restart {attempt + 1} of {restarts}: {len(facts.nodes)} nodes go on from the last "
             "checkpoint",

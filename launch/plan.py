@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs import plugins, run_files
+from configs.writing import writing
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.supervise.assignment import Assignment, Command
 from launch.supervise.session import Post
@@ -34,8 +35,9 @@ def posts(
     """The agent of every node; `start` gives the command that starts it, and from where."""
     token = secrets.token_hex(16)
     proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
-    proof.parent.mkdir(exist_ok=True)
-    proof.touch()
+    with writing(proof):
+        proof.parent.mkdir(exist_ok=True)
+        proof.touch()
     found = []
     for index, node in enumerate(facts.nodes):
         own = [command for command in plan if command.node_rank == index]
@@ -59,6 +61,8 @@ def posts(
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,
             attempt=spec.attempt,
+            overwrite=spec.overwrite,
+            resumed=spec.resumed,
         )
         found.append(Post(tuple(argv), cwd, assignment))
     return found

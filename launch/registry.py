@@ -9,13 +9,15 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from configs import run_files
-from configs.writing import write_json, write_text
+from configs.errors import MusterError
+from configs.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
 from launch.spec import LaunchSpec, NodeCommand
 
 NOT_YET = ""  # the job id of a run that is about to get one
@@ -23,7 +25,8 @@ NOT_YET = ""  # the job id of a run that is about to get one
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
     """Before anything starts: the settings that repeat the run, who leads it, what runs where."""
-    write_text(run_files.CONFIG.path(spec.run_dir), config)
+    reserve(run_files.EXIT.path(spec.run_dir))
+    write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
         "command": shlex.join(["python", *sys.argv]),
         "run_id": spec.run_id,
@@ -58,18 +61,39 @@ def begin(
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
     }
+    reserve(run_files.EXIT.path(spec.run_dir))
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
 def end(spec: LaunchSpec, code: int, message: str) -> None:
-    """Say that the run is over."""
-    write_end(spec.run_dir, code, message)
+    """Say that the run is over; where not even that can be written, on stderr."""
+    try:
+        write_end(spec.run_dir, code, message)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
+
+
+@contextmanager
+def ending(spec: LaunchSpec) -> Iterator[None]:
+    """What keeps the run from being led to its end is written down as its end."""
+    try:
+        yield
+    except MusterError as error:
+        end(spec, error.exit_code, str(error))
+        raise
+    except OSError as error:
+        end(spec, MusterError.exit_code, explained(error))
+        raise
 
 
 def write_end(run_dir: Path, code: int, message: str) -> None:
-    """Say that the run in `run_dir` is over."""
+    """Say that the run in `run_dir` is over.
+
+    Raises:
+        CannotWrite: the disk is full, to the last byte that was reserved for it.
+    """
     end = {"code": code, "message": message, "time_unix_s": time.time()}
-    write_json(run_files.EXIT.path(run_dir), end)
+    write_last(run_files.EXIT.path(run_dir), end)
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:

@@ -46,6 +46,8 @@ class LaunchSpec:
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     attempt: int = 0  # how often it was started before
+    overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
+    resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UsageError
-from configs.run_files import SCORES
+from configs.run_files import SCORES, clears
 from configs.schema import ByHand, TrainConfig
 from configs.writing import write_json
 from train.exits import Ending
@@ -32,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     assert model is not None
     folder = Path(model)
+    if config.overwrite and config.run_id is not None:
+        run_dir = (config.logs_root / config.run_id).absolute()
+        if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
+            raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
     if folder.is_dir() and not (folder / "config.json").exists():
         return as_worker(_scoring(config, None), by_hand, lambda *given: _score(folder, *given))
     return as_worker(_scoring(config, model), by_hand, lambda *given: _score(None, *given))

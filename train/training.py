@@ -39,7 +39,7 @@ def train(config: TrainConfig, world: World, ending: Ending) -> None:
             history = trainer.fit()
         except StoppedCleanly as stopped:
             if trainer.world.is_main:
-                write_json(run_files.STOPPED.path(run_dir), stopped.facts())
+                write_json(run_files.STOPPED.path(run_dir), stopped.facts(), forced=True)
             raise
         if not trainer.world.is_main:
             return

@@ -47,7 +47,7 @@ def write_spec(
 def rewrite_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Write down what each task is to do, with the job's other settings as they were read."""
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
-    write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain})
+    write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
 
 
 def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:

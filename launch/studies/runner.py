@@ -54,7 +54,7 @@ def run_all(
 
 def command_of(cell: Cell, note: Note, folder: Path, more: Sequence[str]) -> list[str]:
     """The command line of one cell's run."""
-    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--quiet"]
+    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--overwrite", "--quiet"]
     return [sys.executable, measured.SUBMIT, *cell.flags(), *place, *more]
 
 

@@ -1,8 +1,11 @@
-"""What one attempt of a run leaves in its folder makes room for the next."""
+"""What one attempt of a run, or an earlier run, leaves in its folder makes room for the next."""
 
 from pathlib import Path
 
 from configs import run_files
+from configs.errors import UsageError
+from configs.run_folder import claim_on_node
+from launch.supervise.assignment import Assignment
 
 
 def put_aside(run_dir: Path, number: int) -> bool:
@@ -17,3 +20,20 @@ def put_aside(run_dir: Path, number: int) -> bool:
         if (run_dir / name).exists():
             (run_dir / name).rename(aside / name)
     return True
+
+
+def make_room(told: Assignment) -> None:
+    """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
+
+    Raises:
+        UsageError: another run's files are there, and are not to be overwritten.
+    """
+    run_dir = Path(told.run_dir)
+    if told.attempt:
+        put_aside(run_dir, told.attempt - 1)
+        return
+    start = told.proof.rpartition("-")[2]
+    try:
+        claim_on_node(run_dir, start, overwrite=told.overwrite, resumed=told.resumed)
+    except UsageError as error:
+        raise UsageError(f"{told.name}: {error}") from None

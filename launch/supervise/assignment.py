@@ -48,6 +48,8 @@ class Assignment:
     join_s: float = 120.0
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     attempt: int = 0  # how often the run was started before
+    overwrite: bool = False  # an earlier run's files, on a disk that is not the launcher's
+    resumed: bool = False  # from a checkpoint, which then stays
     env: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

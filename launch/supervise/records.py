@@ -3,19 +3,27 @@
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from configs.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
-from configs.writing import write_json
+from configs.writing import CannotWrite, reserve, write_json, write_last, writing
 from launch.supervise.assignment import Assignment
 
 
-def agent_log(assignment: Assignment) -> Path:
-    """What torchrun, or workers before they have files of their own, print."""
-    return _made(AGENT_LOG, assignment)
+def open_log(assignment: Assignment) -> IO[bytes]:
+    """Where torchrun, or workers before they have files of their own, print.
+
+    Raises:
+        MusterError: it cannot be written.
+    """
+    path = _path(AGENT_LOG, assignment)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
 
 
 def write_here(
@@ -34,7 +42,8 @@ def write_here(
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
     }
-    write_json(_made(AGENT, assignment), record)
+    reserve(_path(AGENT_END, assignment))
+    write_json(_path(AGENT, assignment), record)
     return record
 
 
@@ -68,7 +77,10 @@ def write_exit(
         "ranks": list(ranks),
         "workers": _said(assignment, ranks),
     }
-    write_json(_made(AGENT_END, assignment), record)
+    try:
+        write_last(_path(AGENT_END, assignment), record)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
     return record
 
 
@@ -82,8 +94,5 @@ def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, A
     }
 
 
-def _made(file: RunFile, assignment: Assignment) -> Path:
-    """Where this agent's own `file` is, in a folder that is there."""
-    path = file.path(Path(assignment.run_dir), node=assignment.index)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+def _path(file: RunFile, assignment: Assignment) -> Path:
+    return file.path(Path(assignment.run_dir), node=assignment.index)

@@ -16,6 +16,7 @@ from typing import Any
 
 from configs.errors import STOPPED
 from configs.run_files import AGENT_ERRORS
+from configs.writing import writing
 from launch.follow import Follower
 from launch.supervise import mirror, processes
 from launch.supervise.assignment import Assignment
@@ -48,8 +49,10 @@ class _Agent:
         self.post = post
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
-        log.parent.mkdir(exist_ok=True)
-        with log.open("wb") as errors:
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
             self.process = subprocess.Popen(
                 post.argv,
                 cwd=post.cwd,

@@ -71,3 +71,17 @@ def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
     with pytest.raises(UsageError, match=r"would remove .*/model, which --model names; use ano"):
         run_folder.claim(tmp_path, config)
     assert left(tmp_path) == ["model/config.json"]
+
+
+def test_nodes_that_share_a_disk_of_their_own_claim_it_once(tmp_path):
+    """The second comes when the first has begun to write; the next start is another run's."""
+    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    fill(tmp_path / "run", ["metrics/rank_00000.jsonl", "checkpoints/step_00000001/state.json"])
+    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    with pytest.raises(UsageError, match="not empty; use --overwrite"):
+        run_folder.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
+    assert "metrics/rank_00000.jsonl" in left(tmp_path / "run")
+    run_folder.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
+    assert left(tmp_path / "run") == [".claimed-c3", "checkpoints/step_00000001/state.json"]
+    run_folder.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
+    assert left(tmp_path / "run") == [".claimed-d4"]

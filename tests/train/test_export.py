@@ -73,6 +73,16 @@ def test_a_model_must_be_named():
         score.main(["--task", "synthetic"])
 
 
+def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").touch()
+    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run", "--overwrite"]
+    with pytest.raises(UsageError, match=r"--overwrite would remove .*; use another --run-id"):
+        score.main([str(model), *flags])
+    assert (model / "model.safetensors").exists()
+
+
 def test_weights_of_another_model_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"model\.safetensors: "):
         export.load_weights(torch.nn.Linear(2, 2), tmp_path)

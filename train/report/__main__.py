@@ -40,7 +40,7 @@ def _report(names: list[str], output: Path | None) -> int:
     folder = output or REPORT.path(folders[0])
     try:
         parts, problem = page.write(subject, folder)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
         raise UsageError(
             f"{folder} cannot be written to ({error.strerror}); name another with --output"
         ) from None
