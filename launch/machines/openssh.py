@@ -46,9 +46,7 @@ EXPLAINED = (
 )  # fmt: skip
 
 
-def command(
-    node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0
-) -> list[str]:
+def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
     """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
 
     Busy servers are called again.

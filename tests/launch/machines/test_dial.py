@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_login_that_is_dropped_is_tried_again(call):
     ids=["not let in", "lost later", "said by the program there"],
 )
 def test_what_another_try_does_not_help_is_passed_on(call, script):
-    code, out, err, calls = call(script)
+    code, _, err, calls = call(script)
     assert calls == 1 and code == (1 if "exit 1" in script else 255)
     assert err.strip() == (script.split("'")[1] if "'" in script else "")
 
@@ -69,5 +70,4 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
