@@ -14,10 +14,10 @@ RUN_DIR = "NO_TORCH_RUN_DIR"
 
 
 def work() -> None:
-    """Say that this worker has started, and stay until all have, or for a minute."""
+    """Say that this worker has started, and stay until all have, or for three minutes."""
     started = Path(os.environ[RUN_DIR]) / "started"
     started.joinpath(os.environ["RANK"]).write_text(str(time.time()))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while len(list(started.iterdir())) < int(os.environ["WORLD_SIZE"]):
         if time.monotonic() > deadline:
             sys.exit(f"rank {os.environ['RANK']} waited for the others in vain")
