@@ -52,8 +52,10 @@ def quick(
     master_port: int | None = None,
     request: Mapping[str, Any] | None = None,
     probes: Sequence[Probe] | None = None,
+    chosen: Choice | None = None,
 ) -> Examined:
-    """Look at all nodes; those that have been asked already bring their `probes`.
+    """Look at all nodes; those that have been asked already bring their `probes`, and what was
+    `chosen` by them.
 
     `wanted` is --network, `given` the addresses and `hosts` the names that one gave for the
     nodes, `request` what they are asked where there are no probes.
@@ -71,7 +73,8 @@ def quick(
             found = dict(enumerate(probes))
         silent = [_named(guests.silence(i), hosts, i) for i in range(way.count) if i not in found]
         there = sorted(found)
-        case = _look(guests, way, found, there, wanted, _of(given, there), hosts, master_port)
+        given = _of(given, there)
+        case = _look(guests, way, found, there, wanted, given, hosts, master_port, chosen)
     return examined(case, silent)
 
 
@@ -110,19 +113,20 @@ def _look(
     given: Sequence[str | None],
     hosts: Sequence[str],
     master_port: int | None,
+    chosen: Choice | None,
 ) -> Case:
     """All that takes more than one answer of one node."""
     own = [probes[index] for index in there]
     names = _names(way, own, _of(hosts, there))
     if way.launcher == "slurm" and not any(given):
         given = slurm_addresses(own)
+    trouble = ""
     try:
         routes = partial(_routes, guests, there)
         named = [one or "" for one in _of(hosts, there)]
-        chosen = _choose(way, own, named, given, wanted, routes)
-        trouble = ""
+        chosen = chosen or _choose(way, own, named, given, wanted, routes)
     except MusterError as error:
-        chosen, trouble = None, str(error)
+        trouble = str(error)
     pings = [guests.ask(CONNECT_S, do="time") for _ in range(PINGS)] if there else []
     listening, reached = _try_pairs(guests, there, chosen, master_port)
     called = dict(zip(there, names, strict=True))
@@ -181,7 +185,7 @@ def _routes(
     guests: Conversation, there: Sequence[int], to: Sequence[str]
 ) -> list[Mapping[str, str]]:
     """The own address from which each node sends to each of those in `to`."""
-    said = guests.ask(CONNECT_S, do="describe", request={"to": to}, source=_source(route.__file__))
+    said = guests.ask(ANSWER_S, do="describe", request={"to": to}, source=_source(route.__file__))
     return [said[index].said.get("probe", {}) if index in said else {} for index in there]
 
 

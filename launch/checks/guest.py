@@ -21,7 +21,7 @@ GOT_IT = b"!"
 
 def describe(asked):  # type: ignore[no-untyped-def]
     """What probe.py, whose text is given, finds out here."""
-    probe = {"__name__": "probe"}
+    probe: dict = {"__name__": "probe"}  # type: ignore[type-arg]
     exec(compile(asked["source"], "probe", "exec"), probe)
     return {"probe": probe["describe"](asked["request"])}
 
@@ -65,7 +65,7 @@ def swallow(connection):  # type: ignore[no-untyped-def]
 
 def connect(asked):  # type: ignore[no-untyped-def]
     """Send something to every other node; "" or what went wrong, and how long connecting took."""
-    found = {}
+    found: dict = {}  # type: ignore[type-arg]
     threads = [
         threading.Thread(target=visit, args=(index, where, asked["patience_s"], found), daemon=True)
         for index, where in asked["servers"].items()

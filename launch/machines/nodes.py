@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import SshConfig
-from launch.machines import openssh, probe, route
+from launch.machines import claim, openssh, probe, route
 from launch.spec import NodeSpec
 
 TIMEOUT_S = 60.0
@@ -60,6 +60,8 @@ def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any
         "named": folder is not None,
         "proof": str(proof) if proof is not None else None,
         "here": str(here),
+        "marker": claim.MARKER,
+        "harmless": claim.HARMLESS,
         "python": os.environ.get("MUSTER_PYTHON"),
         "ports": [],
     }

@@ -35,7 +35,7 @@ print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
 
 
 def describe(request):  # type: ignore[no-untyped-def]
-    """All of it. `request` has `folder` (of the checkout), `python`, `proof` and `ports`."""
+    """All of it; `request` is as nodes.py makes it."""
     home = os.path.expanduser("~")
     folder = os.path.join(home, os.path.expanduser(request["folder"]))
     shared = bool(request.get("proof")) and os.path.exists(request["proof"])
@@ -52,6 +52,7 @@ def describe(request):  # type: ignore[no-untyped-def]
         "python": python,
         "versions": _versions(python),
         "code": code_hash(folder),
+        "foreign": [] if shared else _foreign(folder, request["marker"], request["harmless"]),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
         "cores": os.cpu_count(),
@@ -82,6 +83,12 @@ def code_hash(folder):  # type: ignore[no-untyped-def]
                     with open(path, "rb") as file:
                         total.update(file.read())
     return total.hexdigest()[:16] if found else None
+
+
+def _foreign(folder, marker, harmless):  # type: ignore[no-untyped-def]
+    """What stands in a folder to which the code was never sent, and where it shall not go."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [] if marker in names else sorted(name for name in names if name not in harmless)
 
 
 def _resolved(host):  # type: ignore[no-untyped-def]

@@ -9,10 +9,10 @@ import pytest
 import vermin
 
 from launch.checks import guest
-from launch.machines import claim, probe, route
+from launch.machines import claim, nodes, probe, route
 
 SENT = {module.__name__: module.__file__ for module in (guest, claim, probe, route)}
-PROBE = {"folder": "muster", "here": "/", "proof": None, "ports": [1]}
+PROBE = nodes.request(None, None, Path("/"))
 
 
 def old_python() -> str | None:
