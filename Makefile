@@ -48,7 +48,7 @@ test-here: $(TEST) ## those that need this machine only
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
 
-soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
+soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)

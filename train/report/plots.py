@@ -146,7 +146,7 @@ def speedup(table: Table) -> str:
     A series has the points that were measured and no other; hollow ones are doubtful.
     """
     bases, series = table.unique("base"), table.unique("series")
-    height = sum(2.4 + 0.1 * len({row["series"] for row in table.select(base=b)}) for b in bases)
+    height = (2.4 if len(bases) < 3 else 1.7) * len(bases) + 0.1 * len(series)
     with figure_of(height, nrows=len(bases), ncols=2, squeeze=False) as (figure, axes):
         colour = colours(series, ink_first=False)
         for base, panels in zip(bases, axes, strict=True):
@@ -158,7 +158,8 @@ def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) ->
     left, right = panels
     few, most = rows[0]["base_workers"], max(row["workers"] for row in rows)
     left.plot([few, most], [1, most / few], color=INK, linewidth=1, linestyle=(0, (2, 2)))
-    left.annotate("ideal", (most, most / few), (-4, 4), textcoords="offset points", ha="right")
+    style = {"textcoords": "offset points", "ha": "right", "va": "top"}
+    left.annotate("ideal", (most, most / few), (-14, 0), **style)
     right.axhline(1, color=INK, linewidth=1, linestyle=(0, (2, 2)))
     ends = []
     for name in dict.fromkeys(row["series"] for row in rows):
@@ -172,10 +173,15 @@ def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) ->
                     row["workers"], row[value], color=colour[name], marker="o", markersize=4,
                     markerfacecolor=fill,
                 )  # fmt: skip
-        ends.append((x[-1], mine[-1]["efficiency"], name, colour[name]))
-    for axis, title in ((left, "speed-up over"), (right, "efficiency against")):
+        if x[-1] == most:
+            ends.append((x[-1], mine[-1]["efficiency"], name, colour[name]))
+        else:  # beside its point: a leader to the edge would look like a line of its own
+            style = {"textcoords": "offset points", "color": colour[name], "va": "top"}
+            right.annotate(plain(name), (x[-1], mine[-1]["efficiency"]), (5, -4), **style)
+    left.set_title(plain(f"against {base}"), loc="left", fontsize=9.5)
+    for axis, title in ((left, "speed-up"), (right, "efficiency")):
         axis.set_xlabel("workers")
-        axis.set_ylabel(plain(f"{title}\n{base}"))
+        axis.set_ylabel(title)
         axis.set_xticks(sorted({few, *(row["workers"] for row in rows)}))
         axis.set_ylim(bottom=0)
     label_ends(right, ends)
