@@ -56,7 +56,7 @@ test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, e
 	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
 		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=tests/cluster/boxed.sh $(BIN)/python") $(ARGS)
 
-soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
+soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from configs import run_files
 from configs.errors import UsageError
@@ -17,6 +16,8 @@ NOT_VARYING = frozenset(
 ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
 # What a study says of the testbed under a run: its links' rate, its nodes with another program.
 OF_THE_BED = ("rate", "busy")
+# Of modes that send gradients: single has them, and does nothing with them.
+OF_SENDING = ("bucket_mb", "overlap", "sparse_rows")
 
 
 @dataclass
@@ -162,9 +163,8 @@ def _label(subject: Subject) -> None:
     order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
-        said = [(key, entry.settings.get(key)) for key in subject.varying]
-        words = [word for word in (_word(key, value) for key, value in said) if word]
-        entry.label = ", ".join(words) or entry.sync
+        said = [found for key in subject.varying if (found := word(key, entry))]
+        entry.label = ", ".join(said) or entry.sync
     seen: dict[str, int] = {}
     for entry in entries:
         seen[entry.label] = seen.get(entry.label, -1) + 1
@@ -172,10 +172,12 @@ def _label(subject: Subject) -> None:
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
-def _word(key: str, value: Any) -> str:
-    """What sets an entry apart; nothing where it has what is usual."""
-    plain = key.replace("_size", "").replace("_", " ")
+def word(key: str, entry: Entry) -> str:
+    """What sets an entry apart; nothing where it has what is usual, or no use for it."""
+    value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
     if value is None or (key in OF_THE_BED and not value):
+        return ""
+    if key in OF_SENDING and entry.sync == "single":
         return ""
     if isinstance(value, bool):
         usual = key in ON_BY_DEFAULT
@@ -184,7 +186,7 @@ def _word(key: str, value: Any) -> str:
         return str(value)
     if key in ("workers", "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
-    return f"{plain} {value}"
+    return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
