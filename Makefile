@@ -26,7 +26,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-here test-cluster soak bench check format setup clean
+.PHONY: help run test test-quick test-all test-here test-cluster soak bench check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -40,13 +40,21 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 
 test: test-here test-cluster ## install what is needed, then run all tests
 
+test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode (2 min)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
+
+test-all: export WHOLE_MATRIX := 1
+test-all: export SOAK_MOMENTS := 20
+test-all: test ## all tests, with whole matrices instead of a choice from them (hours)
+
 test-here: $(TEST) ## those that need this machine only
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		--ignore=tests/cluster $(ARGS)
 
-# One at a time: there is one testbed per machine.
+# There is one testbed per box, so each of the processes that test gets a box of its own.
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
-	@$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
+		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=tests/cluster/boxed.sh $(BIN)/python") $(ARGS)
 
 soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
 from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from launch import attempts, registry
 from launch.failure import Failure, explain
@@ -115,7 +116,7 @@ def give_up(spec: LaunchSpec, step: int) -> int:
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     steps = [0]
-    for path in run_dir.glob("metrics/rank_*.jsonl"):
+    for path in run_files.METRICS.find(run_dir):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             for line in file.read().splitlines():

@@ -20,6 +20,7 @@ import json
 import os
 import time
 
+from configs import run_files
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch import registry, states
@@ -62,8 +63,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _runs(root: Path) -> list[Path]:
     """The run folders, newest first."""
-    found = [path.parent for path in root.glob("*/config.yaml")] if root.is_dir() else []
-    return sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
+    found = root.glob(f"*/{run_files.CONFIG.pattern}") if root.is_dir() else ()
+    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in newest]
 
 
 def _find(root: Path, wanted: str | None) -> Path:
@@ -117,7 +119,7 @@ def _status(run: Path) -> int:
     state = states.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     print(f"run folder: {run}")
-    for path in sorted(run.glob("agents/node_?????.json")):
+    for path in run_files.AGENT.find(run):
         here = json.loads(path.read_text(encoding="utf-8"))
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
@@ -130,7 +132,7 @@ def _status(run: Path) -> int:
 def _last_step(run: Path) -> str | None:
     """How far rank 0 has come."""
     try:
-        lines = (run / "metrics" / "rank_00000.jsonl").read_bytes().splitlines()
+        lines = run_files.METRICS.path(run, rank=0).read_bytes().splitlines()
     except FileNotFoundError:
         return None
     for line in reversed(lines):

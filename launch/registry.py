@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
+from configs.writing import write_json, write_text
 from launch.spec import LaunchSpec, NodeCommand
 
 NOT_YET = ""  # the job id of a run that is about to get one
@@ -21,14 +23,14 @@ NOT_YET = ""  # the job id of a run that is about to get one
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
     """Before anything starts: the settings that repeat the run, who leads it, what runs where."""
-    (spec.run_dir / "config.yaml").write_text(config, encoding="utf-8")
+    write_text(run_files.CONFIG.path(spec.run_dir), config)
     planned = {
         "command": shlex.join(["python", *sys.argv]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
     }
-    _write(spec.run_dir / "launch.json", planned)
+    write_json(run_files.LAUNCH.path(spec.run_dir), planned)
     begin(spec, launcher, NOT_YET)
 
 
@@ -56,7 +58,7 @@ def begin(
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
     }
-    _write(spec.run_dir / "job.json", job)
+    write_json(run_files.JOB.path(spec.run_dir), job)
 
 
 def end(spec: LaunchSpec, code: int, message: str) -> None:
@@ -66,7 +68,8 @@ def end(spec: LaunchSpec, code: int, message: str) -> None:
 
 def write_end(run_dir: Path, code: int, message: str) -> None:
     """Say that the run in `run_dir` is over."""
-    _write(run_dir / "exit.json", {"code": code, "message": message, "time_unix_s": time.time()})
+    end = {"code": code, "message": message, "time_unix_s": time.time()}
+    write_json(run_files.EXIT.path(run_dir), end)
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
@@ -79,24 +82,25 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or nobody was left to say so."""
-    return _read(run_dir / "exit.json")
+    return _read(run_files.EXIT.path(run_dir))
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """Who leads the run."""
-    return _read(run_dir / "job.json")
+    return _read(run_files.JOB.path(run_dir))
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:
     """What changes when agents come and go, or a job ends: then it is time to ask about it."""
-    places = (run_dir / name for name in ("agents", "exit.json", "job.json"))
+    agents = run_files.AGENT.path(run_dir, node=0).parent
+    places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
     return tuple(place.stat().st_mtime_ns if place.exists() else 0 for place in places)
 
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have said."""
     found = {}
-    for path in run_dir.glob("agents/node_?????.json"):
+    for path in run_files.AGENT.find(run_dir):
         record = _read(path) or {}
         found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
     return found
@@ -119,7 +123,8 @@ def go_on_in_background(spec: LaunchSpec) -> bool:
     begin(spec, str(job.get("launcher", "")), NOT_YET)
     os.close(leads)
     os.close(led)
-    output = os.open(spec.run_dir / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = run_files.LAUNCHER_LOG.path(spec.run_dir)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
@@ -132,10 +137,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return record
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all: a reader never sees half a record."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    new.replace(path)

@@ -124,7 +124,7 @@ def _named(train: TrainConfig, size: str, what: str, *, make: bool) -> TrainConf
     if train.run_id is None:
         return replace(train, run_id=(claim_new if make else new_run_id)(train, size, what))
     if make:
-        claim(train.logs_root / train.run_id, overwrite=train.overwrite)
+        claim(train.logs_root / train.run_id, train)
     return train
 
 

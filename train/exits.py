@@ -16,7 +16,9 @@ from typing import Literal
 import psutil
 
 from configs.errors import STOPPED, MusterError
-from train.measure.records import ExitRecord, rank_name, write_json
+from configs.run_files import RANK_END
+from configs.writing import write_json
+from train.measure.records import ExitRecord
 from train.stopping import StoppedCleanly
 from train.world import World
 
@@ -94,8 +96,7 @@ class Ending:
                 traceback=lines,
                 peak_memory_bytes=peak_memory_bytes(),
             )
-            path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
-            write_json(path, asdict(record))
+            write_json(RANK_END.path(self.run_dir, rank=self.world.rank), asdict(record))
         prefix = "" if cause == "stopped" else "error: "
         sys.stderr.write(lines or "".join(f"{prefix}{line}\n" for line in message.splitlines()))
         sys.stderr.flush()

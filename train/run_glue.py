@@ -25,8 +25,10 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 from configs.errors import UsageError, refuse
+from configs.run_files import SUMMARY
 from configs.run_folder import new_run_id
 from configs.schema import ByHand, TrainConfig
+from configs.writing import write_text
 from train import course, worker
 from train.world import World
 
@@ -102,7 +104,7 @@ def write_results(run: CourseRun) -> None:
     """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
     run_id = run.config.run_id
     assert run_id is not None
-    text = (run.config.logs_root / run_id / "summary.json").read_text(encoding="utf-8")
+    text = SUMMARY.path(run.config.logs_root / run_id).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = run.output_dir.with_name(f"{run.output_dir.name}-MM")
     for folder, suffix in ((run.output_dir, ""), (second, "_mm")):
@@ -114,9 +116,8 @@ def write_results(run: CourseRun) -> None:
         scores.pop("epoch", None)
         scores.pop("step", None)
         if scores:
-            folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(f"{name} = {scores[name]}\n" for name in sorted(scores))
-            (folder / "eval_results.txt").write_text(lines, encoding="utf-8")
+            write_text(folder / "eval_results.txt", lines)
 
 
 def _problems(args: argparse.Namespace) -> list[str]:

@@ -28,7 +28,7 @@ from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
 from train.measure.traffic import Meter
 from train.optimizer import build_optimizer, build_schedule
-from train.precision import Precision, set_dropout
+from train.precision import Precision, place, set_dropout
 from train.step import Step, Wishes, to_device
 from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
@@ -76,9 +76,7 @@ class Trainer:
         model = task.build_model()
         if config.dropout is not None:
             set_dropout(model, config.dropout)
-        model = model.to(
-            device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32
-        )
+        model = place(model, config.precision, device)
         self.plan = plan_batches(config, world.world_size, device, task, self.datasets.train, model)
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
@@ -93,8 +91,7 @@ class Trainer:
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
         self.history = History()
-        bare = getattr(self.model, "module", self.model)
-        self.parts = Parts(bare, self.optimizer, self.schedule, self.precision, grad_sync)
+        self.parts = Parts(model, self.optimizer, self.schedule, self.precision, grad_sync)
         self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
         self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
         random_state.seed(hash_seed(config.seed, world.rank))  # but not the same dropout
@@ -144,6 +141,7 @@ class Trainer:
             )
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.keeper.restore(self.parts, files, state)
+        self._step.buffers.remember()
         if self._splitter is not None:
             self._resume_split(self._splitter, state)
         self.history.first_losses += state["first_losses"]
@@ -271,7 +269,7 @@ class Trainer:
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
-            self.task, self.model, self.datasets, self.world, self.precision,
+            self.task, self.parts.model, self.datasets, self.world, self.precision,
             lambda batch: to_device(batch, self.parts.model, self.device),
             self.config.eval_batch_size,
             by_length=self.config.length_balance, step=self.at.step, epoch=epoch,

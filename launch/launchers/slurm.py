@@ -14,6 +14,7 @@ from typing import Any
 from configs.errors import UsageError, refuse
 from configs.launching import Settings, SlurmConfig
 from configs.plugins import REPOSITORY
+from configs.run_files import SUBMITIT
 from launch import environment, registry
 from launch import plan as planned
 from launch.follow import Follower
@@ -121,7 +122,7 @@ class Slurm:
 
         python = facts.nodes[0].python
         quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
-        executor = Executor(spec.run_dir / "submitit", python=quoted)
+        executor = Executor(SUBMITIT.path(spec.run_dir), python=quoted)
         wish = self._slurm
         own = {
             name: getattr(wish, name)

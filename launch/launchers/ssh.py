@@ -33,6 +33,7 @@ class Ssh:
             [spec.host for spec in specs],
             [spec.address for spec in specs],
             self._config.network,
+            lambda to: nodes.routes(specs, self._ssh, to),
         )
         if self._config.preflight:
             self._refuse_what_would_fail(specs, probes)

@@ -20,6 +20,10 @@ OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
+    # An open master of the user's is used, but none is made: what a run starts ends with it, and
+    # would take the user's other logins along.
+    "ControlMaster": "no",
+    "ControlPersist": "no",
 }
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED = (
@@ -52,6 +56,12 @@ def client(node: NodeSpec, config: SshConfig) -> list[str]:
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
     return ["ssh", *file, *given, *user, *port]
+
+
+def typed(node: NodeSpec) -> str:
+    """What a user types to log in, without a file of settings."""
+    user = f"{node.user}@" if node.user else ""
+    return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
 
 
 def run(

@@ -201,7 +201,7 @@ def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfi
         return replace(train, run_id=claim_new(train, size, what))
     if attempt:
         train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
-    claim(train.logs_root / str(train.run_id), overwrite=train.overwrite)
+    claim(train.logs_root / str(train.run_id), train)
     return train
 
 

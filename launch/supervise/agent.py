@@ -21,7 +21,7 @@ from launch.supervise import processes
 from launch.supervise.aside import put_aside
 from launch.supervise.assignment import Assignment
 from launch.supervise.head import Head
-from launch.supervise.interface import name_of
+from launch.supervise.interface import name_of, variables
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
 from launch.supervise.records import agent_log, stopped_cleanly, write_exit, write_here
@@ -65,7 +65,7 @@ class Agent:
         self._peers: Head | Member | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
-        self._mirror = None if shared else Mirror(self._run_dir)
+        self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
         # Without a launcher that shows rank 0, its own agent does.
         shows = launcher is None and assignment.index == 0
         self._follower = Follower(self._run_dir) if shows else None
@@ -88,7 +88,6 @@ class Agent:
         if self._mirror is not None and self._assignment.attempt:
             # a disk of its own, which still has what the last attempt left there
             put_aside(self._run_dir, self._assignment.attempt - 1)
-        self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
         try:
             self._take_part()
         except Ended as ended:
@@ -188,6 +187,8 @@ class Agent:
         interface = name_of(peers.own_address, assignment.network, assignment.name)
         here = write_here(assignment, peers.own_address, interface, peers.ranks)
         self._say(here=here)
+        if self._mirror is not None:
+            self._mirror.ranks = peers.ranks
         env = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
@@ -197,9 +198,8 @@ class Agent:
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,
         }
-        if interface:
-            env.setdefault("GLOO_SOCKET_IFNAME", interface)
-            env.setdefault("NCCL_SOCKET_IFNAME", interface)
+        for name, value in variables(interface, peers.own_address).items():
+            env.setdefault(name, value)
         with agent_log(assignment).open("ab") as log:
             for command in assignment.commands:
                 self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))

@@ -2,19 +2,18 @@
 
 from pathlib import Path
 
-# Of one attempt alone; checkpoints and settings are the run's.
-OF_ATTEMPT = ("agents", "exits", "metrics", "workers", "stopped.json", "exit.json")
+from configs import run_files
 
 
 def put_aside(run_dir: Path, number: int) -> bool:
     """Move what attempt `number` (0 is the first) left into attempts/; false if it is done."""
-    aside = run_dir / "attempts" / str(number)
+    aside = run_files.ATTEMPTS.path(run_dir, attempt=number)
     aside.parent.mkdir(parents=True, exist_ok=True)
     try:
         aside.mkdir()  # of several who would do it, the first does
     except FileExistsError:
         return False
-    for name in OF_ATTEMPT:
+    for name in sorted({one.top for one in run_files.FILES if one.scope == "attempt"}):
         if (run_dir / name).exists():
             (run_dir / name).rename(aside / name)
     return True

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from configs.errors import UsageError
+from tests.preload import interpreter
 from train import export, score
 
 REPOSITORY = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", module, *words],
+        [interpreter(), "-m", module, *words],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

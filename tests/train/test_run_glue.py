@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
+from tests.preload import interpreter
 from train import course, run_glue
 
 # As the assignment gives it, but for the folders.
@@ -181,7 +181,7 @@ def course_folder(tmp_path_factory):
 
 
 def run_script(folder, *flags):
-    command = [sys.executable, str(REPOSITORY / "train" / "run_glue.py")]
+    command = [interpreter(), str(REPOSITORY / "train" / "run_glue.py")]
     given = (
         f"--model_name_or_path {folder}/config.json --tokenizer_name {folder}/vocab.txt"
         f" --task_name RTE --data_dir {folder} --output_dir {folder}/out --logs_dir {folder}/logs"

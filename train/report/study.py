@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
 from configs.errors import UsageError
 from train.report.reading import Row, Run, read_json, read_run
 
@@ -83,7 +84,7 @@ def run_folder(text: str) -> Path:
 
 
 def _add(subject: Subject, folder: Path) -> None:
-    if (folder / "study.json").is_file():
+    if (folder / run_files.STUDY).is_file():
         _add_study(subject, folder)
     elif _is_run(folder):
         subject.entries.append(_entry(read_run(folder), {}))
@@ -95,18 +96,18 @@ def _add(subject: Subject, folder: Path) -> None:
 
 
 def _is_run(folder: Path) -> bool:
-    names = ("config.yaml", "metrics", "launch.json", "summary.json")
-    return any((folder / name).exists() for name in names)
+    kinds = (run_files.CONFIG, run_files.METRICS, run_files.LAUNCH, run_files.SUMMARY)
+    return any((folder / kind.top).exists() for kind in kinds)
 
 
 def _add_study(subject: Subject, folder: Path) -> None:
-    study = read_json(folder / "study.json", subject.notes)
+    study = read_json(folder / run_files.STUDY, subject.notes)
     study = study if isinstance(study, dict) else {}
     subject.name = str(study.get("name") or folder.name)
     subject.title = str(study.get("title") or subject.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
-    found = read_json(folder / "prediction.json", subject.notes)
+    found = read_json(run_files.PREDICTION.path(folder), subject.notes)
     subject.prediction = found if isinstance(found, dict) else {}
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
