@@ -238,6 +238,6 @@ def is_plain(text: str) -> bool:
 
 def _network_problems(network: str) -> Iterator[str]:
     try:
-        ipaddress.IPv4Network(network)
+        ipaddress.ip_network(network)
     except ValueError as error:
         yield f"--network {network!r}: {error}; use a form such as 10.10.1.0/24"

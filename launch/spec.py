@@ -30,7 +30,10 @@ class NodeSpec:
     def name(self) -> str:
         """What one would write into a hosts file."""
         login = f"{self.user}@" if self.user else ""
-        return f"{login}{self.host}{f':{self.port}' if self.port else ''}"
+        if not self.port:
+            return f"{login}{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{login}{host}:{self.port}"
 
 
 @dataclass(frozen=True)

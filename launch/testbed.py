@@ -48,6 +48,9 @@ def _up(args: argparse.Namespace) -> int:
         args.nodes,
         args.rate,
         control_network=args.control_network,
+        routed=args.routed,
+        rails=int(args.rails),
+        ipv6=args.ipv6,
         private_home=args.private_home,
         venv=str(venv) if venv else None,
     )
@@ -128,6 +131,22 @@ def _parser() -> argparse.ArgumentParser:
         "--control-network",
         action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
+    )
+    up.add_argument(
+        "--routed",
+        action="store_true",
+        help="each node has an address of /32, and a router is between, as in some clouds",
+    )
+    up.add_argument(
+        "--rails",
+        choices=("1", "2"),
+        default="1",
+        help="cards of each node in the experiment network (default: 1)",
+    )
+    up.add_argument(
+        "--ipv6",
+        action="store_true",
+        help="IPv6 alone on the experiment network, beside a control network",
     )
     up.add_argument(
         "--private-home",

@@ -88,7 +88,7 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     say("configuration and keys")
     _write(hosts)
     say("network")
-    network.make(hosts, options.rate)
+    network.make(hosts, options)
     say("nodes")
     for node in hosts:
         _open(node, bed)

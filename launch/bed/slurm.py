@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from launch.bed import daemons, views
-from launch.bed.nodes import BOX, EXPERIMENT_NET, Node
+from launch.bed.nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
 from launch.bed.rendering import render
 from launch.bed.state import STATE
 
@@ -40,7 +40,7 @@ def write(nodes: Sequence[Node]) -> None:
             nodes=nodes,
             short=nodes[:SHORT_NODES],
             box=box(),
-            box_address=f"{EXPERIMENT_NET}.{BOX}",
+            box_address=f"{CONTROL_NET if ':' in nodes[0].address else EXPERIMENT_NET}.{BOX}",
             node_port=NODE_PORT,
             folder=FOLDER,
             socket=SOCKET,
@@ -101,7 +101,7 @@ def parsed(text: str) -> dict[str, str]:
 def listens(node: Node) -> bool:
     """Whether the node's slurmd takes connections."""
     try:
-        with socket.create_connection((node.address, NODE_PORT), timeout=1.0):
+        with socket.create_connection((node.slurm_address, NODE_PORT), timeout=1.0):
             return True
     except OSError:
         return False

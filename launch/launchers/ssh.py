@@ -84,7 +84,7 @@ class Ssh:
         def start(index: int) -> tuple[list[str], Path]:
             node = facts.nodes[index]
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
-            return openssh.command(node.spec, self._ssh, words), REPOSITORY
+            return openssh.command(node.spec, self._ssh, words, index), REPOSITORY
 
         posts = planned.posts(spec, facts, plan, start)
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)

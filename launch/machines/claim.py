@@ -5,9 +5,9 @@ of Python 3.6 alone. It prints one line of JSON.
 """
 
 import json
-import os
 import sys
 import time
+from pathlib import Path
 
 MARK = "muster:"
 # Sending the code overwrites and deletes files: it goes into folders with this file only, whose
@@ -20,33 +20,29 @@ FILLED_S = 1.0  # another node may have made the marker this moment, and be abou
 
 def claim(folder, identity):  # type: ignore[no-untyped-def]
     """The folder's identity, which is `identity` if it had none; or what stands against it."""
-    path = os.path.join(folder, MARKER)
     try:
-        os.makedirs(folder, exist_ok=True)
-        names = os.listdir(folder)
-        foreign = sorted(name for name in names if name not in HARMLESS)
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(path.name for path in folder.iterdir() if path.name not in HARMLESS)
         if foreign and MARKER not in foreign:
             return {"foreign": foreign}
-        return {"identity": _identity(path, identity)}
+        return {"identity": _identity(folder / MARKER, identity)}
     except OSError as error:
         return {"failed": error.strerror or str(error)}
 
 
-def _identity(path, identity):  # type: ignore[no-untyped-def]
+def _identity(marker, identity):  # type: ignore[no-untyped-def]
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        marker.touch(exist_ok=False)
     except FileExistsError:
         deadline = time.time() + FILLED_S
         while time.time() < deadline:
-            with open(path) as marker:
-                found = marker.read().strip()
+            found = marker.read_text().strip()
             if found:
                 return found
             time.sleep(0.05)
-    with open(path, "w") as marker:
-        marker.write(identity + "\n")
+    marker.write_text(identity + "\n")
     return identity
 
 
 if __name__ == "__main__":
-    print(MARK + json.dumps(claim(sys.argv[1], sys.argv[2])))
+    print(MARK + json.dumps(claim(Path(sys.argv[1]), sys.argv[2])))

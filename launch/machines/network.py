@@ -55,7 +55,7 @@ def choose(
     named = [address if address in own else None for address, own in zip(given, left, strict=True)]
     left = [[one] if one else own for one, own in zip(named, left, strict=True)]
     common = _common(probes, left)
-    came_by = {address for probe in probes for address in probe["came_by"]}
+    came_by = _CameBy(probes)
     if common:
         ranked = sorted(common, key=lambda net: _rank(common[net], came_by))
         best = ranked[0]
@@ -140,14 +140,28 @@ def _common(
     return {net: [*each.values()] for net, each in found.items() if len(each) == len(probes)}
 
 
-def _rank(addresses: Sequence[str], came_by: set[str]) -> tuple[int, bool, bool]:
+class _CameBy:
+    """The addresses that ssh came by, and all those of the same interfaces."""
+
+    def __init__(self, probes: Sequence[Mapping[str, Any]]) -> None:
+        self.addresses: set[str] = set()
+        self.beside: set[str] = set()
+        for probe in probes:
+            own = {one["address"]: one["name"] for one in probe["interfaces"]}
+            cards = {own.get(address) for address in probe["came_by"]}
+            self.addresses |= set(probe["came_by"])
+            self.beside |= {address for address, name in own.items() if name in cards}
+
+
+def _rank(addresses: Sequence[str], came_by: _CameBy) -> tuple[bool, int, bool, bool]:
     """Less is better."""
-    first = ipaddress.ip_address(addresses[0])
-    return first.version, bool(came_by & set(addresses)), not first.is_private
+    own, first = set(addresses), ipaddress.ip_address(addresses[0])
+    near = bool(own & came_by.beside)
+    return near, first.version, bool(own & came_by.addresses), not first.is_private
 
 
 def _routed(
-    left: Sequence[Sequence[str]], settled: Sequence[bool], came_by: set[str], routes: Routes
+    left: Sequence[Sequence[str]], settled: Sequence[bool], came_by: _CameBy, routes: Routes
 ) -> list[str] | None:
     """Node 0's address and those from which the others send there; None if there are none.
 
@@ -163,7 +177,8 @@ def _routed(
         found = [head]
         for own, told, source in zip(left[1:], settled[1:], sources[1:], strict=True):
             ways = [source[head]] if source.get(head) in own else list(own[:1]) if told else []
-            found += [way for way in ways if told or head in came_by or way not in came_by]
+            near = head in came_by.addresses
+            found += [way for way in ways if told or near or way not in came_by.addresses]
         if len(found) == len(left):
             return found
     return None

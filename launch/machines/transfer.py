@@ -56,7 +56,8 @@ def rsync(
     """rsync, through ssh, what is in `source` here into `folder` on `node`."""
     # ClearAllForwardings and the like are for rsync's ssh as for every other.
     shell = shlex.join(openssh.client(node.spec, config))
-    target = f"{node.spec.host}:{folder}/"
+    host = node.spec.host
+    target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
     return subprocess.run(
         [*argv, "--", f"{source}/", target],

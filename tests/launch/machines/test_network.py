@@ -152,6 +152,21 @@ def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
     assert choose(both, NAMES, NONE, None).network == "10.10.1.0/24"
 
 
+def test_both_kinds_of_address_on_the_interface_that_ssh_came_by():
+    """IPv4 first on one interface; but another interface comes before it, whatever it has."""
+    four = [(f"128.110.0.{i}", "255.255.252.0") for i in (1, 2)]
+    slaac = [(f"2001:db8::{i}", "64") for i in (1, 2)]
+
+    def node(i, *more):
+        both = probe(four[i], slaac[i], *more, came_by=[four[i][0]])
+        both["interfaces"][1]["name"] = both["interfaces"][0]["name"]
+        return both
+
+    assert choose([node(0), node(1)], NAMES, NONE, None).network == "128.110.0.0/22"
+    probes = [node(i, (f"fd00:1::{i + 1}", "64")) for i in (0, 1)]
+    assert choose(probes, NAMES, NONE, None).network == "fd00:1::/64"
+
+
 def test_two_names_of_one_machine_are_not_two_nodes():
     with pytest.raises(MusterError, match=r"a and b are the same machine \(10\.0\.0\.1\)"):
         choose([probe(LOOP, ("10.0.0.1", "255.255.255.0"))] * 2, NAMES, NONE, None)

@@ -1,4 +1,4 @@
-"""The code goes where nothing can be lost: real rsync, to hosts that are folders of this machine."""
+"""The code goes where nothing can be lost: real rsync, to hosts that are folders here."""
 
 import re
 import subprocess
