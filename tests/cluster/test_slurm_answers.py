@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from launch.bed import daemons
 from launch.bed import slurm as bed_slurm
@@ -85,6 +86,26 @@ def test_a_step_has_all_cores_that_its_job_has(bed, tmp_path):
     run = Run(bed, whole_nodes, tmp_path)
     try:
         assert {run.agent(node).environ()["SLURM_CPUS_ON_NODE"] for node in range(4)} == {"8"}
+    finally:
+        ways.cancel_all(bed)
+        finish(run.process)
+
+
+def test_a_step_has_the_gpus_and_their_cores(other_bed, tmp_path):
+    """One worker for each GPU; how many cores go with it is said per GPU, or by the cluster."""
+    if bed_slurm.version() < bed_slurm.PRETENDS_GPUS:
+        pytest.skip(f"Slurm {bed_slurm.version()} does not pretend GPUs")
+
+    def with_gpus(bed, nodes, *flags):
+        argv = SCRIPT(bed, 2, *flags)
+        return [*argv[:2], "--gpus-per-node=2", "--cpus-per-gpu=3", *argv[2:]]
+
+    bed = other_bed("--nodes", "2", "--gpus", "2")
+    run = Run(bed, with_gpus, tmp_path)  # four ranks on two nodes
+    try:
+        seen = [run.agent(node).environ() for node in range(2)]
+        assert [one["SLURM_CPUS_ON_NODE"] for one in seen] == ["6", "6"]
+        assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0,1", "0,1"]
     finally:
         ways.cancel_all(bed)
         finish(run.process)
