@@ -9,8 +9,8 @@ fi
 shift
 root=$(readlink -f "$1") python=$2
 shift
-if ! [[ -x $root/usr/sbin/slurmd ]]; then
-    echo "error: SLURM_ROOT is $root, but there is no usr/sbin/slurmd in it" >&2
+if ! [[ -x $root/usr/sbin/slurmd || -x $root/usr/sbin/slurmd-wlm ]]; then # Debian's own name
+    echo "error: SLURM_ROOT is $root, but there is no usr/sbin/slurmd there" >&2
     exit 2
 fi
 mapfile -t prefixes < <("$python" -c 'import sys; print(sys.prefix, sys.base_prefix, sep="\n")')

@@ -50,4 +50,4 @@ done
 for package in "$work"/cache/*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar --extract --directory "$root" --keep-directory-symlink
 done
-"$root/usr/sbin/slurmd" -V 2>/dev/null || ls "$work"/cache/slurmd_*
+echo "Slurm $(dpkg-deb --field "$work"/cache/slurmd_*.deb Version) is in $root"
