@@ -9,6 +9,8 @@ PYTHON ?= python3
 ARGS ?=
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
+# Another Slurm than the installed one for test-cluster: see tests/cluster/slurm_root.sh.
+SLURM_ROOT ?=
 # Where torch comes from, if not from pip's own index (where Linux gets the CUDA build).
 TORCH_INDEX ?=
 
@@ -33,6 +35,7 @@ help: ## show this
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
+	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
 run: $(RUN) ## install what is needed, then train with four workers on this machine
@@ -52,9 +55,10 @@ test-here: $(TEST) ## those that need this machine only
 		--ignore=tests/cluster $(ARGS)
 
 # There is one testbed per box, so each of the processes that test gets a box of its own.
+BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
 	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
-		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=tests/cluster/boxed.sh $(BIN)/python") $(ARGS)
+		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python") $(ARGS)
 
 soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
@@ -67,7 +71,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh tests/cluster/*.sh)
 
 format: $(DEV) ## rewrite the source in the house's form
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -46,7 +46,7 @@ class LaunchConfig:
     """
 
     launcher: str = setting(
-        "auto", "auto (ssh with --hosts, slurm where sbatch answers, else local), or one by name"
+        "auto", "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name"
     )
     nodes: Nodes | None = setting(
         None,
