@@ -27,7 +27,7 @@ from train.grad_sync import GradSync, all_gather, meet
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
 from train.measure.traffic import Meter
-from train.optimizer import build_optimizer, build_schedule
+from train.optimizer import build_optimizer, build_schedule, schedule_end
 from train.precision import Precision, place, set_dropout
 from train.step import Step, Wishes, to_device
 from train.stopping import StoppedCleanly, StopRequest
@@ -139,6 +139,7 @@ class Trainer:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
+        problems += self._schedule_problems(state)
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.keeper.restore(self.parts, files, state)
         self._step.buffers.remember()
@@ -146,6 +147,21 @@ class Trainer:
             self._resume_split(self._splitter, state)
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
+
+    def _schedule_problems(self, state: dict[str, Any]) -> Iterator[str]:
+        """Whether the learning rate would jump, since the schedule ends at another step."""
+        config, now = self.config, schedule_end(self.config, self.plan.steps_per_epoch)
+        was = state.get("schedule_end", now)  # older checkpoints do not say
+        if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
+            return
+        if config.reset_data:
+            self.console.line(f"the learning rate decays until step {now}, no longer {was}")
+            return
+        yield (
+            f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+            f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
+            f"give --schedule-steps {was}, or --reset-lr-scheduler"
+        )
 
     def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
         """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
@@ -220,6 +236,7 @@ class Trainer:
             self.parts,
             {
                 "samples": len(self.datasets.train),
+                "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
                 "first_losses": self.history.first_losses,
                 "evaluations": [asdict(one) for one in self.history.evaluations],
                 "split": self._splitter and self._splitter.state(),
