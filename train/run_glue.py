@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = translate(args, os.environ)
     if args.cache_dir:
         os.environ.setdefault("HF_HOME", args.cache_dir)  # read when transformers is imported
+    worker.silence_torch()
     _check_output(run.output_dir, args)
     _check_family(args)
     if run.world.is_main:

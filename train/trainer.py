@@ -1,6 +1,7 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from train.evaluation import evaluate
 from train.grad_sync import GradSync, all_gather, meet
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
+from train.measure.summary import Totals
 from train.measure.traffic import Meter
 from train.optimizer import build_optimizer, build_schedule, schedule_end
 from train.precision import Precision, place, set_dropout
@@ -35,6 +37,7 @@ from train.task import Batch, Task
 from train.world import World
 
 FIRST_LOSSES = 5  # printed one by one, as the courses ask
+RECENT_STEPS = 1000  # that --split auto looks at, at most
 
 
 @dataclass
@@ -42,7 +45,9 @@ class History:
     """What a finished run is summed up from, on every rank alike."""
 
     first_losses: list[float] = field(default_factory=list)
-    steps: list[StepRecord] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    # the latest only: memory must not grow with steps, and the records on disk have all
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     evaluations: list[EvalRecord] = field(default_factory=list)
 
 
@@ -214,7 +219,7 @@ class Trainer:
         self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         if self._splitter is not None:
-            steps = self.history.steps[-self.plan.steps_per_epoch :]
+            steps = list(self.history.steps)[-self.plan.steps_per_epoch :]
             better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
             if better is not None:
                 self._use(better)
@@ -298,6 +303,7 @@ class Trainer:
         return record.metrics
 
     def _report(self, record: StepRecord) -> None:
+        self.history.totals.add(record)
         self.history.steps.append(record)
         self.sinks.write(record)
         self.sinks.collectives(record, self._step.collectives)

@@ -12,6 +12,7 @@ import torch
 from configs import plugins
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from tests.train.test_export import Uncommon
 from train.checkpoints import folder as on_disk
 from train.checkpoints import resume
 from train.checkpoints.keeper import Keeper
@@ -90,6 +91,18 @@ def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, cut):
     ended = [(one.step, one.epoch, one.metrics) for one in again.history.evaluations]
     assert ended == [(one.step, one.epoch, one.metrics) for one in whole.history.evaluations]
     assert again.history.first_losses == whole.history.first_losses
+
+
+@pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
+def test_uncommon_models_go_on_as_never_having_stopped(tmp_path, kind):
+    config = replace(CONFIG, weight_decay=0.1)
+    whole, _ = run(config, tmp_path / "whole", task=Uncommon(config, kind))
+    cut = replace(config, max_steps=5, checkpoint_every="5")
+    run(cut, tmp_path / "cut", task=Uncommon(config, kind))
+    go_on = replace(config, resume=str(tmp_path / "cut"))
+    again, _ = run(go_on, tmp_path / "again", task=Uncommon(config, kind))
+    assert told(again) == {step: one for step, one in told(whole).items() if step > 5}
+    assert bits(again) == bits(whole)
 
 
 @pytest.mark.parametrize(
