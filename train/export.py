@@ -52,7 +52,9 @@ def save(
     """Write `model` (without a sync mode's wrapper) and what belongs to it into `folder`.
 
     A transformers model is saved by itself, for `from_pretrained`; of any other the folder holds
-    the weights, and `train.score` builds the rest from the card's settings.
+    the weights, and `train.score` builds the rest from the card's settings. Of a model with
+    adapters it holds both: the adapters for PEFT, and all weights, since what they stand on need
+    not be a model that has a name, nor all that was trained be part of them.
 
     Raises:
         CannotWrite: the disk is full, or refuses; a model that was there before stays.
@@ -77,13 +79,14 @@ def _write(
         pretrained.save_pretrained(partial)
         if (tokenizer := task.tokens()) is not None:
             tokenizer.save_pretrained(partial)
-    else:
+    is_whole = (partial / "config.json").exists()
+    if not is_whole:
         save_model(model, str(partial / WEIGHTS))
     last = totals["evaluations"][-1] if totals.get("evaluations") else {}
     card = CARD.render(
         {
             **totals,
-            "library": "transformers" if pretrained is not None else "muster",
+            "library": "transformers" if is_whole else "muster" if pretrained is None else "peft",
             "name": f"{config.task}, {totals['steps']} steps",
             "metrics": {key: one for key, one in last.items() if key not in ("epoch", "step")},
             "settings": to_yaml(config),

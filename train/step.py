@@ -176,7 +176,7 @@ def _not_finite(numbers: Sequence[float]) -> list[int]:
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
     """`batch` on the device of `model`, its real numbers in the model's precision."""
-    dtype = next(model.parameters()).dtype
+    dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
     return {
         name: tensor.to(
             device=device,

@@ -47,7 +47,7 @@ def train(config: TrainConfig, world: World, ending: Ending) -> None:
             config,
             trainer.world.world_size,
             history.first_losses,
-            history.steps,
+            history.totals,
             history.evaluations,
         )
         write_json(run_files.SUMMARY.path(run_dir), totals)

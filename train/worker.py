@@ -44,6 +44,7 @@ def as_worker(
     Raises:
         UsageError: flags or environment do not say who this worker is.
     """
+    silence_torch()
     world = World.find(by_hand, os.environ)
     if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
         die_with_parent()
@@ -58,9 +59,16 @@ def as_worker(
     return ending.code
 
 
-def _train(config: TrainConfig, world: World, ending: Ending) -> None:
-    # Its warnings, stack traces with them, only repeat what our own errors say of a lost peer.
+def silence_torch() -> None:
+    """Have torch's C++ code print no warnings; it must not be imported yet.
+
+    They repeat, with stack traces, what our own errors say of a lost peer; and DDP advises against
+    looking for unused parameters wherever the first batch has used them all.
+    """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     refuse(config.world_problems(world.world_size))
     from train import training  # here, since a wrong flag should be answered at once
 

@@ -6,6 +6,7 @@ from torch import nn
 
 from configs.errors import UsageError
 from train.precision import advice, place
+from train.step import to_device
 
 CPU = torch.device("cpu")
 
@@ -42,6 +43,14 @@ def test_tied_parameters_stay_tied():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     assert place(model, "fp64", CPU)[1].weight is model[0].weight
+
+
+def test_real_inputs_are_cast_as_the_first_real_parameter_and_others_stay():
+    model = nn.Module()
+    model.order = nn.Parameter(torch.arange(3), requires_grad=False)
+    model.weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    batch = to_device({"x": torch.tensor([0.5]), "labels": torch.tensor([1])}, model, CPU)
+    assert batch["x"].dtype == torch.float64 and batch["labels"].dtype == torch.int64
 
 
 @pytest.mark.parametrize(

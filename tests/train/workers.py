@@ -30,10 +30,14 @@ def start_by_hand(
     return start(["-m", "train.worker", *where, *who, *flags], env)
 
 
-def start(python_args: Sequence[str], env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    python_args: Sequence[str],
+    env: dict[str, str] | None = None,
+    cwd: str | Path = REPOSITORY,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [interpreter(), *python_args],
-        cwd=REPOSITORY,
+        cwd=cwd,
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
