@@ -15,7 +15,6 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import json
-import signal
 import time
 from dataclasses import replace
 
@@ -26,8 +25,9 @@ from configs.schema import TrainConfig
 from launch import choice, registry
 from launch.checks import bandwidth, visit
 from launch.checks.table import console, show
-from launch.failure import explain
+from launch.elastic import conclude
 from launch.spec import Facts, Launcher, LaunchSpec
+from launch.terminal import unhurried
 
 MODULE = "train.check_network"
 RESULT = "network.json"
@@ -68,15 +68,10 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
     registry.begin(spec, name, job.job_id)
-    code = job.wait()
-    if code > 128:
-        return _stopped(spec, signal.Signals(code - 128).name, code)
-    failure = explain(spec.run_dir, facts.world_size, code, job.trouble)
-    registry.end(spec, failure.code if failure else code, failure.text if failure else "")
-    if failure is not None:
-        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(said), file=sys.stderr)
-        return failure.code
+    with unhurried():
+        outcome = conclude(job, facts.world_size, spec)
+    if outcome.code:
+        return outcome.code
     measured = json.loads((spec.run_dir / RESULT).read_text(encoding="utf-8"))
     names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
     for title, table in bandwidth.tables(measured, names):
@@ -84,12 +79,6 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     verdict, problems = bandwidth.verdict(measured, names)
     print("\n".join([verdict, *problems, f"all numbers: {spec.run_dir / RESULT}"]))
     return 1 if problems else 0
-
-
-def _stopped(spec: LaunchSpec, name: str, code: int) -> int:
-    registry.end(spec, code, f"stopped by {name}")
-    print(f"error: stopped by {name}", file=sys.stderr)
-    return code
 
 
 def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:

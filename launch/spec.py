@@ -121,6 +121,7 @@ class Job(Protocol):
     trouble: str | None  # what went wrong, as far as the launching side can tell
     detached: bool  # it runs on by itself, and nobody waits for it here
     shown: bytes  # the end of what it has printed of the workers' output
+    signals: Sequence[int]  # to stop, that this process has been sent since
 
     def wait(self) -> int:
         """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""

@@ -61,7 +61,7 @@ class Local:
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         agent = (sys.executable, "-m", "launch.agent")
         posts = planned.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
-        return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet)
+        return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet, is_local=True)
 
 
 build = Local

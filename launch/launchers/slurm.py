@@ -165,6 +165,7 @@ class SlurmJob:
 
     shown = b""
     trouble: str | None = None
+    signals: Sequence[int] = ()
 
     def __init__(self, job_id: str, spec: LaunchSpec, *, wait: bool) -> None:
         self.job_id = job_id

@@ -5,10 +5,12 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launch.supervise.assignment import Assignment
+from launch.supervise.processes import Victim
 
 
 def agent_log(assignment: Assignment) -> Path:
@@ -44,6 +46,12 @@ def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
     return str(said[ranks[0]]["message"])
 
 
+def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
+    """Which of this node's workers have said that they failed."""
+    said = _said(assignment, ranks)
+    return [rank for rank, one in said.items() if one.get("cause") not in ("done", "stopped")]
+
+
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
@@ -52,8 +60,12 @@ def write_exit(
     cause: str,
     message: str,
     clock_offset_s: float,
+    victims: Sequence[Victim] = (),
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end."""
+    """Write down how this node's part ended, with what each of its workers said of its own end.
+
+    `ended` has the workers that were alive until this agent ended them, and in which state.
+    """
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -65,6 +77,8 @@ def write_exit(
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
         "workers": _said(assignment, ranks),
+        "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
+        "survivors": [one.pid for one in victims if one.survives],
     }
     _write(_folder(assignment) / f"{_name(assignment)}.exit.json", record)
     return record
