@@ -63,7 +63,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0
-    spec = replace(_spec(train, facts), workers=launch.workers)
+    spec = replace(_spec(train, facts), workers=launch.workers, ports=launch.ports)
     plan = launcher.plan(spec, facts)
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)

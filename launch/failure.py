@@ -125,7 +125,8 @@ def _hung(
     if not waited or not late:
         return None
     whom = "; ".join(
-        f"rank {rank} on {how['node']}{' ' + how['state'] if how['state'] else ' hung'}"
+        f"rank {rank} on {how['node']} {how['state'] or 'hung'}"
+        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
         for rank, how in sorted(late.items())
     )
     waiting = sorted(one["rank"] for one in waited)

@@ -7,6 +7,7 @@ from pathlib import Path
 from configs import plugins
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.supervise.assignment import Assignment, Command
+from launch.supervise.ports import among
 from launch.supervise.session import Post
 
 
@@ -50,10 +51,11 @@ def posts(
             workers=int(node.nproc),
             commands=tuple(Command(one.argv, one.env) for one in own),
             head_address=facts.master_addr,
-            head_ports=(0,),
+            head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
             master_port=facts.master_port,
             token=token,
             network=facts.network,
+            ports=spec.ports,
             proof=proof,
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,

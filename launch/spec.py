@@ -45,6 +45,7 @@ class LaunchSpec:
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
     attempt: int = 0  # how often it was started before
     quiet: bool = False
 

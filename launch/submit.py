@@ -175,6 +175,7 @@ def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: F
         workers=launch.workers,
         join_s=train.timeout_s,
         stop_grace_s=launch.stop_grace_s,
+        ports=launch.ports,
         quiet=train.quiet,
     )
 

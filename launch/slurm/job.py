@@ -48,10 +48,11 @@ class Allocation:
             gpus_on_node=int(gpus) if gpus.isdigit() else 0,
         )
 
-    def ports(self) -> tuple[int, ...]:
+    def ports(self, within: range = PORTS) -> tuple[int, ...]:
         """Where this job's agents may meet; another job's are others, by and large."""
-        first = (int(self.job_id) * 131 + self.attempt) % (len(PORTS) // PORTS_PER_JOB)
-        return tuple(PORTS[first * PORTS_PER_JOB + offset] for offset in range(PORTS_PER_JOB))
+        count = min(PORTS_PER_JOB, len(within))
+        first = (int(self.job_id) * 131 + self.attempt) % (len(within) // count)
+        return tuple(within[first * count + offset] for offset in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from configs.errors import MusterError
 from launch.supervise.assignment import Assignment
 from launch.supervise.peers import TELL_S, Link, Peers, proof, shows, who
-from launch.supervise.ports import free_port, is_free
+from launch.supervise.ports import among, free_port, is_free
 
 # Whoever connects has so long to show that it is of this run.
 HELLO_S = 10.0
@@ -174,7 +174,8 @@ def _listen(assignment: Assignment) -> socket.socket:
             continue
         server.setblocking(False)
         return server
-    ports = ", ".join(map(str, assignment.head_ports))
+    tried = assignment.head_ports
+    ports = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else "".join(map(str, tried))
     raise MusterError(
         f"{assignment.name} cannot listen at {assignment.head_address}, port {ports} "
         f"({(last.strerror or str(last)).lower() if last else 'no port given'}); "
@@ -184,7 +185,7 @@ def _listen(assignment: Assignment) -> socket.socket:
 
 def _master_port(assignment: Assignment) -> int:
     if assignment.master_port is None:
-        return free_port()
+        return free_port(ports=among(assignment.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
             f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "

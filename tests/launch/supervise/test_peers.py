@@ -258,6 +258,19 @@ def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
             Head(assignment(0, 2, taken))
 
 
+def test_where_a_firewall_is_all_ports_come_from_a_range():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        first = other.getsockname()[1]
+        ports = (first, first + 20)
+        head = Head(assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports))
+        assert first < head.port <= first + 20
+        member = Member(assignment(1, 2, head.port))
+        assert tick([head, member], lambda: member.master_port)
+        assert first < member.master_port <= first + 20 and member.master_port != head.port
+        member.close()
+        head.close()
+
+
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
         Head(assignment(0, 2, head_address="192.0.2.1"))
