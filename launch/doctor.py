@@ -15,7 +15,6 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import json
-import signal
 import time
 from dataclasses import replace
 
@@ -27,8 +26,9 @@ from configs.schema import TrainConfig
 from launch import choice, registry
 from launch.checks import bandwidth, visit
 from launch.checks.table import console, show
-from launch.failure import explain
+from launch.elastic import conclude
 from launch.spec import Facts, Launcher, LaunchSpec
+from launch.terminal import unhurried
 
 MODULE = "train.check_network"
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
@@ -63,20 +63,15 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0
-    spec = replace(_spec(train, facts), workers=launch.workers)
+    spec = replace(_spec(train, facts), workers=launch.workers, ports=launch.ports)
     plan = launcher.plan(spec, facts)
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
     registry.begin(spec, name, job.job_id, cluster=job.cluster)
-    code = job.wait()
-    if code > 128:
-        return _stopped(spec, signal.Signals(code - 128).name, code)
-    failure = explain(spec.run_dir, facts.world_size, code, job.trouble)
-    registry.end(spec, failure.code if failure else code, failure.text if failure else "")
-    if failure is not None:
-        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(said), file=sys.stderr)
-        return failure.code
+    with unhurried():
+        outcome = conclude(job, facts.world_size, spec)
+    if outcome.code:
+        return outcome.code
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
@@ -85,12 +80,6 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     verdict, problems = bandwidth.verdict(measured, names)
     print("\n".join([verdict, *problems, f"all numbers: {result}"]))
     return 1 if problems else 0
-
-
-def _stopped(spec: LaunchSpec, name: str, code: int) -> int:
-    registry.end(spec, code, f"stopped by {name}")
-    print(f"error: stopped by {name}", file=sys.stderr)
-    return code
 
 
 def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:

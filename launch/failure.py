@@ -15,6 +15,8 @@ from configs.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS,
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
 KILL = " was killed by "
+# What gloo, nccl and the store say when another rank has not come to a collective.
+TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -65,7 +67,12 @@ def explain(
     )
     own = [record for record in ordered if record["cause"] in OWN_CAUSES]
     silent = sorted(set(range(world_size)) - set(exits))
-    begun = {rank: path for rank in silent if (path := _output(run_dir, rank)).exists()}
+    ended = _ended(agents)  # which of them were alive until their agents ended them
+    begun = {
+        rank: path
+        for rank in silent
+        if rank not in ended and (path := _output(run_dir, rank)).exists()
+    }
     if own:
         return _own_failure(own, world_size)
     if refused := [one for one in agents if one["cause"] == "refused"]:
@@ -82,12 +89,54 @@ def explain(
         return _node_lost(lost[0], silent)
     if begun:
         return _killed(begun, sorted(exits))
-    if silent:
-        return _never_started(run_dir, silent, lost[0] if lost else trouble)
+    if hung := _hung(ordered, ended):
+        return hung
+    if never := [rank for rank in silent if rank not in ended]:
+        return _never_started(run_dir, never, lost[0] if lost else trouble)
     if not ordered or len(done) == world_size:
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
-    first = ordered[0]
+    first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+
+
+def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The workers that were alive until their agents ended them: how, and on which node."""
+    return {
+        int(rank): {**how, "node": one["node"]}
+        for one in agents
+        for rank, how in one.get("ended", {}).items()
+    }
+
+
+def _hung(
+    ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
+) -> Failure | None:
+    """The ranks for which the others waited until they timed out; None if nobody did."""
+    waited = [
+        one for one in ordered if one["cause"] == "lost_peer" and TIMED_OUT.search(one["message"])
+    ]
+    spoke = {one["rank"] for one in ordered}
+    mute = {rank: how for rank, how in ended.items() if rank not in spoke}
+    # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
+    late = mute or {
+        one["rank"]: {"node": one["host"], "state": "was busy elsewhere"}
+        for one in ordered
+        if one["cause"] == "signal"
+    }
+    if not waited or not late:
+        return None
+    whom = "; ".join(
+        f"rank {rank} on {how['node']} {how['state'] or 'hung'}"
+        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        for rank, how in sorted(late.items())
+    )
+    waiting = sorted(one["rank"] for one in waited)
+    return Failure(
+        1,
+        f"error: {whom}: {_ranks(waiting)} waited for {'it' if len(late) == 1 else 'them'} and "
+        "timed out; see --timeout-s",
+        (f"{_ranks(waiting)}: {waited[0]['message']}",),
+    )
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:

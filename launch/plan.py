@@ -8,6 +8,7 @@ from configs import plugins, run_files
 from configs.writing import writing
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.supervise.assignment import Assignment, Command
+from launch.supervise.ports import among
 from launch.supervise.session import Post
 
 
@@ -52,11 +53,12 @@ def posts(
             workers=int(node.nproc),
             commands=tuple(Command(one.argv, one.env) for one in own),
             head_address=facts.master_addr,
-            head_ports=(0,),
+            head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
             master_port=facts.master_port,
             token=token,
             network=facts.network,
             address=node.address,
+            ports=spec.ports,
             proof=proof.relative_to(spec.run_dir).as_posix(),
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,

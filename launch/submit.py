@@ -179,6 +179,7 @@ def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: F
         stop_grace_s=launch.stop_grace_s,
         overwrite=train.overwrite,
         resumed=train.resume is not None,
+        ports=launch.ports,
         quiet=train.quiet,
     )
 

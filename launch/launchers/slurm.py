@@ -193,6 +193,7 @@ class SlurmJob:
 
     shown = b""
     trouble: str | None = None
+    signals: Sequence[int] = ()
 
     def __init__(
         self, job_id: str, cluster: str, spec: LaunchSpec, watcher: Watcher, *, wait: bool

@@ -19,7 +19,7 @@ from configs.launching import Slots
 from configs.writing import write_json
 from launch.slurm.job import Allocation, head_address
 from launch.spec import LaunchSpec
-from launch.supervise.ports import is_free
+from launch.supervise.ports import among, is_free
 
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
 
@@ -69,9 +69,9 @@ def decide_head(run_dir: Path) -> None:
         MusterError: it has no address at which others reach it.
     """
     allocation = Allocation.from_env(os.environ)
-    _, job = read_spec(run_dir)
+    spec, job = read_spec(run_dir)
     address = head_address(allocation, job["network"])
-    free = tuple(port for port in allocation.ports() if is_free(port))
+    free = tuple(port for port in allocation.ports(among(spec.ports)) if is_free(port))
     write_head(run_dir, allocation, address, free)
 
 

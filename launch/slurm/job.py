@@ -66,10 +66,11 @@ class Allocation:
             cpus_on_node=int(cpus) if cpus.isdigit() else None,
         )
 
-    def ports(self) -> tuple[int, ...]:
+    def ports(self, within: range = PORTS) -> tuple[int, ...]:
         """Where this job's agents may meet; another job's are others, by and large."""
-        first = (int(self.job_id) * 131 + self.attempt) % (len(PORTS) // PORTS_PER_JOB)
-        return tuple(PORTS[first * PORTS_PER_JOB + offset] for offset in range(PORTS_PER_JOB))
+        count = min(PORTS_PER_JOB, len(within))
+        first = (int(self.job_id) * 131 + self.attempt) % (len(within) // count)
+        return tuple(within[first * count + offset] for offset in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from configs.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
 from configs.writing import CannotWrite, reserve, write_json, write_last, writing
 from launch.supervise.assignment import Assignment
+from launch.supervise.processes import Victim
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
@@ -55,6 +57,12 @@ def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
     return str(said[ranks[0]]["message"])
 
 
+def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
+    """Which of this node's workers have said that they failed."""
+    said = _said(assignment, ranks)
+    return [rank for rank, one in said.items() if one.get("cause") not in ("done", "stopped")]
+
+
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
@@ -63,8 +71,12 @@ def write_exit(
     cause: str,
     message: str,
     clock_offset_s: float,
+    victims: Sequence[Victim] = (),
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end."""
+    """Write down how this node's part ended, with what each of its workers said of its own end.
+
+    `ended` has the workers that were alive until this agent ended them, and in which state.
+    """
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -76,6 +88,8 @@ def write_exit(
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
         "workers": _said(assignment, ranks),
+        "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
+        "survivors": [one.pid for one in victims if one.survives],
     }
     try:
         write_last(_path(AGENT_END, assignment), record)
