@@ -112,8 +112,8 @@ def blame(own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: 
     if late and absent:
         where = f" ({late[0].where})" if late[0].where else ""
         text = (
-            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{where}, and others "
-            "timed out: it hangs, or is far slower than they are"
+            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{where}, and "
+            "others timed out: it hangs, or is far slower than they are"
         )
     elif late and own not in late:
         text = (

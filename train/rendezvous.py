@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from configs.errors import MusterError, UsageError
+from configs.run_files import SEEN
 from train.device import choose_backend, choose_device, visible_gpus
 from train.exits import PeerFailed
 from train.network import check_own_address, choose_interface, wait_for_address
@@ -80,7 +81,7 @@ class Peers:
         def mark() -> str:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                handle, path = tempfile.mkstemp(prefix=".seen-", dir=folder)
+                handle, path = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
             except OSError as error:
                 raise UsageError(f"{folder}: {error.strerror}") from None
             os.close(handle)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from configs.errors import UsageError
+from configs.run_files import CHECKPOINTS
 from configs.schema import TrainConfig
 from train import patience
 from train.checkpoints import folder as on_disk
@@ -83,7 +84,7 @@ def candidates(place: Path) -> list[Checkpoint]:
         names = [one.path.name for one in beside]
         own = beside[names.index(place.name) :] if place.name in names else [Checkpoint(0, place)]
         return on_disk.line(own)
-    return on_disk.line(on_disk.found(place) or on_disk.found(place / "checkpoints"))
+    return on_disk.line(on_disk.found(place) or on_disk.found(CHECKPOINTS.path(place)))
 
 
 def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
