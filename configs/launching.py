@@ -46,7 +46,7 @@ class LaunchConfig:
     """
 
     launcher: str = setting(
-        "auto", "auto (ssh with --hosts, slurm where sbatch answers, else local), or one by name"
+        "auto", "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name"
     )
     nodes: Nodes | None = setting(
         None,
@@ -238,6 +238,6 @@ def is_plain(text: str) -> bool:
 
 def _network_problems(network: str) -> Iterator[str]:
     try:
-        ipaddress.IPv4Network(network)
+        ipaddress.ip_network(network)
     except ValueError as error:
         yield f"--network {network!r}: {error}; use a form such as 10.10.1.0/24"

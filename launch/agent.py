@@ -4,9 +4,9 @@ python -m launch.agent
 """
 
 import os
-import sys
 import time
 
+from configs.ending import run
 from launch.supervise.agent import LAUNCHER_SILENT_S, TICK_S, Agent
 from launch.supervise.assignment import Assignment
 from launch.supervise.wire import Wire
@@ -29,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -8,12 +8,15 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from configs import run_files
 from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from launch import attempts, registry
-from launch.failure import explain
+from launch.failure import Failure, explain
 from launch.spec import Facts, Job, Launcher, LaunchSpec
 from launch.supervise.aside import put_aside
 
@@ -48,7 +51,7 @@ def lead(
     best, idle = 0, 0
     for attempt in range(restarts + 1):
         job = launcher.launch(spec, facts, launcher.plan(spec, facts))
-        registry.begin(spec, name, job.job_id)
+        registry.begin(spec, name, job.job_id, cluster=job.cluster)
         if job.detached:
             registry.print_next_commands(spec, f"job {job.job_id}")
             return 0
@@ -62,11 +65,7 @@ def lead(
             return give_up(spec, step)
         put_aside(spec.run_dir, attempt)
         spec = replace(attempts.with_flags(spec, spec.run_dir), attempt=attempt + 1)
-        try:
-            facts = _ask_again(launcher, least, spec.join_s)
-        except MusterError as error:
-            registry.end(spec, 1, str(error))
-            raise
+        facts = _ask_again(launcher, least, spec.join_s)
         print(
             f"restart {attempt + 1} of {restarts}: {len(facts.nodes)} nodes go on from the last "
             "checkpoint",
@@ -82,7 +81,9 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         registry.end(spec, code, f"stopped by {signal.Signals(code - 128).name}")
         print(f"error: stopped by {signal.Signals(code - 128).name}", file=sys.stderr)
         return Outcome(code, by_signal=True)
-    failure = explain(spec.run_dir, world_size, code, job.trouble)
+    failure = in_own_words(
+        explain(spec.run_dir, world_size, code, job.trouble), registry.read_end(spec.run_dir)
+    )
     if failure is None:
         registry.end(spec, 0, "")
         return Outcome(0)
@@ -91,6 +92,13 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(said), file=sys.stderr)
     return Outcome(failure.code)
+
+
+def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
+    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    if ended is None or (found is not None and found.text == ended["message"]):
+        return found
+    return Failure(ended["code"], ended["message"]) if ended["code"] else None
 
 
 def give_up(spec: LaunchSpec, step: int) -> int:
@@ -104,7 +112,7 @@ def give_up(spec: LaunchSpec, step: int) -> int:
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     steps = [0]
-    for path in run_dir.glob("metrics/rank_*.jsonl"):
+    for path in run_files.METRICS.find(run_dir):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             for line in file.read().splitlines():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import STOPPED
+from configs.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
@@ -31,12 +32,12 @@ class Failure:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    return {int(record["rank"]): record for record in _records(run_dir, "exits/rank_*.json")}
+    return {int(record["rank"]): record for record in _records(RANK_END.find(run_dir))}
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for those whose agent could still say so."""
-    return _records(run_dir, "agents/node_*.exit.json")
+    return _records(AGENT_END.find(run_dir))
 
 
 def explain(
@@ -94,18 +95,18 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(run_dir, "agents/node_?????.json")
+        for one in _records(AGENT.find(run_dir))
         if one["index"] not in ended
     )
 
 
-def _records(run_dir: Path, pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run_dir.glob(pattern))]
+def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def _output(run_dir: Path, rank: int) -> Path:
     """Where a worker sends its stderr: the first thing it does."""
-    return run_dir / "workers" / f"rank_{rank:05d}.err"
+    return ERRORS.path(run_dir, rank=rank)
 
 
 def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
@@ -143,7 +144,7 @@ def _killed(outputs: Mapping[int, Path], echoes: Sequence[int]) -> Failure:
 def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) -> Failure:
     """Workers that failed before they had a file of their own: their agent's log has why."""
     # the agent that was the first to fall silent is the one that was not stopped by us
-    logs = [*run_dir.glob("agents/node_*.log"), *run_dir.glob("agents/node_*.err")]
+    logs = [*AGENT_LOG.find(run_dir), *AGENT_ERRORS.find(run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
     for words in (_before_report, str.splitlines):

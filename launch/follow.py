@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from configs.run_files import ERRORS, OUTPUT
+
 TAIL_BYTES = 32_768
 
 
@@ -17,7 +19,7 @@ class Follower:
     """
 
     def __init__(self, run_dir: Path, *, prefixes: bool = False, only: int | None = None) -> None:
-        self._workers = run_dir / "workers"
+        self._run_dir = run_dir
         self._prefixes = prefixes
         self._only = only if only is not None or prefixes else 0
         self._offsets: dict[Path, int] = {}
@@ -31,9 +33,9 @@ class Follower:
         Raises:
             BrokenPipeError: whoever read what is shown has gone.
         """
-        name = "rank_*" if self._only is None else f"rank_{self._only:05d}"
-        for ending, stream in ((".out", sys.stdout.buffer), (".err", sys.stderr.buffer)):
-            for path in sorted(self._workers.glob(name + ending)):
+        rank = "*" if self._only is None else f"{self._only:05d}"
+        for file, stream in ((OUTPUT, sys.stdout.buffer), (ERRORS, sys.stderr.buffer)):
+            for path in sorted(self._run_dir.glob(file.pattern.format(rank=rank))):
                 if new := self._new(path):
                     self.tail = (self.tail + new)[-TAIL_BYTES:]
                     _write(stream, self._prefixed(path, new) if self._prefixes else new)

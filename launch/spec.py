@@ -30,7 +30,10 @@ class NodeSpec:
     def name(self) -> str:
         """What one would write into a hosts file."""
         login = f"{self.user}@" if self.user else ""
-        return f"{login}{self.host}{f':{self.port}' if self.port else ''}"
+        if not self.port:
+            return f"{login}{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{login}{host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class LaunchSpec:
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     attempt: int = 0  # how often it was started before
+    overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
+    resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
 
 
@@ -118,6 +123,7 @@ class Job(Protocol):
     """A run that was started."""
 
     job_id: str
+    cluster: str | None  # where the job has its number
     trouble: str | None  # what went wrong, as far as the launching side can tell
     detached: bool  # it runs on by itself, and nobody waits for it here
     shown: bytes  # the end of what it has printed of the workers' output

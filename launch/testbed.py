@@ -48,10 +48,15 @@ def _up(args: argparse.Namespace) -> int:
         args.nodes,
         args.rate,
         control_network=args.control_network,
+        routed=args.routed,
+        rails=int(args.rails),
+        ipv6=args.ipv6,
+        gpus=int(args.gpus),
         private_home=args.private_home,
         venv=str(venv) if venv else None,
     )
     commands.refuse_unfit_box()
+    slurm.refuse_gpus(wanted.gpus)
     cluster.up(wanted, REPOSITORY, _say)
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
@@ -128,6 +133,28 @@ def _parser() -> argparse.ArgumentParser:
         "--control-network",
         action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
+    )
+    up.add_argument(
+        "--routed",
+        action="store_true",
+        help="each node has an address of /32, and a router is between, as in some clouds",
+    )
+    up.add_argument(
+        "--rails",
+        choices=("1", "2"),
+        default="1",
+        help="cards of each node in the experiment network (default: 1)",
+    )
+    up.add_argument(
+        "--ipv6",
+        action="store_true",
+        help="IPv6 alone on the experiment network, beside a control network",
+    )
+    up.add_argument(
+        "--gpus",
+        choices=[str(count) for count in range(9)],
+        default="0",
+        help="GPUs of each node, as Slurm believes; needs Slurm 24.05 or newer (default: 0)",
     )
     up.add_argument(
         "--private-home",

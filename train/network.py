@@ -37,7 +37,7 @@ def check_own_address(world: World) -> None:
             one.address
             for interface in psutil.net_if_addrs().values()
             for one in interface
-            if one.family == socket.AF_INET
+            if one.family in (socket.AF_INET, socket.AF_INET6)
         )
         raise MusterError(
             f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
@@ -83,13 +83,19 @@ def choose_interface(world: World) -> None:
     By itself gloo takes whatever the hostname resolves to, which may be 127.0.1.1 or a
     control network that must not carry gradients.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((world.master_addr, world.master_port))  # sends nothing
-        except OSError:
-            return
-        own = probe.getsockname()[0]
+    try:
+        family, kind, *_, where = socket.getaddrinfo(
+            world.master_addr, world.master_port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing
+            own = probe.getsockname()[0]
+    except OSError:
+        return
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == own for one in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+            # nccl would take eth10 for eth1, too, without the sign before it.
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+            if family == socket.AF_INET6:
+                os.environ.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")

@@ -26,8 +26,10 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 from configs.errors import UsageError, refuse
+from configs.run_files import MODEL, SUMMARY
 from configs.run_folder import new_run_id
 from configs.schema import ByHand, TrainConfig
+from configs.writing import write_text
 from train import course, worker
 from train.world import World
 
@@ -111,12 +113,12 @@ def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
 
 def copy_model(run: CourseRun) -> None:
     """Model and tokenizer for `from_pretrained(OUTPUT_DIR)`, as the skeleton leaves them."""
-    shutil.copytree(run.run_dir / "model", run.output_dir, dirs_exist_ok=True)
+    shutil.copytree(MODEL.path(run.run_dir), run.output_dir, dirs_exist_ok=True)
 
 
 def write_results(run: CourseRun) -> None:
     """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
-    text = (run.run_dir / "summary.json").read_text(encoding="utf-8")
+    text = SUMMARY.path(run.run_dir).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = run.output_dir.with_name(f"{run.output_dir.name}-MM")
     for folder, suffix in ((run.output_dir, ""), (second, "_mm")):
@@ -128,9 +130,8 @@ def write_results(run: CourseRun) -> None:
         scores.pop("epoch", None)
         scores.pop("step", None)
         if scores:
-            folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(f"{name} = {scores[name]}\n" for name in sorted(scores))
-            (folder / "eval_results.txt").write_text(lines, encoding="utf-8")
+            write_text(folder / "eval_results.txt", lines)
 
 
 def _problems(args: argparse.Namespace) -> list[str]:

@@ -6,6 +6,7 @@ By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-siz
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from configs import cli
@@ -52,8 +53,8 @@ def as_worker(
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
-            ending.run_dir = config.logs_root / run_id
-            redirect_output(ending.run_dir, world.rank)
+            run_dir = ending.run_dir = config.logs_root / run_id
+            redirect_output(run_dir, world.rank)
         work(config, world, ending)
     return ending.code
 
@@ -76,8 +77,9 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
 
 def end_process(code: int) -> NoReturn:
     """End at once; threads of torch's are left no time to object."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk, or nobody who reads it any more
+            stream.flush()
     # All is written. The interpreter's own end would run C++ destructors, which abort the process
     # now and then where a peer has left first or a collective was cut short.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Nodes are network namespaces on a bridge, and the box is on that bridge, too."""
+"""Nodes are network namespaces on a bridge, or behind a router, and the box is there, too."""
 
 import json
 import re
@@ -7,12 +7,21 @@ from pathlib import Path
 
 from configs.errors import MusterError
 from launch.bed.commands import call
-from launch.bed.nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from launch.bed.nodes import (
+    BOX,
+    CONTROL_NET,
+    EXPERIMENT_NET,
+    EXPERIMENT_NET_6,
+    ROUTER,
+    Node,
+)
+from launch.bed.options import Options
 
 NAMESPACES = Path("/run/netns")
 # Nothing with another name is ever touched.
-OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
-OUR_LINK = re.compile(r"muster-(br[01]|exp[0-9]+|ctl[0-9]+)")
+OUR_NAMESPACE = re.compile(r"muster-(node[0-9]+|router)")
+OUR_LINK = re.compile(r"muster-(br[01]|box|(exp|sec|ctl)[0-9]+)")
+ROUTER_NETNS = "muster-router"
 MTU = 1500
 # The bucket of tbf: what passes at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
@@ -20,43 +29,91 @@ BURST_S = 0.01
 QUEUE_MS = 50
 
 
-def make(nodes: Sequence[Node], rate: int | None) -> None:
-    """Make the namespaces and join them, each link limited to `rate` bits per second if given.
+def make(nodes: Sequence[Node], options: Options) -> None:
+    """Make the namespaces and join them, each link limited to the options' rate if they have one.
 
     Raises:
         MusterError: the kernel refused, or another interface has addresses of the bed.
     """
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
-    _join(nodes, "muster-br0", "exp", EXPERIMENT_NET)
-    if any(node.control for node in nodes):
-        _join(nodes, "muster-br1", "ctl", CONTROL_NET)
-    if rate is not None:
+        _ip("link set lo up", netns=node.netns)
+    if options.routed:
+        _route(nodes)
+    else:
+        _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
+        _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
+        if options.rails == 2:
+            _join(nodes, "muster-br0", "sec", "exp1", [str(node.second) for node in nodes])
+    if options.control_network:
+        _bridge("muster-br1", f"{CONTROL_NET}.")
+        _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
+    if options.rate is not None:
+        inside = ["-n", ROUTER_NETNS] if options.routed else []
         for node in nodes:
-            call(["tc", "-n", node.netns, *_limit("exp0", rate)])
-            call(["tc", *_limit(f"muster-exp{node.number}", rate)])
+            for card in range(options.rails):
+                call(["tc", "-n", node.netns, *_limit(f"exp{card}", options.rate)])
+                ours = f"muster-{('exp', 'sec')[card]}{node.number}"
+                call(["tc", *inside, *_limit(ours, options.rate)])
 
 
-def _join(nodes: Sequence[Node], bridge: str, kind: str, net: str) -> None:
-    """One network: a bridge with the box's address, and an interface in each node."""
+def _bridge(bridge: str, net: str) -> None:
+    """A bridge with the box's address."""
     _refuse_foreign(net)
     _ip(
         f"link add {bridge} mtu {MTU} type bridge stp_state 0 forward_delay 0",
-        f"address add {net}.{BOX}/24 dev {bridge}",
+        f"address add {_with_length(f'{net}{BOX}')} dev {bridge}",
         f"link set {bridge} up",
     )
-    for node in nodes:
+
+
+def _join(
+    nodes: Sequence[Node], bridge: str, kind: str, card: str, addresses: Sequence[str]
+) -> None:
+    """An interface `card` in each node, on the bridge."""
+    for node, address in zip(nodes, addresses, strict=True):
         ours = f"muster-{kind}{node.number}"
         _ip(
-            f"link add {ours} mtu {MTU} type veth peer name {kind}0 mtu {MTU} netns {node.netns}",
+            f"link add {ours} mtu {MTU} type veth peer name {card} mtu {MTU} netns {node.netns}",
             f"link set {ours} master {bridge} up",
         )
         _ip(
-            "link set lo up",
-            f"address add {net}.{node.number + 1}/24 dev {kind}0",
-            f"link set {kind}0 up",
+            f"address add {_with_length(address)} dev {card}",
+            f"link set {card} up",
             netns=node.netns,
         )
+
+
+def _with_length(address: str) -> str:
+    # Without the search for duplicates, during which an address cannot be listened at.
+    return f"{address}/64 nodad" if ":" in address else f"{address}/24"
+
+
+def _route(nodes: Sequence[Node]) -> None:
+    """A router, with a link to each node and to the box: nobody has a neighbour but the router."""
+    _refuse_foreign(f"{EXPERIMENT_NET}.")
+    gateway, box = f"{EXPERIMENT_NET}.{ROUTER}", f"{EXPERIMENT_NET}.{BOX}"
+    call(["ip", "netns", "add", ROUTER_NETNS])
+    forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+    call(["ip", "netns", "exec", ROUTER_NETNS, "sh", "-c", forward])
+    _ip(f"link add muster-box mtu {MTU} type veth peer name box mtu {MTU} netns {ROUTER_NETNS}")
+    _ip(*_alone("muster-box", box, gateway), f"route add {EXPERIMENT_NET}.0/24 via {gateway}")
+    _ip(*_alone("box", gateway, box), netns=ROUTER_NETNS)
+    for node in nodes:
+        ours = f"muster-exp{node.number}"
+        pair = f"link add {ours} mtu {MTU} type veth peer name exp0 mtu {MTU} netns {node.netns}"
+        _ip(pair, *_alone(ours, gateway, node.address), netns=ROUTER_NETNS)
+        up = _alone("exp0", node.address, gateway)
+        _ip(*up, f"route add default via {gateway}", netns=node.netns)
+
+
+def _alone(card: str, address: str, other: str) -> tuple[str, ...]:
+    """A card that has no network, and whose only neighbour is `other`."""
+    return (
+        f"address add {address}/32 dev {card}",
+        f"link set {card} up",
+        f"route add {other}/32 dev {card}",
+    )
 
 
 def namespaces() -> list[Path]:
@@ -114,10 +171,10 @@ def _ip(*lines: str, netns: str | None = None) -> None:
 
 
 def _refuse_foreign(net: str) -> None:
-    for link in json.loads(call(["ip", "-json", "-4", "address", "show"])):
+    for link in json.loads(call(["ip", "-json", "address", "show"])):
         for address in link["addr_info"]:
-            if address["local"].startswith(f"{net}."):
+            if address["local"].startswith(net):
                 raise MusterError(
-                    f"{link['ifname']} has {address['local']} already, and a bed uses {net}.0/24;"
-                    " make the bed on another box"
+                    f"{link['ifname']} has {address['local']} already, and a bed uses all that"
+                    f" begins with {net}; make the bed on another box"
                 )

@@ -19,24 +19,41 @@ class Options:
     nodes: int = 4
     rate: int | None = None  # bits per second of each link; None: as fast as it goes
     control_network: bool = False
+    routed: bool = False  # no network has two nodes: there is a router between them
+    rails: int = 1  # cards of each node in the experiment network
+    ipv6: bool = False  # alone on the experiment network; then there is a control network
+    gpus: int = 0  # of each node, as Slurm believes
     private_home: bool = False
     venv: str | None = None  # shown in a private home; None: there is none
 
     def __str__(self) -> str:
         rate = f" --rate {rate_text(self.rate)}" if self.rate else ""
-        control = " --control-network" if self.control_network else ""
+        control = " --control-network" if self.control_network and not self.ipv6 else ""
+        control += " --routed" if self.routed else ""
+        control += f" --rails {self.rails}" if self.rails > 1 else ""
+        control += " --ipv6" if self.ipv6 else ""
+        control += f" --gpus {self.gpus}" if self.gpus else ""
         private = " --private-home" if self.private_home else ""
         venv = f" with {self.venv}" if self.venv else ""
         return f"--nodes {self.nodes}{rate}{control}{private}{venv}"
 
 
 def read(
-    nodes: str, rate: str | None, *, control_network: bool, private_home: bool, venv: str | None
+    nodes: str,
+    rate: str | None,
+    *,
+    control_network: bool = False,
+    routed: bool = False,
+    rails: int = 1,
+    ipv6: bool = False,
+    gpus: int = 0,
+    private_home: bool = False,
+    venv: str | None = None,
 ) -> Options:
     """The options that these words on a command line make.
 
     Raises:
-        UsageError: the number of nodes or the rate is wrong; both, if both are.
+        UsageError: the number of nodes or the rate is wrong, or flags exclude each other.
     """
     problems = []
     count = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
@@ -48,8 +65,21 @@ def read(
             f"--rate {rate}: expected a speed from {rate_text(LEAST_RATE)} to"
             f" {rate_text(MOST_RATE)} like 100mbit or 1gbit; without --rate links are not limited"
         )
+    if routed and (rails > 1 or ipv6):
+        other = "--rails" if rails > 1 else "--ipv6"
+        problems.append(f"--routed and {other}: a bed has one of them; make two, one by one")
     refuse(problems)
-    return Options(count, bits, control_network, private_home, venv if private_home else None)
+    return Options(
+        count,
+        bits,
+        control_network or ipv6,
+        routed,
+        rails,
+        ipv6,
+        gpus,
+        private_home,
+        venv if private_home else None,
+    )
 
 
 def rate_bits(text: str) -> int | None:

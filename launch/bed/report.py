@@ -27,7 +27,7 @@ def status() -> int:
         healthy &= held and all(alive) and slurm.is_usable(said)
         table.add_row(
             node.name,
-            " ".join(address for address in (node.address, node.control) if address),
+            " ".join(address for address in (node.address, node.second, node.control) if address),
             ",".join(map(str, node.cores)),
             *(str(pid) if pid else "dead" for pid in alive),
             said,

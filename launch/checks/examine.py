@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from launch.checks.case import Case, Node, Reach, Row
 from launch.checks.clock import Ping, skew_s
 from launch.checks.conversation import Conversation
 from launch.checks.ways import Way
-from launch.machines import network, nodes, probe
-from launch.machines.network import Choice
+from launch.machines import network, nodes, probe, route
+from launch.machines.network import Choice, Routes
 from launch.machines.nodes import Probe
 from launch.slurm.cluster import ask
 
@@ -51,8 +52,10 @@ def quick(
     master_port: int | None = None,
     request: Mapping[str, Any] | None = None,
     probes: Sequence[Probe] | None = None,
+    chosen: Choice | None = None,
 ) -> Examined:
-    """Look at all nodes; those that have been asked already bring their `probes`.
+    """Look at all nodes; those that have been asked already bring their `probes`, and what was
+    `chosen` by them.
 
     `wanted` is --network, `given` the addresses and `hosts` the names that one gave for the
     nodes, `request` what they are asked where there are no probes.
@@ -70,7 +73,8 @@ def quick(
             found = dict(enumerate(probes))
         silent = [_named(guests.silence(i), hosts, i) for i in range(way.count) if i not in found]
         there = sorted(found)
-        case = _look(guests, way, found, there, wanted, _of(given, there), hosts, master_port)
+        given = _of(given, there)
+        case = _look(guests, way, found, there, wanted, given, hosts, master_port, chosen)
     return examined(case, silent)
 
 
@@ -109,17 +113,20 @@ def _look(
     given: Sequence[str | None],
     hosts: Sequence[str],
     master_port: int | None,
+    chosen: Choice | None,
 ) -> Case:
     """All that takes more than one answer of one node."""
     own = [probes[index] for index in there]
     names = _names(way, own, _of(hosts, there))
     if way.launcher == "slurm" and not any(given):
         given = slurm_addresses(own)
+    trouble = ""
     try:
-        chosen = _choose(way, own, [one or "" for one in _of(hosts, there)], given, wanted)
-        trouble = ""
+        routes = partial(_routes, guests, there)
+        named = [one or "" for one in _of(hosts, there)]
+        chosen = chosen or _choose(way, own, named, given, wanted, routes)
     except MusterError as error:
-        chosen, trouble = None, str(error)
+        trouble = str(error)
     pings = [guests.ask(CONNECT_S, do="time") for _ in range(PINGS)] if there else []
     listening, reached = _try_pairs(guests, there, chosen, master_port)
     called = dict(zip(there, names, strict=True))
@@ -167,10 +174,19 @@ def _choose(
     hosts: Sequence[str],
     given: Sequence[str | None],
     wanted: str | None,
+    routes: Routes,
 ) -> Choice:
     if way.launcher == "local":
         return Choice("127.0.0.0/8", (LOOPBACK,) * len(probes))
-    return network.choose(probes, hosts, given, wanted)
+    return network.choose(probes, hosts, given, wanted, routes)
+
+
+def _routes(
+    guests: Conversation, there: Sequence[int], to: Sequence[str]
+) -> list[Mapping[str, str]]:
+    """The own address from which each node sends to each of those in `to`."""
+    said = guests.ask(ANSWER_S, do="describe", request={"to": to}, source=_source(route.__file__))
+    return [said[index].said.get("probe", {}) if index in said else {} for index in there]
 
 
 def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
@@ -184,7 +200,10 @@ def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
             found[pairs.get("NodeHostName", "")] = socket.gethostbyname(pairs["NodeAddr"])
         except (OSError, KeyError):
             continue
-    return [found.get(host) for host in hosts]
+    own = [[interface["address"] for interface in one["interfaces"]] for one in probes]
+    addresses = [found.get(host) for host in hosts]
+    # Slurm may reach a node at an address that the node does not know itself.
+    return [one if one in has else None for one, has in zip(addresses, own, strict=True)]
 
 
 def _names(way: Way, probes: Sequence[Probe], hosts: Sequence[str | None]) -> list[str]:

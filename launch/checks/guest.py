@@ -1,11 +1,9 @@
 """A node's side of the checks: it does what each line asks, and says what came of it.
 
 Its text is sent to `python3` there, before anything of ours is; so it needs the standard library
-of an old Python alone. All nodes are told the same, for srun gives its input to all tasks alike;
+of Python 3.6 alone. All nodes are told the same, for srun gives its input to all tasks alike;
 an answer names its node and comes in short parts, for srun would mix long lines of two tasks.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -34,9 +32,10 @@ def tell_time(asked):  # type: ignore[no-untyped-def]
 
 def listen(asked, servers=[]):  # type: ignore[no-untyped-def]  # noqa: B006
     """Take connections at this node's address; and which of the ports asked for are in use."""
-    server = socket.socket()
+    address = asked["addresses"][str(own_index())]
+    server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     servers.append(server)  # else it would be closed at once
-    server.bind((asked["addresses"][str(own_index())], 0))
+    server.bind((address, 0))
     server.listen(1024)
     threading.Thread(target=serve, args=(server,), daemon=True).start()
     busy = [port for port in asked["ports"] if not is_free(port)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launch.checks.case import Case, Row, groups, listed
+from launch.checks.case import Case, Row, groups, listed, shortened
 
 GB = 1_000_000_000
 # What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
@@ -37,6 +37,15 @@ def python(case: Case) -> Row:
 def code(case: Case) -> Row:
     """The checkout of every node is the one here, or will be before a run."""
     apart = {node.name for node in case.nodes if not node.probe["shared"]}
+    foreign = [node for node in case.nodes if node.probe["foreign"]]
+    if foreign and case.launcher == "ssh":
+        found = tuple(
+            f"{one.name}: {one.probe['folder']} holds {listed(one.probe['foreign'])}, "
+            "which Muster did not send there"
+            for one in foreign
+        )
+        fix = "name an empty or a new folder with --remote-dir"
+        return Row("code", "FAIL", shortened(found), f"{fix}; see docs/ssh.md")
     absent = [node.name for node in case.nodes if node.probe["code"] is None]
     other = [node.name for node in case.nodes if node.probe["code"] not in (case.code, None)]
     stale = [name for name in other if name not in apart]

@@ -67,7 +67,8 @@ def network(case: Case) -> Row:
         return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")
     interfaces = groups({node.name: str(case.interface(node)["name"]) for node in case.nodes})
     addresses = listed([f"{node.name} {case.address(node)}" for node in case.nodes])
-    found = (f"{case.chosen.network} on {', '.join(interfaces)}: {addresses}",)
+    where = "routed" if case.chosen.routed else case.chosen.network
+    found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
     others = ", ".join(case.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
     return Row("network", "ok", found, fix)

@@ -58,7 +58,7 @@ def through_ssh(specs: Sequence[NodeSpec], config: SshConfig) -> Way:
         return openssh.explain(specs[index], said)
 
     commands = tuple(
-        tuple(openssh.command(spec, config, ["python3", "-c", LOAD, str(index)]))
+        tuple(openssh.command(spec, config, ["python3", "-c", LOAD, str(index)], index))
         for index, spec in enumerate(specs)
     )
     return Way("ssh", len(specs), commands, explain)

@@ -33,9 +33,10 @@ class Ssh:
             [spec.host for spec in specs],
             [spec.address for spec in specs],
             self._config.network,
+            lambda to: nodes.routes(specs, self._ssh, to),
         )
         if self._config.preflight:
-            self._refuse_what_would_fail(specs, probes)
+            self._refuse_what_would_fail(specs, probes, chosen)
         return Facts(
             nodes=_facts(specs, names, probes, chosen.addresses),
             master_addr=chosen.addresses[0],
@@ -83,12 +84,14 @@ class Ssh:
         def start(index: int) -> tuple[list[str], Path]:
             node = facts.nodes[index]
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
-            return openssh.command(node.spec, self._ssh, words), REPOSITORY
+            return openssh.command(node.spec, self._ssh, words, index), REPOSITORY
 
         posts = planned.posts(spec, facts, plan, start)
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
 
-    def _refuse_what_would_fail(self, specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> None:
+    def _refuse_what_would_fail(
+        self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network.Choice
+    ) -> None:
         """Have every pair of nodes reach each other before a run depends on it.
 
         Raises:
@@ -96,11 +99,10 @@ class Ssh:
         """
         found = quick(
             through_ssh(specs, self._ssh),
-            wanted=self._config.network,
-            given=[spec.address for spec in specs],
             hosts=[spec.name for spec in specs],
             master_port=self._config.master_port,
             probes=probes,
+            chosen=chosen,
         )
         for line in found.warnings:
             print(f"note: {line}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Hosts, as people write them, become nodes in the order of writing: the first has rank 0."""
 
+import ipaddress
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,9 @@ def read_hosts(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a hosts file, or of a CloudLab manifest.
 
-    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IPv4]`, where host and port may have
-    ranges and several hosts stand between commas; `#` begins a comment. `user` logs in where a line
+    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IP]`, where host and port may have
+    ranges and several hosts stand between commas; `#` begins a comment. IPv6 with a port is
+    `[fd00::1]:22`. `user` logs in where a line
     names nobody; the other arguments choose in a manifest, see `cloudlab.read_manifest`.
 
     Raises:
@@ -124,6 +126,7 @@ def _options(
     if address is not None and (problem := address_problem(address)):
         gathered.wrong(where, problem)
         address = None
+    address = address and _canonical(address)
     if slots is None:
         return default_slots, address
     if re.fullmatch(r"[0-9]{1,4}", slots) and int(slots) >= 1:
@@ -167,13 +170,28 @@ def _logins(term: str, room: int) -> Iterator[tuple[str | None, str, int | None]
     user, at, hosts = term.rpartition("@") if term.count("@") == 1 else ("", "", term)
     if at and (problem := user_problem(user)):
         raise ValueError(problem)
-    if re.fullmatch(r"[0-9A-Fa-f:.%\[\]]*", hosts) and hosts.count(":") > 1:
-        raise ValueError(f"{quoted(hosts)}: IPv6 is not supported; give a name or an IPv4 address")
-    for login in _expanded(hosts, room):
-        host, colon, port = login.partition(":")
+    for host, colon, port in _places(hosts, room):
         if problem := host_problem(host) or (port_problem(port) if colon else None):
             raise ValueError(problem)
         yield user if at else None, host, int(port) if colon else None
+
+
+def _places(hosts: str, room: int) -> Iterator[tuple[str, str, str]]:
+    """Host, colon and port of each; IPv6 is in brackets where a port follows, else it may be."""
+    if bracketed := re.fullmatch(r"\[([^\[\]]*:[^\[\]]*)\](?:(:)(.*))?", hosts, re.DOTALL):
+        yield _canonical(bracketed[1]), bracketed[2] or "", bracketed[3] or ""
+        return
+    for login in _expanded(hosts, room):
+        is_ipv6 = login.count(":") > 1 and re.match(r"[0-9A-Fa-f:.]+(%|$)", login)
+        yield (_canonical(login), "", "") if is_ipv6 else login.partition(":")
+
+
+def _canonical(address: str) -> str:
+    """`address` as the kernel writes it, to be compared; anything else as it is."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
 
 
 def _expanded(text: str, room: int) -> list[str]:

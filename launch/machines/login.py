@@ -35,6 +35,8 @@ def host_problem(host: str) -> str | None:
     """What is wrong with `host`, and what to do."""
     if not host:
         return "a host is empty; write user@host, and one ',' between two of them"
+    if ":" in host:
+        return _ipv6_problem(host)
     if host.startswith(("-", ".")):
         return f"host {quoted(host)} begins with {host[0]!r}; begin with a letter or digit"
     if bad := re.search(r"[^A-Za-z0-9._-]", host):
@@ -47,6 +49,16 @@ def host_problem(host: str) -> str | None:
     return None
 
 
+def _ipv6_problem(host: str) -> str | None:
+    try:
+        ip = ipaddress.IPv6Address(host)
+    except ValueError:
+        return f"host {quoted(host)} is not an IPv6 address; write [fd00::1]:22, or host:22"
+    if ip.scope_id is not None:
+        return f"host {quoted(host)} has a zone, which means nothing to others; leave out '%' on"
+    return None
+
+
 def port_problem(port: str) -> str | None:
     """What is wrong with `port`, and what to do."""
     if re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535:
@@ -56,10 +68,17 @@ def port_problem(port: str) -> str | None:
 
 def address_problem(address: str) -> str | None:
     """What keeps other nodes from reaching this one at `address`, and what to do."""
-    ip = _ipv4(address)
-    if ip is None:
-        return f"address {quoted(address)} is not an IPv4 address; write e.g. 10.10.1.1"
-    if ip.is_loopback or ip.is_unspecified or ip.is_multicast or ip.is_reserved:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return f"address {quoted(address)} is not an IP address; write e.g. 10.10.1.1"
+    if (
+        ip.is_loopback
+        or ip.is_unspecified
+        or ip.is_multicast
+        or ip.is_reserved
+        or (ip.version == 6 and (ip.is_link_local or "%" in address))
+    ):
         return f"other nodes cannot reach {address}; give the node's own address, e.g. 10.10.1.1"
     return None
 

@@ -23,13 +23,12 @@ WHEELS = ".venv/wheels"
 def make_environments(
     nodes: Sequence[NodeFacts], config: SshConfig, say: Callable[[str], None]
 ) -> None:
-    """Bring the environment of every node up to date; those that share a checkout share it, too.
+    """Bring the environment of every node up to date; nodes that share a folder share it, too.
 
     Raises:
         MusterError: one line for every node on which it failed.
     """
-    transfer.send_checkout(nodes, config)
-    apart = [node for node in nodes if not node.shared]
+    apart = transfer.send_checkout(nodes, config)
     together = [node for node in nodes if node.shared][:1]
     wheels: list[Path] = []
 
@@ -104,5 +103,5 @@ def _send_wheels(node: NodeFacts, config: SshConfig, wheels: Path) -> str | None
     made = openssh.run(node.spec, config, make)
     if made.returncode:
         return f"{node.name}: {made.stderr.strip()}"
-    sent = transfer.rsync(node, config, ["--delete"], f"{node.repository}/{WHEELS}", source=wheels)
+    sent = transfer.rsync(node, config, ["--delete"], f"{node.repository}/{WHEELS}", wheels)
     return f"{node.name}: {sent.stderr.strip()}" if sent.returncode else None

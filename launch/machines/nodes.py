@@ -10,13 +10,14 @@ from typing import Any
 
 from configs.errors import MusterError
 from configs.launching import SshConfig
-from launch.machines import openssh, probe
+from launch.machines import claim, openssh, probe, route
 from launch.spec import NodeSpec
 
 TIMEOUT_S = 60.0
+AT_ONCE = 16
 # Of the checkout on nodes that do not see this one, in the home there.
 FOLDER = "muster"
-RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'probe', 'exec'))"
+RUN_STDIN = "import sys; exec(compile(sys.stdin.read(), 'script', 'exec'))"
 
 Probe = Mapping[str, Any]
 
@@ -25,8 +26,19 @@ def ask_all(
     nodes: Sequence[NodeSpec], config: SshConfig, request: Mapping[str, Any]
 ) -> list[Probe | str]:
     """What each node says of itself, or one line on why it does not."""
-    with ThreadPoolExecutor(max_workers=32) as pool:
-        return list(pool.map(lambda node: _ask(node, config, request), nodes))
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        words = [json.dumps(request)]
+        return list(pool.map(lambda node: ask(node, config, probe.__file__, words), nodes))
+
+
+def routes(
+    nodes: Sequence[NodeSpec], config: SshConfig, to: Sequence[str]
+) -> list[Mapping[str, str]]:
+    """The own address from which each node sends to each of those in `to`."""
+    words = [json.dumps({"to": list(to)})]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        said = pool.map(lambda node: ask(node, config, route.__file__, words), nodes)
+        return [{} if isinstance(one, str) else one for one in said]
 
 
 def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:
@@ -45,24 +57,28 @@ def request(folder: str | None, proof: Path | None, here: Path) -> dict[str, Any
     """What a probe is asked; `proof` is a file that only a shared file system shows the node."""
     return {
         "folder": folder or FOLDER,
-        # a folder that was named is meant, even where the node sees this checkout
-        "proof": str(proof) if proof is not None and folder is None else None,
+        "named": folder is not None,
+        "proof": str(proof) if proof is not None else None,
         "here": str(here),
+        "marker": claim.MARKER,
+        "harmless": claim.HARMLESS,
         "python": os.environ.get("MUSTER_PYTHON"),
         "ports": [],
     }
 
 
-def _ask(node: NodeSpec, config: SshConfig, request: Mapping[str, Any]) -> Probe | str:
-    words = ["python3", "-c", RUN_STDIN, json.dumps(request)]
-    source = Path(probe.__file__).read_text(encoding="utf-8")
+def ask(
+    node: NodeSpec, config: SshConfig, script: str, words: Sequence[str]
+) -> dict[str, Any] | str:
+    """What the script, a module whose text is sent, prints there; or one line on why nothing."""
+    source = Path(script).read_text(encoding="utf-8")
     try:
-        done = openssh.run(node, config, words, source, TIMEOUT_S)
+        done = openssh.run(node, config, ["python3", "-c", RUN_STDIN, *words], source, TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return f"{node.name}: no answer within {TIMEOUT_S:.0f} s"
     for line in done.stdout.splitlines():
         if line.startswith(probe.MARK):
-            answer: Probe = json.loads(line.removeprefix(probe.MARK))
+            answer: dict[str, Any] = json.loads(line.removeprefix(probe.MARK))
             return answer
     if done.returncode == 255:
         return openssh.explain(node, done.stderr)

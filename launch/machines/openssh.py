@@ -6,9 +6,11 @@ always checked, nothing is ever asked, and a command is one string that is quote
 
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from configs.launching import SshConfig
+from launch.machines import dial
 from launch.spec import NodeSpec
 
 OPTIONS = {
@@ -20,6 +22,10 @@ OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
+    # An open master of the user's is used, but none is made: what a run starts ends with it, and
+    # would take the user's other logins along.
+    "ControlMaster": "no",
+    "ControlPersist": "no",
 }
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED = (
@@ -32,6 +38,7 @@ EXPLAINED = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
     ("Host key verification failed", "its host key is not known; " + KEY_HINT),
     ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
+    ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
     ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
     ("Connection timed out", "no answer; is it up, and is no firewall between?"),
     ("No route to host", "no way there; is it up, and is its address right?"),
@@ -39,19 +46,29 @@ EXPLAINED = (
 )  # fmt: skip
 
 
-def command(node: NodeSpec, config: SshConfig, words: Sequence[str]) -> list[str]:
-    """The local command that runs `words` on `node`."""
-    return [*client(node, config), "-T", "--", node.host, shlex.join(words)]
+def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
+    """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
+
+    Busy servers are called again.
+    """
+    return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
 
 
-def client(node: NodeSpec, config: SshConfig) -> list[str]:
+def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     """ssh with all its options, without the host: what rsync is given, too."""
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node, file)}
     given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
-    return ["ssh", *file, *given, *user, *port]
+    patiently = [sys.executable, "-IS", dial.__file__, str(turn)]
+    return [*patiently, "ssh", *file, *given, *user, *port]
+
+
+def typed(node: NodeSpec) -> str:
+    """What a user types to log in, without a file of settings."""
+    user = f"{node.user}@" if node.user else ""
+    return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
 
 
 def run(

@@ -1,12 +1,9 @@
 """What one node is like, found out on that node, by whatever Python 3 it has.
 
 Its text is sent to `python3` there, before anything of ours is; so it needs the standard library
-of an old Python alone. It prints one line of JSON.
+of Python 3.6 alone. It prints one line of JSON.
 """
 
-from __future__ import annotations
-
-import fcntl
 import hashlib
 import json
 import os
@@ -17,9 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from subprocess import PIPE  # `capture_output` came with Python 3.7
 
 MARK = "muster:"
-SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
+# The kernel's answers on its addresses: see man rtnetlink.
+GET_ADDRESSES, DUMP, ERROR, DONE = 22, 0x301, 2, 3
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+LINK_SCOPE = 253  # and beyond: no other network sees such an address
+PASSING = 0x01 | 0x20 | 0x40  # IPv6 addresses that are temporary, deprecated or not settled yet
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -32,12 +34,14 @@ print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
 """
 
 
-def describe(request: dict) -> dict:  # type: ignore[type-arg]
-    """All of it. `request` has `folder` (of the checkout), `python`, `proof` and `ports`."""
+def describe(request):  # type: ignore[no-untyped-def]
+    """All of it; `request` is as nodes.py makes it."""
     home = os.path.expanduser("~")
+    folder = os.path.join(home, os.path.expanduser(request["folder"]))
     shared = bool(request.get("proof")) and os.path.exists(request["proof"])
-    folder = request["here"] if shared else request["folder"]
-    folder = os.path.join(home, os.path.expanduser(folder))
+    if shared and request.get("named"):  # that one is meant, also by who sees the one here
+        shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
+    folder = request["here"] if shared else folder
     python = request.get("python") or os.path.join(folder, ".venv", "bin", "python")
     return {
         "host": socket.gethostname(),
@@ -48,6 +52,7 @@ def describe(request: dict) -> dict:  # type: ignore[type-arg]
         "python": python,
         "versions": _versions(python),
         "code": code_hash(folder),
+        "foreign": [] if shared else _foreign(folder, request["marker"], request["harmless"]),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
         "cores": os.cpu_count(),
@@ -63,7 +68,7 @@ def describe(request: dict) -> dict:  # type: ignore[type-arg]
     }
 
 
-def code_hash(folder: str) -> str | None:
+def code_hash(folder):  # type: ignore[no-untyped-def]
     """Of all Python files that run there; None where there is no checkout."""
     total = hashlib.sha256()
     found = False
@@ -80,56 +85,86 @@ def code_hash(folder: str) -> str | None:
     return total.hexdigest()[:16] if found else None
 
 
-def _resolved(host: str) -> str | None:
+def _foreign(folder, marker, harmless):  # type: ignore[no-untyped-def]
+    """What stands in a folder to which the code was never sent, and where it shall not go."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [] if marker in names else sorted(name for name in names if name not in harmless)
+
+
+def _resolved(host):  # type: ignore[no-untyped-def]
     try:
         return socket.gethostbyname(host)
     except OSError:
         return None
 
 
-def _versions(python: str) -> dict | None:  # type: ignore[type-arg]
+def _versions(python):  # type: ignore[no-untyped-def]
     try:
         done = subprocess.run(
-            [python, "-c", VERSIONS], capture_output=True, check=False, timeout=60
+            [python, "-c", VERSIONS], stdout=PIPE, stderr=PIPE, check=False, timeout=60
         )
         return json.loads(done.stdout.decode()) if done.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 
 
-def _interfaces() -> list:  # type: ignore[type-arg]
+def _interfaces():  # type: ignore[no-untyped-def]
+    """Every address that others may reach, and those of 127.0.0.0/8, each with its interface."""
     found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            packed = struct.pack("256s", name.encode()[:15])
-            try:
-                address = fcntl.ioctl(asked, SIOCGIFADDR, packed)[20:24]
-                netmask = fcntl.ioctl(asked, SIOCGIFNETMASK, packed)[20:24]
-                with open("/sys/class/net/%s/mtu" % name) as mtu:
-                    found.append(
-                        {
-                            "name": name,
-                            "address": socket.inet_ntoa(address),
-                            "netmask": socket.inet_ntoa(netmask),
-                            "mtu": int(mtu.read()),
-                        }
-                    )
-            except OSError:  # without an address
-                continue
+    for index, family, length, packed in _addresses():
+        netmask = str(length)
+        if family == socket.AF_INET:
+            netmask = socket.inet_ntoa(struct.pack("!Q", 0xFFFFFFFF << (32 - length))[4:])
+        try:
+            name = socket.if_indextoname(index)
+            with open("/sys/class/net/%s/mtu" % name) as mtu:
+                size = int(mtu.read())
+        except OSError:  # gone meanwhile
+            continue
+        address = socket.inet_ntop(family, packed)
+        found.append({"name": name, "address": address, "netmask": netmask, "mtu": size})
     return found
 
 
-def _existing(folder: str) -> str:
+def _addresses():  # type: ignore[no-untyped-def]
+    """Interface number, family, length of the prefix and bytes of each; IPv4 comes first."""
+    found = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.send(struct.pack("=IHHIIB", 17, GET_ADDRESSES, DUMP, 1, 0, socket.AF_UNSPEC))
+        data = kernel.recv(1 << 16)
+        while struct.unpack_from("=IH", data)[1] not in (DONE, ERROR):
+            size, _ = struct.unpack_from("=IH", data)
+            family, length, flags, scope, index = struct.unpack_from("=BBBBi", data, 16)
+            parts = _attributes(data[24:size])
+            if family == socket.AF_INET:
+                found.append((index, family, length, parts[IFA_LOCAL]))
+            elif family == socket.AF_INET6 and scope < LINK_SCOPE and not flags & PASSING:
+                found.append((index, family, length, parts.get(IFA_LOCAL, parts[IFA_ADDRESS])))
+            data = data[(size + 3) & ~3 :] or kernel.recv(1 << 16)
+    return sorted(found, key=lambda one: one[1])
+
+
+def _attributes(data):  # type: ignore[no-untyped-def]
+    """Of one answer, by kind."""
+    found = {}
+    while data:
+        size, kind = struct.unpack_from("=HH", data)
+        found[kind] = data[4:size]
+        data = data[(size + 3) & ~3 :]
+    return found
+
+
+def _existing(folder):  # type: ignore[no-untyped-def]
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     return folder
 
 
-def _disk_bytes(folder: str) -> int:
+def _disk_bytes(folder):  # type: ignore[no-untyped-def]
     return shutil.disk_usage(_existing(folder)).free
 
 
-def _writable(folder: str) -> bool:
+def _writable(folder):  # type: ignore[no-untyped-def]
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)):
             return True
@@ -137,17 +172,17 @@ def _writable(folder: str) -> bool:
         return False
 
 
-def _gpus() -> list:  # type: ignore[type-arg]
+def _gpus():  # type: ignore[no-untyped-def]
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asked, capture_output=True, check=False, timeout=30)
+        done = subprocess.run(asked, stdout=PIPE, stderr=PIPE, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
     return [line.strip() for line in lines if line.strip()]
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port):  # type: ignore[no-untyped-def]
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -157,7 +192,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _can_make_environments() -> bool:
+def _can_make_environments():  # type: ignore[no-untyped-def]
     asked = [sys.executable or "python3", "-c", "import ensurepip, venv"]
     return subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode == 0
 

@@ -18,13 +18,13 @@ from typing import Any
 from configs.errors import STOPPED, MusterError
 from launch.follow import Follower
 from launch.supervise import processes
-from launch.supervise.aside import put_aside
+from launch.supervise.aside import make_room
 from launch.supervise.assignment import Assignment
 from launch.supervise.head import Head
-from launch.supervise.interface import name_of
+from launch.supervise.interface import name_of, variables
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
-from launch.supervise.records import agent_log, stopped_cleanly, write_exit, write_here
+from launch.supervise.records import open_log, stopped_cleanly, write_exit, write_here
 from launch.supervise.spawn import how_it_ended, spawn
 from launch.supervise.stopping import Stoppable
 from launch.supervise.wire import Wire
@@ -65,7 +65,7 @@ class Agent:
         self._peers: Head | Member | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
-        self._mirror = None if shared else Mirror(self._run_dir)
+        self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
         # Without a launcher that shows rank 0, its own agent does.
         shows = launcher is None and assignment.index == 0
         self._follower = Follower(self._run_dir) if shows else None
@@ -85,11 +85,9 @@ class Agent:
         self._scratch = scratch
         grace_s = self._assignment.stop_grace_s
         self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
-        if self._mirror is not None and self._assignment.attempt:
-            # a disk of its own, which still has what the last attempt left there
-            put_aside(self._run_dir, self._assignment.attempt - 1)
-        self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
         try:
+            if self._mirror is not None:
+                make_room(self._assignment)
             self._take_part()
         except Ended as ended:
             return self._end(ended)
@@ -188,6 +186,8 @@ class Agent:
         interface = name_of(peers.own_address, assignment.network, assignment.name)
         here = write_here(assignment, peers.own_address, interface, peers.ranks)
         self._say(here=here)
+        if self._mirror is not None:
+            self._mirror.ranks = peers.ranks
         env = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
@@ -197,10 +197,9 @@ class Agent:
             "MUSTER_LAUNCHER": str(os.getpid()),
             **assignment.env,
         }
-        if interface:
-            env.setdefault("GLOO_SOCKET_IFNAME", interface)
-            env.setdefault("NCCL_SOCKET_IFNAME", interface)
-        with agent_log(assignment).open("ab") as log:
+        for name, value in variables(interface, peers.own_address).items():
+            env.setdefault(name, value)
+        with open_log(assignment) as log:
             for command in assignment.commands:
                 self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
 

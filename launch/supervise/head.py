@@ -121,9 +121,12 @@ class Head(Peers):
 
 def _listen(assignment: Assignment) -> socket.socket:
     last: OSError | None = None
+    family = socket.AF_INET6 if ":" in assignment.head_address else socket.AF_INET
     for port in assignment.head_ports:
         try:
-            server = socket.create_server((assignment.head_address, port), backlog=128)
+            server = socket.create_server(
+                (assignment.head_address, port), family=family, backlog=128
+            )
         except OSError as error:
             last = error
             continue

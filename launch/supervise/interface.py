@@ -22,15 +22,24 @@ def name_of(address: str, network: str | None, node: str) -> str | None:
     return own.get(address)
 
 
+def variables(interface: str | None, address: str) -> dict[str, str]:
+    """What has gloo and nccl use the interface, and nccl the kind of address that it is to use."""
+    if interface is None:
+        return {}
+    # nccl would take eth10 for eth1, too, without the sign before it.
+    found = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
+
+
 def addresses() -> dict[str, str]:
-    """The IPv4 addresses of this machine, each with its interface's name."""
+    """The addresses of this machine that others may reach, each with its interface's name."""
     import psutil  # here, since --help and --dry-run do not need it
 
     return {
         one.address: name
         for name, several in psutil.net_if_addrs().items()
         for one in several
-        if one.family == socket.AF_INET
+        if one.family in (socket.AF_INET, socket.AF_INET6) and "%" not in one.address
     }
 
 

@@ -54,8 +54,11 @@ class Member(Peers):
             return
         port = self._candidates.pop(0)
         self._candidates.append(port)
+        own = self.assignment.address
         try:
-            connection = socket.create_connection((self.assignment.head_address, port), CONNECT_S)
+            connection = socket.create_connection(
+                (self.assignment.head_address, port), CONNECT_S, (own, 0) if own else None
+            )
         except OSError:
             return
         self._link = Link(connection)

@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any
 
 from configs.errors import STOPPED
+from configs.run_files import AGENT_ERRORS
+from configs.writing import writing
 from launch.follow import Follower
 from launch.supervise import mirror, processes
 from launch.supervise.assignment import Assignment
@@ -47,7 +49,10 @@ class _Agent:
         self.post = post
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
-        with log.open("wb") as errors:
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
             self.process = subprocess.Popen(
                 post.argv,
                 cwd=post.cwd,
@@ -89,6 +94,7 @@ class Session:
     """A job of this process."""
 
     detached = False
+    cluster = None
 
     def __init__(
         self, run_dir: Path, posts: Sequence[Post], *, prefixes: bool, quiet: bool
@@ -108,10 +114,8 @@ class Session:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._note)
         processes.adopt_orphans()
-        logs = run_dir / "agents"
-        logs.mkdir(exist_ok=True)
         self._agents = [
-            _Agent(post, logs / f"node_{post.assignment.index:05d}.err") for post in posts
+            _Agent(post, AGENT_ERRORS.path(run_dir, node=post.assignment.index)) for post in posts
         ]
         self._agents[0].assign((0,))
 
@@ -176,7 +180,7 @@ class Session:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
             self._fed = time.monotonic()
-            mirror.take(self._run_dir, message)
+            mirror.take(self._run_dir, message, agent.post.assignment.index)
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from torch import nn
 
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from tests.preload import interpreter
 from train import export, score
 from train.measure.summary import Totals, summarise
 from train.tasks import synthetic
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", module, *words],
+        [interpreter(), "-m", module, *words],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -126,6 +126,16 @@ def test_no_model_is_saved_where_none_is_wanted(tmp_path):
 def test_a_model_must_be_named():
     with pytest.raises(UsageError, match="which model"):
         score.main(["--task", "synthetic"])
+
+
+def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").touch()
+    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run", "--overwrite"]
+    with pytest.raises(UsageError, match=r"--overwrite would remove .*; use another --run-id"):
+        score.main([str(model), *flags])
+    assert (model / "model.safetensors").exists()
 
 
 def test_weights_of_another_model_are_refused(tmp_path):

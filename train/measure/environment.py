@@ -40,6 +40,7 @@ def describe(world: World, device: torch.device) -> dict[str, Any]:
 def link() -> dict[str, Any]:
     """The interface that carries this host's gradients, as the system describes it."""
     name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    name = name.removeprefix("=")
     said = _interfaces().get(name, {})
     return {
         "interface": name,

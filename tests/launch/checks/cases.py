@@ -18,6 +18,7 @@ def probe(index, **spoilt):
         "python": "/home/me/muster/.venv/bin/python",
         "versions": VERSIONS,
         "code": "c0de",
+        "foreign": [],
         "interfaces": [{**interface, "mtu": 1500}],
         "came_by": [],
         "cores": 8,

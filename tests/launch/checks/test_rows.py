@@ -28,6 +28,12 @@ SPOILT = {
         "node2: python 3.11.7, torch 2.1",
     ),
     "stale files": ("code", "FAIL", {3: {"code": "01d"}}, "node3: see this checkout, but other"),
+    "somebody's folder": (
+        "code",
+        "FAIL",
+        {2: {"shared": False, "foreign": ["data", "train"]}},
+        "node2: /home/me/muster holds data, train, which Muster did not send there",
+    ),
     "read only": ("writing", "FAIL", {0: {"writable": False}}, "node0: cannot write into /home/me"),
     "no rsync": ("tools", "FAIL", {1: {"shared": False, "rsync": False}}, "node1: no rsync"),
     "gpus": ("GPUs", "warn", {1: {"gpus": ["A100, 550"] * 2}}, "node1: 2 x A100, driver 550"),

@@ -87,6 +87,8 @@ def test_slots_hold_for_each_host_of_a_line(read):
         ("h[1-2]:[8-9]", "h1:8 h1:9 h2:8 h2:9"),
         ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
         ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
+        ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
+        ("fd00::[1-2]", "fd00::1 fd00::2"),
     ],
 )
 def test_hosts_come_in_the_order_of_writing(text, expected):
@@ -191,8 +193,9 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ("n1-2]", "hosts:1: brackets do not match in "),
         ("u[1-2]@h", "hosts:1: user 'u[1-2]' has '['; "),
         ("-l@h", "hosts:1: user '-l' begins with '-', "),
-        ("[::1]:22", "hosts:1: '[::1]:22': IPv6 is not supported; give a name or an IPv4 address"),
-        ("fe80::1", "hosts:1: 'fe80::1': IPv6 is not supported; "),
+        ("[::g]:22", "hosts:1: host '::g' is not an IPv6 address; write [fd00::1]:22, or host:22"),
+        ("fe80::1%eth0", "hosts:1: host 'fe80::1%eth0' has a zone, "),
+        ("[fd00::1]22", "hosts:1: bad range 'fd00::1' in "),
         ("4", "hosts:1: host '4' is neither a name nor an IPv4 address; "),
         ("10.0.0.256", "hosts:1: host '10.0.0.256' is neither "),
         ("10.0.0.010", "hosts:1: host '10.0.0.010' is neither "),
@@ -214,8 +217,10 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ),
         ("n[1-2] address=10.0.0.1", "hosts:1: one address, but 'n[1-2]' is several nodes; "),
         ("a,b address=10.0.0.1", "hosts:1: one address, but 'a,b' is several nodes; "),
-        ("a address=", "hosts:1: address '' is not an IPv4 address; write e.g. 10.10.1.1"),
-        ("a address=::1", "hosts:1: address '::1' is not "),
+        ("a address=", "hosts:1: address '' is not an IP address; write e.g. 10.10.1.1"),
+        ("a address=::1", "hosts:1: other nodes cannot reach ::1; "),
+        ("a address=fe80::1", "hosts:1: other nodes cannot reach fe80::1; "),
+        ("a address=node0", "hosts:1: address 'node0' is not an IP address; "),
         ("a address=node0", "hosts:1: address 'node0' is not "),
         ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
         ("a address=0.0.0.0", "hosts:1: other nodes cannot reach 0.0.0.0; "),
@@ -338,11 +343,12 @@ ALMOST = st.lists(
 def assert_harmless(nodes):
     assert nodes
     for node in nodes:
-        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", node.host)
+        is_ipv6 = ":" in node.host and ipaddress.IPv6Address(node.host)
+        assert is_ipv6 or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", node.host)
         assert node.user is None or re.fullmatch(r"[A-Za-z0-9.+_][A-Za-z0-9.+_-]*", node.user)
         assert node.port is None or 1 <= node.port <= 65535
         assert node.nproc == "gpu" or node.nproc >= 1
-        assert node.address is None or ipaddress.IPv4Address(node.address)
+        assert node.address is None or ipaddress.ip_address(node.address)
     assert len({node.name for node in nodes}) == len(nodes)
 
 

@@ -1,0 +1,62 @@
+"""Log in, and again where a server on the way is busy: sshd drops logins when many come at once.
+
+An sshd with OpenSSH's own MaxStartups begins to drop connections at random when ten have not logged
+in yet, and all logins of a run may go through one jump host. A dropped one has asked for nothing
+yet, so that another try loses nothing.
+
+python dial.py TURN ssh ...        TURN: how many others are called at this moment, before this one
+"""
+
+import ctypes
+import random
+import signal
+import subprocess
+import sys
+import time
+
+BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
+WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that says nothing for 15 s is taken for lost
+AT_ONCE, EVERY_S = 8, 0.25
+FAILED = 255  # ssh's own code where it does not get through
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    turn, *argv = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells ssh as well
+    time.sleep(int(turn) // AT_ONCE * EVERY_S)
+    for wait_s in WAITS_S:
+        code, held_back = call(argv)
+        if code != FAILED or not held_back:
+            break
+        time.sleep(wait_s * random.uniform(0.5, 1.5))
+    else:
+        code, held_back = call(argv)
+    sys.stderr.buffer.write(held_back)
+    return code
+
+
+def call(argv: list[str]) -> tuple[int, bytes]:
+    """ssh's exit code, and what it said of a busy server; all else is passed on as it comes."""
+    ssh = subprocess.Popen(argv, stderr=subprocess.PIPE, preexec_fn=_as_child)  # noqa: PLW1509
+    signal.signal(signal.SIGTERM, lambda *_: ssh.terminate())
+    assert ssh.stderr is not None
+    held_back = b""
+    for line in ssh.stderr:
+        if held_back or any(mark in line for mark in BUSY):
+            held_back += line
+        else:
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+    code = ssh.wait()
+    return (code if code >= 0 else 128 - code), held_back
+
+
+def _as_child() -> None:
+    """Be interrupted as usual, and end with the parent, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
