@@ -13,8 +13,8 @@ from torch import nn
 from configs import plugins
 from configs.errors import MusterError
 from configs.schema import TrainConfig
-from train import trainer as loop
 from train.console import Console
+from train.measure import summary as measured
 from train.measure.records import StepRecord
 from train.measure.sinks import Sinks
 from train.measure.summary import Totals, rows, summarise
@@ -209,7 +209,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
-    monkeypatch.setattr(loop, "RECENT_STEPS", 10)
+    monkeypatch.setattr(measured, "RECENT_STEPS", 10)
     held = []
 
     def note(trainer, record):
