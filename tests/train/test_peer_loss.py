@@ -1,5 +1,6 @@
 """Who did not come is named; the ranks that waited are not taken for its cause."""
 
+import os
 import signal
 import threading
 import time
@@ -98,13 +99,19 @@ def test_ranks_tell_each_other_over_the_store():
 class Hanging:
     """A store whose server has stopped."""
 
+    def __init__(self):
+        self.is_over = threading.Event()
+
     def append(self, key, value):
-        time.sleep(60)
+        self.is_over.wait(60)
+        raise RuntimeError("Connection reset by peer")
 
 
 def test_a_store_that_hangs_holds_nobody(monkeypatch):
     monkeypatch.setattr("train.peer_loss.GRACE_S", 0.2)
-    error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], Hanging())
+    store = Hanging()
+    error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], store)
+    store.is_over.set()
     assert isinstance(error, PeerFailed) and error.missing == (0,)
 
 
@@ -112,12 +119,17 @@ def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
     flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "2"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
     port = free_port()
-    workers = [start_by_hand(rank, 3, port, *flags) for rank in range(3)]
+    pids = [tmp_path / f"pid-{rank}" for rank in range(3)]  # a worker that trains leaves its own
+    for folder in pids:
+        folder.mkdir()
+    env = [{"MUSTER_STOPPABLE": str(folder)} for folder in pids]
+    workers = [start_by_hand(rank, 3, port, *flags, env=env[rank]) for rank in range(3)]
     metrics = tmp_path / "run" / "metrics" / "rank_00002.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.1)
-    workers[2].send_signal(signal.SIGSTOP)
+    (pid,) = pids[2].iterdir()
+    os.kill(int(pid.name), signal.SIGSTOP)
     try:
         ended = finish(workers[:2], timeout_s=60)
     finally:
