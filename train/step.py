@@ -76,7 +76,8 @@ class Step:
             # gradients local), what it wants to be done after this step, its changed buffers.
             own = [local_loss.reshape(1), norm.detach().reshape(1).to(local_loss)]
             own += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
-            rows, marks = all_gather(self.world, torch.cat(own)).tensor_split([4], dim=1)
+            told = all_gather(self.world, torch.cat(own))
+            rows, marks = told.tensor_split([2 + len(Wishes._fields)], dim=1)
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             lr = float(self.parts.schedule.get_last_lr()[0])
