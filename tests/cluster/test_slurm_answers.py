@@ -127,7 +127,7 @@ def test_a_step_has_all_cores_that_its_job_has(run, tmp_path):
     assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["8", "8"]
 
 
-def test_a_step_has_the_gpus_and_their_cores(run, other_bed, tmp_path):
+def test_a_step_has_the_gpus_and_their_cores(other_bed, run, tmp_path):
     """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
     if bed_slurm.version() < bed_slurm.PRETENDS_GPUS:
         pytest.skip(f"Slurm {bed_slurm.version()} does not pretend GPUs")
