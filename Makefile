@@ -9,6 +9,8 @@ PYTHON ?= python3
 ARGS ?=
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
+# Another Slurm than the installed one for test-cluster: see tests/cluster/slurm_root.sh.
+SLURM_ROOT ?=
 # Where torch comes from, if not from pip's own index (where Linux gets the CUDA build).
 TORCH_INDEX ?=
 
@@ -26,13 +28,14 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-here test-cluster soak bench check format setup clean
+.PHONY: help run test test-quick test-all test-here test-cluster soak bench check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
+	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
 run: $(RUN) ## install what is needed, then train with four workers on this machine
@@ -40,15 +43,24 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 
 test: test-here test-cluster ## install what is needed, then run all tests
 
+test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode (2 min)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
+
+test-all: export WHOLE_MATRIX := 1
+test-all: export SOAK_MOMENTS := 20
+test-all: test ## all tests, with whole matrices instead of a choice from them (hours)
+
 test-here: $(TEST) ## those that need this machine only
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		--ignore=tests/cluster $(ARGS)
 
-# One at a time: there is one testbed per machine.
+# There is one testbed per box, so each of the processes that test gets a box of its own.
+BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
-	@$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
+	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
+		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python") $(ARGS)
 
-soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (20 min)
+soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
@@ -59,7 +71,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh tests/cluster/*.sh)
 
 format: $(DEV) ## rewrite the source in the house's form
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -2,7 +2,7 @@
 
 import sys
 from argparse import Action
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -11,7 +11,8 @@ import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.benching import BenchConfig
-from configs.errors import MusterError, UsageError, refuse
+from configs.ending import run as run
+from configs.errors import UsageError, refuse
 from configs.given import SWITCH, Given, dashed, from_argv, from_file, joined
 from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.plugins import REPOSITORY
@@ -99,18 +100,6 @@ def to_yaml(*configs: Any) -> str:
         if key not in NOT_REPEATED
     }
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-
-
-def run(main: Callable[[], int]) -> NoReturn:
-    """End the process with `main`'s code; an error a user can act on becomes one clear message."""
-    try:
-        sys.exit(main())
-    except MusterError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 class _Parser(ArgumentParser):

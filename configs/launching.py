@@ -10,10 +10,11 @@ from typing import Literal
 from configs import plugins
 from configs.errors import refuse
 from configs.fields import setting, too_low
-from configs.schema import port_problems
+from configs.schema import MIN_PORT, port_problems
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 MAX_NODES = 4096
+MAX_PORT = 65535
 # As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
@@ -46,7 +47,7 @@ class LaunchConfig:
     """
 
     launcher: str = setting(
-        "auto", "auto (ssh with --hosts, slurm where sbatch answers, else local), or one by name"
+        "auto", "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name"
     )
     nodes: Nodes | None = setting(
         None,
@@ -70,6 +71,9 @@ class LaunchConfig:
         None, "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)"
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    port_range: str | None = setting(
+        None, "ports at which agents and workers meet, such as 20000:20100, where a firewall is"
+    )
     preflight: bool = setting(True, "look at every node before anything starts there")
     max_restarts: int = setting(
         0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
@@ -102,6 +106,7 @@ class LaunchConfig:
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
+        yield from _range_problems(self.port_range)
         yield from too_low("stop_grace_s", self.stop_grace_s, 0)
         yield from too_low("max_restarts", self.max_restarts, 0)
 
@@ -123,6 +128,14 @@ class LaunchConfig:
         if isinstance(self.nodes, Nodes):
             return self.nodes.least
         return 1 if self.nodes is None else self.nodes
+
+    @property
+    def ports(self) -> tuple[int, int] | None:
+        """The first and the last port at which agents and workers may meet; None: any."""
+        if self.port_range is None:
+            return None
+        first, _, last = self.port_range.partition(":")
+        return int(first), int(last)
 
     @property
     def measures(self) -> str:
@@ -234,6 +247,17 @@ class Settings:
 def is_plain(text: str) -> bool:
     """Without line breaks or other control characters, which files and options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
+
+
+def _range_problems(ports: str | None) -> Iterator[str]:
+    if ports is None:
+        return
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", ports, re.ASCII)
+    if not found or not MIN_PORT <= int(found[1]) < int(found[2]) <= MAX_PORT:
+        yield (
+            f"--port-range {ports!r}: use FIRST:LAST, two ports at least, between {MIN_PORT} and "
+            f"{MAX_PORT}, such as 20000:20100"
+        )
 
 
 def _network_problems(network: str) -> Iterator[str]:

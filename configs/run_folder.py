@@ -1,31 +1,15 @@
 """`logs/<run_id>/`: named so that names sort by time, and never taken over from another run."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from configs.errors import UsageError
+from configs import run_files
+from configs.errors import UsageError, refuse
 from configs.schema import TrainConfig
 
-# What a run writes and a later reader would mix up with the next run's.
-OWN = (
-    "config.yaml",
-    "launch.json",
-    "launcher.log",
-    "job.json",
-    "exit.json",
-    "network.json",
-    "collectives.json",
-    "prediction.json",
-    "summary.json",
-    "agents/node_*",
-    "environment/*.json",
-    "exits/rank_*.json",
-    "metrics/rank_*.jsonl",
-    "tensorboard/events*",
-    "traffic/*.csv",
-    "profile/rank_*.json",
-    "workers/rank_*.*",
-)
+# Settings that name what a run reads.
+READ = ("model", "tokenizer", "data_dir", "cache_dir")
 
 
 def new_run_id(config: TrainConfig, size: str, what: str = "") -> str:
@@ -52,22 +36,63 @@ def claim_new(config: TrainConfig, size: str, what: str = "") -> str:
         return run_id
 
 
-def claim(run_dir: Path, *, overwrite: bool) -> None:
-    """Make `run_dir`, free of an earlier run's records.
+def claim(run_dir: Path, config: TrainConfig) -> None:
+    """Make `run_dir`; with --overwrite, clear it of an earlier run.
+
+    Checkpoints stay where the new run is to go on from one.
 
     Raises:
-        UsageError: it holds something and `overwrite` is not set, or it cannot be made.
+        UsageError: it holds something and is not to be cleared, or the run would read of that,
+            or it cannot be made.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        in_use = any(run_dir.iterdir())
+        if any(run_dir.iterdir()) and not config.overwrite:
+            raise _in_use(run_dir)
+        refuse(_would_lose(run_dir, config))
+        run_files.clear(run_dir, resumed=config.resume is not None)
     except OSError as error:
         raise _unusable(run_dir, error) from None
-    if in_use and not overwrite:
-        raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
-    for pattern in OWN:
-        for stale in run_dir.glob(pattern):
-            stale.unlink()
+
+
+def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
+    """As `claim`, on a disk that the launcher does not see.
+
+    Nodes that share that disk come at once: the first to leave a mark, with the name of this
+    `start` of the run, does it for all. Workers start after every node was here.
+
+    Raises:
+        UsageError: another run's files are there and are not to be cleared; or it cannot be made.
+    """
+    mark = run_files.CLAIMED.path(run_dir, name=start)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if not overwrite and any(path != mark for path in run_dir.iterdir()):
+            raise _in_use(run_dir)
+        run_files.clear(run_dir, resumed=resumed, but=mark)
+    except OSError as error:
+        raise _unusable(run_dir, error) from None
+
+
+def _would_lose(run_dir: Path, config: TrainConfig) -> Iterator[str]:
+    for name in READ:
+        value = getattr(config, name)
+        path = Path(value).absolute() if value is not None else None
+        if (
+            path is not None
+            and path.exists()
+            and run_files.clears(run_dir.absolute(), path, resumed=config.resume is not None)
+        ):
+            flag = "--" + name.replace("_", "-")
+            yield f"--overwrite would remove {path}, which {flag} names; use another --run-id"
+
+
+def _in_use(run_dir: Path) -> UsageError:
+    return UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
 
 
 def _unusable(run_dir: Path, error: OSError) -> UsageError:

@@ -77,7 +77,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     # what is written where
     logs_dir: Path | None = setting(None, "where run folders go (default: logs/ of this checkout)")
     run_id: str | None = setting(None, "name of the run folder (default: time, task, mode, size)")
-    overwrite: bool = setting(False, "write into a run folder that has something in it")
+    overwrite: bool = setting(
+        False, "clear the run folder of an earlier run (its checkpoints stay with --resume)"
+    )
     cache_dir: Path | None = setting(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
     profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")

@@ -4,11 +4,12 @@ python -m launch.agent
 """
 
 import os
-import sys
 import time
 
-from launch.supervise.agent import LAUNCHER_SILENT_S, TICK_S, Agent
+from configs.ending import run
+from launch.supervise.agent import TICK_S, Agent
 from launch.supervise.assignment import Assignment
+from launch.supervise.heartbeat import SILENT_S, Heartbeat
 from launch.supervise.wire import Wire
 
 
@@ -17,16 +18,17 @@ def main() -> int:
     # Whatever is printed here by accident must not come between the messages.
     launcher = Wire(os.dup(0), os.dup(1))
     os.dup2(2, 1)
+    Heartbeat().add(launcher)
     while True:
         for message in launcher.receive():
             if "assignment" in message:
                 assignment = Assignment.from_json(message["assignment"])
                 os.chdir(assignment.cwd)
                 return Agent(assignment, launcher).run()
-        if launcher.ended or launcher.silent_s > LAUNCHER_SILENT_S:
+        if launcher.ended or launcher.silent_s > SILENT_S:
             return 1
         time.sleep(TICK_S)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

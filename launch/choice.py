@@ -1,4 +1,4 @@
-"""Which launcher `--launcher auto` is: ssh for given hosts, Slurm where it answers, else local."""
+"""Which launcher `--launcher auto` is: ssh for given hosts, Slurm where sbatch is, else local."""
 
 import shutil
 import subprocess
@@ -6,6 +6,8 @@ import subprocess
 from configs.launching import LaunchConfig
 
 ANSWER_S = 2.0
+# Slurm's commands are installed, but belong to no cluster: this is nobody's login node.
+NO_CLUSTER = b"Could not establish a configuration source"
 
 
 def launcher(config: LaunchConfig) -> str:
@@ -14,17 +16,20 @@ def launcher(config: LaunchConfig) -> str:
         return config.launcher
     if config.hosts is not None:
         return "ssh"
-    return "slurm" if slurm_answers() else "local"
+    return "slurm" if is_login_node() else "local"
 
 
-def slurm_answers() -> bool:
-    """Whether there is an sbatch here, and a controller behind it."""
-    if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
+def is_login_node() -> bool:
+    """Whether there is an sbatch here that belongs to a cluster.
+
+    A controller that is slow, or does not answer, is no reason to train here.
+    """
+    if shutil.which("sbatch") is None:
         return False
     try:
         asked = subprocess.run(
             ["sinfo", "--noheader"], capture_output=True, check=False, timeout=ANSWER_S
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0
+        return True
+    return asked.returncode == 0 or NO_CLUSTER not in asked.stderr

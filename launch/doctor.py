@@ -15,22 +15,22 @@ except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import json
-import signal
 import time
 from dataclasses import replace
 
 from configs.errors import UsageError
 from configs.launching import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.run_files import NETWORK
 from configs.run_folder import claim
 from configs.schema import TrainConfig
 from launch import choice, registry
 from launch.checks import bandwidth, visit
 from launch.checks.table import console, show
-from launch.failure import explain
+from launch.elastic import conclude
 from launch.spec import Facts, Launcher, LaunchSpec
+from launch.terminal import unhurried
 
 MODULE = "train.check_network"
-RESULT = "network.json"
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
 
 
@@ -63,46 +63,37 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0
-    spec = replace(_spec(train, facts), workers=launch.workers)
+    spec = replace(_spec(train, facts), workers=launch.workers, ports=launch.ports)
     plan = launcher.plan(spec, facts)
     registry.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
-    registry.begin(spec, name, job.job_id)
-    code = job.wait()
-    if code > 128:
-        return _stopped(spec, signal.Signals(code - 128).name, code)
-    failure = explain(spec.run_dir, facts.world_size, code, job.trouble)
-    registry.end(spec, failure.code if failure else code, failure.text if failure else "")
-    if failure is not None:
-        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(said), file=sys.stderr)
-        return failure.code
-    measured = json.loads((spec.run_dir / RESULT).read_text(encoding="utf-8"))
+    registry.begin(spec, name, job.job_id, cluster=job.cluster)
+    with unhurried():
+        outcome = conclude(job, facts.world_size, spec)
+    if outcome.code:
+        return outcome.code
+    result = NETWORK.path(spec.run_dir)
+    measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
     for title, table in bandwidth.tables(measured, names):
         console().print(f"{title}\n", table, sep="")
     verdict, problems = bandwidth.verdict(measured, names)
-    print("\n".join([verdict, *problems, f"all numbers: {spec.run_dir / RESULT}"]))
+    print("\n".join([verdict, *problems, f"all numbers: {result}"]))
     return 1 if problems else 0
-
-
-def _stopped(spec: LaunchSpec, name: str, code: int) -> int:
-    registry.end(spec, code, f"stopped by {name}")
-    print(f"error: stopped by {name}", file=sys.stderr)
-    return code
 
 
 def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
     logs = train.logs_root.absolute()
     run_id = train.run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-doctor-{facts.size}"
     train = replace(train, run_id=run_id, logs_dir=logs if facts.shared else None)
-    claim(logs / run_id, overwrite=train.overwrite)
+    claim(logs / run_id, train)
     return LaunchSpec(
         run_id=run_id,
         run_dir=logs / run_id,
         worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
         module=MODULE,
         join_s=train.timeout_s,
+        overwrite=train.overwrite,
         quiet=True,
     )
 

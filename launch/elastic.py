@@ -8,22 +8,29 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from configs import run_files
 from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from launch import attempts, registry
-from launch.failure import explain
+from launch.failure import Failure, explain
+from launch.signals import STOP_SIGNALS, Stopped, between_attempts
 from launch.spec import Facts, Job, Launcher, LaunchSpec
 from launch.supervise.aside import put_aside
+from launch.terminal import unhurried
 
 # After so many attempts in a row that get no further than those before, there is no use.
 MOST_IDLE = 3
 ASK_AGAIN_S = 2.0
 # Done, refused, stopped in order, given up, or ended by somebody who wanted just that.
 FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
-    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    128 + number for number in STOP_SIGNALS
 )
+# Of a job that somebody here ended; 137 is that of one which lost a worker.
+BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
 
 
 @dataclass(frozen=True)
@@ -45,44 +52,56 @@ def lead(
 
     `least`: nodes below which it waits for others to return, and then gives up.
     """
+    with unhurried():
+        try:
+            return _lead(launcher, name, spec, facts, restarts, least)
+        except Stopped as stopped:
+            return _stopped(spec, 128 + stopped.number)
+
+
+def _lead(
+    launcher: Launcher, name: str, spec: LaunchSpec, facts: Facts, restarts: int, least: int
+) -> int:
     best, idle = 0, 0
+    job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     for attempt in range(restarts + 1):
-        job = launcher.launch(spec, facts, launcher.plan(spec, facts))
-        registry.begin(spec, name, job.job_id)
+        registry.begin(spec, name, job.job_id, cluster=job.cluster)
         if job.detached:
             registry.print_next_commands(spec, f"job {job.job_id}")
             return 0
         outcome = conclude(job, facts.world_size, spec)
         if attempt == restarts or not outcome.is_worth_another:
             return outcome.code
-        step = last_step(spec.run_dir)
-        idle = 0 if step > best else idle + 1
-        best = max(best, step)
-        if idle >= MOST_IDLE:
-            return give_up(spec, step)
-        put_aside(spec.run_dir, attempt)
-        spec = replace(attempts.with_flags(spec, spec.run_dir), attempt=attempt + 1)
-        try:
-            facts = _ask_again(launcher, least, spec.join_s)
-        except MusterError as error:
-            registry.end(spec, 1, str(error))
-            raise
-        print(
-            f"restart {attempt + 1} of {restarts}: {len(facts.nodes)} nodes go on from the last "
-            "checkpoint",
-            flush=True,
-        )
+        with between_attempts(job.signals):
+            step = last_step(spec.run_dir)
+            idle = 0 if step > best else idle + 1
+            best = max(best, step)
+            if idle >= MOST_IDLE:
+                return give_up(spec, step)
+            put_aside(spec.run_dir, attempt)
+            spec = replace(attempts.with_flags(spec, spec.run_dir), attempt=attempt + 1)
+            try:
+                facts = _ask_again(launcher, least, spec.join_s)
+            except MusterError as error:
+                registry.end(spec, 1, str(error))
+                raise
+            print(
+                f"restart {attempt + 1} of {restarts}: {len(facts.nodes)} nodes go on from the "
+                "last checkpoint",
+                flush=True,
+            )
+            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     raise AssertionError("the last attempt returns")
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
     """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
     code = job.wait()
-    if code > 128:
-        registry.end(spec, code, f"stopped by {signal.Signals(code - 128).name}")
-        print(f"error: stopped by {signal.Signals(code - 128).name}", file=sys.stderr)
-        return Outcome(code, by_signal=True)
-    failure = explain(spec.run_dir, world_size, code, job.trouble)
+    if code in BY_SIGNAL:
+        return Outcome(_stopped(spec, code), by_signal=True)
+    failure = in_own_words(
+        explain(spec.run_dir, world_size, code, job.trouble), registry.read_end(spec.run_dir)
+    )
     if failure is None:
         registry.end(spec, 0, "")
         return Outcome(0)
@@ -91,6 +110,20 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(said), file=sys.stderr)
     return Outcome(failure.code)
+
+
+def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
+    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    if ended is None or (found is not None and found.text == ended["message"]):
+        return found
+    return Failure(ended["code"], ended["message"]) if ended["code"] else None
+
+
+def _stopped(spec: LaunchSpec, code: int) -> int:
+    name = signal.Signals(code - 128).name
+    registry.end(spec, code, f"stopped by {name}")
+    print(f"error: stopped by {name}", file=sys.stderr)
+    return code
 
 
 def give_up(spec: LaunchSpec, step: int) -> int:
@@ -104,7 +137,7 @@ def give_up(spec: LaunchSpec, step: int) -> int:
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     steps = [0]
-    for path in run_dir.glob("metrics/rank_*.jsonl"):
+    for path in run_files.METRICS.find(run_dir):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             for line in file.read().splitlines():

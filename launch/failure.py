@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import STOPPED
+from configs.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
 KILL = " was killed by "
+# What gloo, nccl and the store say when another rank has not come to a collective.
+TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -31,12 +34,12 @@ class Failure:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    return {int(record["rank"]): record for record in _records(run_dir, "exits/rank_*.json")}
+    return {int(record["rank"]): record for record in _records(RANK_END.find(run_dir))}
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for those whose agent could still say so."""
-    return _records(run_dir, "agents/node_*.exit.json")
+    return _records(AGENT_END.find(run_dir))
 
 
 def explain(
@@ -64,7 +67,12 @@ def explain(
     )
     own = [record for record in ordered if record["cause"] in OWN_CAUSES]
     silent = sorted(set(range(world_size)) - set(exits))
-    begun = {rank: path for rank in silent if (path := _output(run_dir, rank)).exists()}
+    ended = _ended(agents)  # which of them were alive until their agents ended them
+    begun = {
+        rank: path
+        for rank in silent
+        if rank not in ended and (path := _output(run_dir, rank)).exists()
+    }
     if own:
         return _own_failure(own, world_size)
     if refused := [one for one in agents if one["cause"] == "refused"]:
@@ -81,12 +89,54 @@ def explain(
         return _node_lost(lost[0], silent)
     if begun:
         return _killed(begun, sorted(exits))
-    if silent:
-        return _never_started(run_dir, silent, lost[0] if lost else trouble)
+    if hung := _hung(ordered, ended):
+        return hung
+    if never := [rank for rank in silent if rank not in ended]:
+        return _never_started(run_dir, never, lost[0] if lost else trouble)
     if not ordered or len(done) == world_size:
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
-    first = ordered[0]
+    first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+
+
+def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The workers that were alive until their agents ended them: how, and on which node."""
+    return {
+        int(rank): {**how, "node": one["node"]}
+        for one in agents
+        for rank, how in one.get("ended", {}).items()
+    }
+
+
+def _hung(
+    ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
+) -> Failure | None:
+    """The ranks for which the others waited until they timed out; None if nobody did."""
+    waited = [
+        one for one in ordered if one["cause"] == "lost_peer" and TIMED_OUT.search(one["message"])
+    ]
+    spoke = {one["rank"] for one in ordered}
+    mute = {rank: how for rank, how in ended.items() if rank not in spoke}
+    # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
+    late = mute or {
+        one["rank"]: {"node": one["host"], "state": "was busy elsewhere"}
+        for one in ordered
+        if one["cause"] == "signal"
+    }
+    if not waited or not late:
+        return None
+    whom = "; ".join(
+        f"rank {rank} on {how['node']} {how['state'] or 'hung'}"
+        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        for rank, how in sorted(late.items())
+    )
+    waiting = sorted(one["rank"] for one in waited)
+    return Failure(
+        1,
+        f"error: {whom}: {_ranks(waiting)} waited for {'it' if len(late) == 1 else 'them'} and "
+        "timed out; see --timeout-s",
+        (f"{_ranks(waiting)}: {waited[0]['message']}",),
+    )
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -94,18 +144,18 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(run_dir, "agents/node_?????.json")
+        for one in _records(AGENT.find(run_dir))
         if one["index"] not in ended
     )
 
 
-def _records(run_dir: Path, pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run_dir.glob(pattern))]
+def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def _output(run_dir: Path, rank: int) -> Path:
     """Where a worker sends its stderr: the first thing it does."""
-    return run_dir / "workers" / f"rank_{rank:05d}.err"
+    return ERRORS.path(run_dir, rank=rank)
 
 
 def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
@@ -143,7 +193,7 @@ def _killed(outputs: Mapping[int, Path], echoes: Sequence[int]) -> Failure:
 def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) -> Failure:
     """Workers that failed before they had a file of their own: their agent's log has why."""
     # the agent that was the first to fall silent is the one that was not stopped by us
-    logs = [*run_dir.glob("agents/node_*.log"), *run_dir.glob("agents/node_*.err")]
+    logs = [*AGENT_LOG.find(run_dir), *AGENT_ERRORS.find(run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
     for words in (_before_report, str.splitlines):

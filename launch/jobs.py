@@ -1,6 +1,7 @@
 """Look after runs, however they were started: `python launch/jobs.py list|status|logs|cancel`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # A script's own folder comes first on the path, and a file in it could hide a library: the
@@ -16,12 +17,15 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import json
+import os
 import time
 
+from configs import run_files
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch import registry, states
 from launch.follow import Follower
+from launch.slurm.watching import Watcher
 
 POLL_S = 0.5
 
@@ -59,8 +63,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _runs(root: Path) -> list[Path]:
     """The run folders, newest first."""
-    found = [path.parent for path in root.glob("*/config.yaml")] if root.is_dir() else []
-    return sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
+    found = root.glob(f"*/{run_files.CONFIG.pattern}") if root.is_dir() else ()
+    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in newest]
 
 
 def _find(root: Path, wanted: str | None) -> Path:
@@ -74,7 +79,7 @@ def _find(root: Path, wanted: str | None) -> Path:
         raise UsageError(f"no runs in {root}; start one with python launch/submit.py")
     if wanted is None:
         return runs[0]
-    fits = [run for run in runs if run.name == wanted or str(_job_id(run)) == wanted]
+    fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)
     fits = fits or [run for run in runs if run.name.startswith(wanted)]
     if len(fits) != 1:
         names = ", ".join(run.name for run in (fits or runs)[:5])
@@ -83,9 +88,14 @@ def _find(root: Path, wanted: str | None) -> Path:
     return fits[0]
 
 
-def _job_id(run: Path) -> str | None:
-    job = registry.read_job(run)
-    return str(job["job_id"]) if job is not None else None
+def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
+    """The newest run of a job, which may have been requeued; one for each cluster's job."""
+    newest: dict[str | None, Path] = {}
+    for run in runs:
+        job = registry.read_job(run) or {}
+        if job.get("job_id") == job_id:
+            newest.setdefault(job.get("cluster"), run)
+    return list(newest.values())
 
 
 def _list(root: Path, number: int) -> int:
@@ -95,8 +105,9 @@ def _list(root: Path, number: int) -> int:
     table = Table(box=None, pad_edge=False)
     for column in ("run", "through", "job", "state", "more"):
         table.add_column(column, no_wrap=column != "more")
+    watcher = Watcher(os.environ)
     for run in _runs(root)[:number]:
-        job, state = registry.read_job(run) or {}, states.of(run)
+        job, state = registry.read_job(run) or {}, states.of(run, watcher)
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
         table.add_row(run.name, *where, state.word, state.detail)
     # a file or a pipe has no width that lines must be broken for
@@ -108,7 +119,7 @@ def _status(run: Path) -> int:
     state = states.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     print(f"run folder: {run}")
-    for path in sorted(run.glob("agents/node_?????.json")):
+    for path in run_files.AGENT.find(run):
         here = json.loads(path.read_text(encoding="utf-8"))
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
@@ -121,7 +132,7 @@ def _status(run: Path) -> int:
 def _last_step(run: Path) -> str | None:
     """How far rank 0 has come."""
     try:
-        lines = (run / "metrics" / "rank_00000.jsonl").read_bytes().splitlines()
+        lines = run_files.METRICS.path(run, rank=0).read_bytes().splitlines()
     except FileNotFoundError:
         return None
     for line in reversed(lines):
@@ -135,9 +146,9 @@ def _last_step(run: Path) -> str | None:
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
-    follower = Follower(run, prefixes=True, only=rank)
+    follower, watcher = Follower(run, prefixes=True, only=rank), Watcher(os.environ)
     while True:
-        over = states.of(run).over
+        over = states.of(run, watcher).over
         follower.nodes = registry.nodes_of_ranks(run)
         follower.poll(last=over or not follow)
         if over or not follow:

@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs import plugins
+from configs import plugins, run_files
+from configs.writing import writing
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.supervise.assignment import Assignment, Command
+from launch.supervise.ports import among
 from launch.supervise.session import Post
 
 
@@ -33,9 +35,10 @@ def posts(
 ) -> list[Post]:
     """The agent of every node; `start` gives the command that starts it, and from where."""
     token = secrets.token_hex(16)
-    proof = f"agents/.shared-{secrets.token_hex(8)}"
-    (spec.run_dir / "agents").mkdir(exist_ok=True)
-    (spec.run_dir / proof).touch()
+    proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
+    with writing(proof):
+        proof.parent.mkdir(exist_ok=True)
+        proof.touch()
     found = []
     for index, node in enumerate(facts.nodes):
         own = [command for command in plan if command.node_rank == index]
@@ -50,15 +53,18 @@ def posts(
             workers=int(node.nproc),
             commands=tuple(Command(one.argv, one.env) for one in own),
             head_address=facts.master_addr,
-            head_ports=(0,),
+            head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
             master_port=facts.master_port,
             token=token,
             network=facts.network,
             address=node.address,
-            proof=proof,
+            ports=spec.ports,
+            proof=proof.relative_to(spec.run_dir).as_posix(),
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,
             attempt=spec.attempt,
+            overwrite=spec.overwrite,
+            resumed=spec.resumed,
         )
         found.append(Post(tuple(argv), cwd, assignment))
     return found

@@ -9,48 +9,91 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
+from configs.errors import MusterError
+from configs.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
 from launch.spec import LaunchSpec, NodeCommand
+
+NOT_YET = ""  # the job id of a run that is about to get one
 
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
-    """Before anything starts: the settings that repeat the run, and what will run where."""
-    (spec.run_dir / "config.yaml").write_text(config, encoding="utf-8")
+    """Before anything starts: the settings that repeat the run, who leads it, what runs where."""
+    reserve(run_files.EXIT.path(spec.run_dir))
+    write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
         "command": shlex.join(["python", *sys.argv]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
     }
-    _write(spec.run_dir / "launch.json", planned)
+    write_json(run_files.LAUNCH.path(spec.run_dir), planned)
+    begin(spec, launcher, NOT_YET)
 
 
-def begin(spec: LaunchSpec, launcher: str, job_id: str) -> None:
-    """Say who leads the run; a process is known by its pid together with its start time."""
+def begin(
+    spec: LaunchSpec,
+    launcher: str,
+    job_id: str,
+    *,
+    cluster: str | None = None,
+    attempt: int | None = None,
+) -> None:
+    """Say who leads the run; a process is known by its pid together with its start time.
+
+    A job is known by its number and its cluster's name: one home may serve several clusters.
+    `attempt` is how often Slurm had requeued the job, where each time is a run of its own.
+    """
     import psutil  # here, since --help and --dry-run do not need it
 
     job = {
         "launcher": launcher,
         "job_id": job_id,
+        "cluster": cluster,
+        "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
     }
-    _write(spec.run_dir / "job.json", job)
+    reserve(run_files.EXIT.path(spec.run_dir))
+    write_json(run_files.JOB.path(spec.run_dir), job)
 
 
 def end(spec: LaunchSpec, code: int, message: str) -> None:
-    """Say that the run is over."""
-    write_end(spec.run_dir, code, message)
+    """Say that the run is over; where not even that can be written, on stderr."""
+    try:
+        write_end(spec.run_dir, code, message)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
+
+
+@contextmanager
+def ending(spec: LaunchSpec) -> Iterator[None]:
+    """What keeps the run from being led to its end is written down as its end."""
+    try:
+        yield
+    except MusterError as error:
+        end(spec, error.exit_code, str(error))
+        raise
+    except OSError as error:
+        end(spec, MusterError.exit_code, explained(error))
+        raise
 
 
 def write_end(run_dir: Path, code: int, message: str) -> None:
-    """Say that the run in `run_dir` is over."""
-    _write(run_dir / "exit.json", {"code": code, "message": message, "time_unix_s": time.time()})
+    """Say that the run in `run_dir` is over.
+
+    Raises:
+        CannotWrite: the disk is full, to the last byte that was reserved for it.
+    """
+    end = {"code": code, "message": message, "time_unix_s": time.time()}
+    write_last(run_files.EXIT.path(run_dir), end)
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
@@ -63,18 +106,25 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or nobody was left to say so."""
-    return _read(run_dir / "exit.json")
+    return _read(run_files.EXIT.path(run_dir))
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """Who leads the run."""
-    return _read(run_dir / "job.json")
+    return _read(run_files.JOB.path(run_dir))
+
+
+def signs(run_dir: Path) -> tuple[int, ...]:
+    """What changes when agents come and go, or a job ends: then it is time to ask about it."""
+    agents = run_files.AGENT.path(run_dir, node=0).parent
+    places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
+    return tuple(place.stat().st_mtime_ns if place.exists() else 0 for place in places)
 
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have said."""
     found = {}
-    for path in run_dir.glob("agents/node_?????.json"):
+    for path in run_files.AGENT.find(run_dir):
         record = _read(path) or {}
         found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
     return found
@@ -83,14 +133,22 @@ def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
 def go_on_in_background(spec: LaunchSpec) -> bool:
     """Fork; true in the child, whose output goes to the run folder and which has no terminal.
 
-    The parent says how to find the run again.
+    The parent says how to find the run again, once the child leads it.
     """
+    led, leads = os.pipe()
     if os.fork():
+        os.close(leads)
+        os.read(led, 1)  # nothing comes: it ends when the child has said that it leads
         print_next_commands(spec, "in the background")
         return False
     os.setsid()
     os.chdir("/")
-    output = os.open(spec.run_dir / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    job = read_job(spec.run_dir) or {}
+    begin(spec, str(job.get("launcher", "")), NOT_YET)
+    os.close(leads)
+    os.close(led)
+    log = run_files.LAUNCHER_LOG.path(spec.run_dir)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
@@ -103,10 +161,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return record
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all: a reader never sees half a record."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    new.replace(path)

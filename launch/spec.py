@@ -48,7 +48,10 @@ class LaunchSpec:
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
     attempt: int = 0  # how often it was started before
+    overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
+    resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
 
 
@@ -121,9 +124,11 @@ class Job(Protocol):
     """A run that was started."""
 
     job_id: str
+    cluster: str | None  # where the job has its number
     trouble: str | None  # what went wrong, as far as the launching side can tell
     detached: bool  # it runs on by itself, and nobody waits for it here
     shown: bytes  # the end of what it has printed of the workers' output
+    signals: Sequence[int]  # to stop, that this process has been sent since
 
     def wait(self) -> int:
         """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""

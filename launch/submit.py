@@ -55,7 +55,9 @@ def main() -> int:
         sys.stdout.flush()
     if launch.detach and not registry.go_on_in_background(spec):
         return 0
-    return lead(launcher, name, spec, facts, restarts=launch.max_restarts, least=launch.least_nodes)
+    restarts, least = launch.max_restarts, launch.least_nodes
+    with registry.ending(spec):
+        return lead(launcher, name, spec, facts, restarts=restarts, least=least)
 
 
 def _ask(launcher: Launcher) -> Facts:
@@ -124,7 +126,7 @@ def _named(train: TrainConfig, size: str, what: str, *, make: bool) -> TrainConf
     if train.run_id is None:
         return replace(train, run_id=(claim_new if make else new_run_id)(train, size, what))
     if make:
-        claim(train.logs_root / train.run_id, overwrite=train.overwrite)
+        claim(train.logs_root / train.run_id, train)
     return train
 
 
@@ -175,6 +177,9 @@ def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: F
         workers=launch.workers,
         join_s=train.timeout_s,
         stop_grace_s=launch.stop_grace_s,
+        overwrite=train.overwrite,
+        resumed=train.resume is not None,
+        ports=launch.ports,
         quiet=train.quiet,
     )
 

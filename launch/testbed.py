@@ -51,10 +51,12 @@ def _up(args: argparse.Namespace) -> int:
         routed=args.routed,
         rails=int(args.rails),
         ipv6=args.ipv6,
+        gpus=int(args.gpus),
         private_home=args.private_home,
         venv=str(venv) if venv else None,
     )
     commands.refuse_unfit_box()
+    slurm.refuse_gpus(wanted.gpus)
     cluster.up(wanted, REPOSITORY, _say)
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
@@ -147,6 +149,12 @@ def _parser() -> argparse.ArgumentParser:
         "--ipv6",
         action="store_true",
         help="IPv6 alone on the experiment network, beside a control network",
+    )
+    up.add_argument(
+        "--gpus",
+        choices=[str(count) for count in range(9)],
+        default="0",
+        help="GPUs of each node, as Slurm believes; needs Slurm 24.05 or newer (default: 0)",
     )
     up.add_argument(
         "--private-home",

@@ -5,6 +5,10 @@
 #   run SRUN_OPTIONS...     srun, to its end; signals reach the workers
 #   finish                  says why it failed, and ends the script with the right exit code
 
+# Slurm tells a short job at once that its time will be up: it must not end this shell, see `run`.
+early=
+trap 'early=yes' USR1
+
 set -euo pipefail
 
 # What runs is $MUSTER_PYTHON, else the checkout's own environment.
@@ -37,6 +41,7 @@ run() {
     # bash heeds a signal only when its foreground command is done, so srun runs in the background.
     trap 'stop TERM' TERM INT
     trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
+    if [[ $early ]]; then remind & fi
     step "$@"
     # A worker or a node was lost: all start again on the nodes that answer, while --max-restarts
     # lets them; further options for srun say on which.
@@ -47,15 +52,26 @@ run() {
 }
 
 step() {
-    # --cpus-per-task: since Slurm 22.05 srun does not take it from the job.
+    # --cpus-per-task: srun of Slurm 22.05 and 23.02 does not take it from the job. Where it is not
+    # set (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
-    srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 --wait=60 --unbuffered \
+    srun ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
+        --kill-on-bad-exit=1 --wait=60 --unbuffered \
         "$@" "$python" -m launch.slurm.task "$style" "$run_dir" &
     step=$!
     while true; do
         if wait "$step"; then code=0; else code=$?; fi
         kill -0 "$step" 2>/dev/null || break # a trap ended the wait, not srun
     done
+}
+
+remind() {
+    # The time limit was near before there were any workers: they have half of what is left.
+    local end left
+    end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e) || end=now
+    left=$(($(date --date="$end" +%s) - $(date +%s)))
+    sleep "$((left > 0 ? left / 2 : 0))"
+    kill -USR1 $$
 }
 
 stop() {

@@ -7,10 +7,12 @@
 #SBATCH --nodes=4
 # One task per node: the agent there starts torchrun, and torchrun the node's workers.
 #SBATCH --ntasks-per-node=1
-# SITE: cores per node; a worker on a CPU uses what it has, one on a GPU needs a few to load data.
-#SBATCH --cpus-per-task=1
-# SITE: with GPUs remove one #; each node then starts a worker for each.
+# SITE: cores per node, where workers run on CPUs: with --nproc-per-node 4 at least 4.
+##SBATCH --cpus-per-task=4
+# SITE: with GPUs remove one # of both; each node then starts a worker for each, which needs a few
+# cores to load data. What is right for the cluster is often its own default: then leave that out.
 ##SBATCH --gpus-per-node=4
+##SBATCH --cpus-per-gpu=4
 # SITE: time limit, and what else the cluster wants to know.
 #SBATCH --time=01:00:00
 ##SBATCH --partition=gpu

@@ -7,7 +7,7 @@
 #SBATCH --nodes=4
 # SITE: tasks per node, each of them a worker: as many as the node has GPUs, or cores to spare.
 #SBATCH --ntasks-per-node=1
-# SITE: cores per worker.
+# SITE: cores per worker; one on a GPU needs a few to load data.
 #SBATCH --cpus-per-task=1
 # SITE: with GPUs remove one #, and make tasks per node the same number.
 ##SBATCH --gpus-per-node=4

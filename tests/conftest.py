@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.preload import QUICK
+
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
 FOREIGN = ("SLURM_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_")
 WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
@@ -29,6 +31,18 @@ os.environ |= {
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`~/.cache` of this session, here and in every process that a test starts."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out tests that start workers")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start workers, too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """With `--quick`, a test that starts workers is skipped, unless it is marked `quick`."""
+    os.environ.pop(QUICK, None)
+    if item.config.getoption("quick") and not item.get_closest_marker("quick"):
+        os.environ[QUICK] = "1"
 
 
 # They take most of the time; begun last, one of them would keep one of two cores waiting.

@@ -5,10 +5,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.preload import interpreter
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -35,7 +36,7 @@ def checkout(tmp_path_factory) -> Path:
 
 def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words[1:], "--launcher", "local", *more],
+        [interpreter(), *words[1:], "--launcher", "local", *more],
         cwd=checkout,
         capture_output=True,
         text=True,

@@ -44,6 +44,7 @@ def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     assert "epoch 3" in out and "run folder" in out
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
 def test_the_first_five_losses_of_the_quickstart_agree(mode, single, logs):
     found = first_losses(mode, 4, logs)

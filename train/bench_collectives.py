@@ -13,7 +13,9 @@ from typing import Any
 from configs import cli
 from configs.benching import BenchConfig
 from configs.errors import MusterError, UsageError
+from configs.run_files import COLLECTIVES, ENVIRONMENT
 from configs.schema import ByHand, TrainConfig
+from configs.writing import write_json
 from train.exits import Ending
 from train.worker import as_worker, end_process
 from train.world import World
@@ -44,7 +46,6 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
     from train import rendezvous
     from train.console import Console
     from train.measure import collectives, environment, network
-    from train.measure.records import write_json
     from train.run_folder import open_run_folder
 
     with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
@@ -53,7 +54,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
         torch.set_num_threads(config.threads or peers.threads)
         if peers.leads_host:
             facts = environment.describe(world, peers.device)
-            write_json(run_dir / "environment" / f"{world.host}.json", facts)
+            write_json(ENVIRONMENT.path(run_dir, host=world.host), facts)
         network.all_are_here(config.timeout_s)
         told: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
         console = Console(speaks=world.is_main and not config.quiet)
@@ -67,9 +68,9 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
                 told["collectives"].append(row)
                 console.line(line(row))
                 if world.is_main:  # after each: a bench that is stopped early leaves what it has
-                    write_json(run_dir / "collectives.json", told)
+                    write_json(COLLECTIVES.path(run_dir), told)
         wrong = sum(row["wrong"] for row in told["collectives"])
-        console.line(f"# wrong values: {wrong}; all numbers: {run_dir / 'collectives.json'}")
+        console.line(f"# wrong values: {wrong}; all numbers: {COLLECTIVES.path(run_dir)}")
         if wrong:
             raise MusterError(
                 f"{wrong} values came wrong; something between the nodes changes data: check "

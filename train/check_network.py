@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from configs import cli
+from configs.run_files import NETWORK
 from configs.schema import ByHand, TrainConfig
+from configs.writing import write_json
 from train.exits import Ending
 from train.worker import as_worker, end_process
 from train.world import World
@@ -30,7 +32,6 @@ def _check(config: TrainConfig, world: World, ending: Ending) -> None:
 
     from train import rendezvous
     from train.measure import network
-    from train.measure.records import write_json
     from train.run_folder import open_run_folder
 
     with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
@@ -38,7 +39,7 @@ def _check(config: TrainConfig, world: World, ending: Ending) -> None:
         torch.set_num_threads(config.threads or peers.threads)
         measured = network.measure(peers, config.timeout_s)
         if peers.world.is_main:
-            write_json(run_dir / "network.json", measured)
+            write_json(NETWORK.path(run_dir), measured)
 
 
 if __name__ == "__main__":

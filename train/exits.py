@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -16,7 +17,9 @@ from typing import Literal
 import psutil
 
 from configs.errors import STOPPED, MusterError
-from train.measure.records import ExitRecord, rank_name, write_json
+from configs.run_files import RANK_END
+from configs.writing import CannotWrite, explained, is_full, reserve, write_last
+from train.measure.records import ExitRecord
 from train.stopping import StoppedCleanly
 from train.world import World
 
@@ -60,9 +63,20 @@ class Ending:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.run_dir: Path | None = None
+        self._run_dir: Path | None = None
         self.code = 0
         self._stopped = False
+
+    @property
+    def run_dir(self) -> Path | None:
+        return self._run_dir
+
+    @run_dir.setter
+    def run_dir(self, run_dir: Path) -> None:
+        """A disk that is full later does not keep this rank from saying so."""
+        if run_dir != self._run_dir:
+            reserve(RANK_END.path(run_dir, rank=self.world.rank))
+        self._run_dir = run_dir
 
     def __enter__(self) -> "Ending":
         signal.signal(signal.SIGTERM, self._stop)
@@ -82,7 +96,7 @@ class Ending:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
         self.code, cause, message = judge(error) if error is not None else (0, "done", "")
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
-        if self.run_dir is not None:
+        if self._run_dir is not None:
             record = ExitRecord(
                 rank=self.world.rank,
                 host=self.world.host,
@@ -94,11 +108,15 @@ class Ending:
                 traceback=lines,
                 peak_memory_bytes=peak_memory_bytes(),
             )
-            path = self.run_dir / "exits" / f"{rank_name(self.world.rank)}.json"
-            write_json(path, asdict(record))
+            try:
+                write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))
+            except CannotWrite as unwritten:
+                message = "\n".join(dict.fromkeys((str(unwritten), message)))
         prefix = "" if cause == "stopped" else "error: "
-        sys.stderr.write(lines or "".join(f"{prefix}{line}\n" for line in message.splitlines()))
-        sys.stderr.flush()
+        with suppress(OSError):  # it goes to a file of the run folder, perhaps on a full disk
+            told = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
+            sys.stderr.write(told)
+            sys.stderr.flush()
         return True
 
 
@@ -120,6 +138,8 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
         return 128 + error.number, "signal", f"stopped by {error}"
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT, "signal", "stopped by SIGINT"
+    if is_full(error):
+        return MusterError.exit_code, "refused", explained(error)
     text = " ".join(str(error).split())
     if isinstance(error, RuntimeError) and any(word in text.lower() for word in LOST_PEER_WORDS):
         return 1, "lost_peer", f"lost another worker ({text[:200]})"

@@ -12,6 +12,7 @@ from torch import nn
 from configs.cli import to_yaml
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from configs.writing import writing
 from train.task import Task
 
 WEIGHTS = "model.safetensors"
@@ -51,32 +52,47 @@ def save(
     """Write `model` (without a sync mode's wrapper) and what belongs to it into `folder`.
 
     A transformers model is saved by itself, for `from_pretrained`; of any other the folder holds
-    the weights, and `train.score` builds the rest from the card's settings.
+    the weights, and `train.score` builds the rest from the card's settings. Of a model with
+    adapters it holds both: the adapters for PEFT, and all weights, since what they stand on need
+    not be a model that has a name, nor all that was trained be part of them.
+
+    Raises:
+        CannotWrite: the disk is full, or refuses; a model that was there before stays.
     """
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        with writing(folder):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _write(task, model, partial, config, {**totals, "folder": folder})
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(
+    task: Task, model: nn.Module, partial: Path, config: TrainConfig, totals: Mapping[str, Any]
+) -> None:
     pretrained: Any = model if hasattr(model, "save_pretrained") else None
     if pretrained is not None:
         pretrained.save_pretrained(partial)
         if (tokenizer := task.tokens()) is not None:
             tokenizer.save_pretrained(partial)
-    else:
+    is_whole = (partial / "config.json").exists()
+    if not is_whole:
         save_model(model, str(partial / WEIGHTS))
     last = totals["evaluations"][-1] if totals.get("evaluations") else {}
     card = CARD.render(
         {
             **totals,
-            "library": "transformers" if pretrained is not None else "muster",
+            "library": "transformers" if is_whole else "muster" if pretrained is None else "peft",
             "name": f"{config.task}, {totals['steps']} steps",
             "metrics": {key: one for key, one in last.items() if key not in ("epoch", "step")},
-            "folder": folder,
             "settings": to_yaml(config),
         }
     )
     (partial / "README.md").write_text(card, encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
 from train.account import Collective
-from train.batchnorm import synced_buffers
 from train.buckets import flatten, groups, spread
 from train.precision import Precision
 from train.world import World
@@ -47,7 +46,11 @@ class GradSync(ABC):
         self.payload_bytes += tensor.nbytes
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model to train; afterwards its replicas are equal on all ranks."""
+        """The model to train; afterwards its replicas are equal on all ranks.
+
+        It may be `model` in a wrapper: the parameters to train stay those of `model`, which is
+        evaluated and saved without it.
+        """
         broadcast(self.world, [*model.parameters(), *model.buffers()])
         return model
 
@@ -188,18 +191,3 @@ def all_gather(world: World, row: Tensor) -> Tensor:
 def meet(world: World, device: torch.device) -> None:
     """Wait until all ranks are here."""
     all_gather(world, torch.zeros(1, device=device))
-
-
-@torch.no_grad()
-def average_buffers(world: World, model: nn.Module, weight: float) -> None:
-    """Make floating-point buffers (local BatchNorm's statistics) the weighted mean over ranks.
-
-    `weight` is this rank's share of the global batch; over all ranks it sums to one. So a rank
-    without samples does not count, and afterwards all ranks hold the same bits.
-    """
-    if world.world_size == 1:
-        return
-    equal = synced_buffers(model)
-    for buffer in model.buffers():
-        if buffer.is_floating_point() and buffer not in equal:
-            all_reduce(world, buffer.mul_(weight), dist.ReduceOp.SUM)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from configs.errors import MusterError, UsageError
+from configs.run_files import SEEN
 from train.device import choose_backend, choose_device, visible_gpus
 from train.exits import PeerFailed
 from train.network import check_own_address, choose_interface, wait_for_address
@@ -77,7 +78,7 @@ class Peers:
         def mark() -> str:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                handle, path = tempfile.mkstemp(prefix=".seen-", dir=folder)
+                handle, path = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
             except OSError as error:
                 raise UsageError(f"{folder}: {error.strerror}") from None
             os.close(handle)

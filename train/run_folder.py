@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.cli import to_yaml
+from configs.run_files import CONFIG, ERRORS, OUTPUT
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
-from train.measure.records import rank_name
+from configs.writing import write_text, writing
 
 if TYPE_CHECKING:  # output is redirected before torch is imported
     from train.rendezvous import Peers
@@ -29,10 +30,10 @@ def open_run_folder(config: TrainConfig, peers: "Peers", what: str = "") -> Path
         if run_id is None:
             run_id = claim_new(config, str(world.world_size), what)
         elif not config.redirect:
-            claim(config.logs_root / run_id, overwrite=config.overwrite)
+            claim(config.logs_root / run_id, config)
         run_dir = config.logs_root / run_id
-        if not (run_dir / "config.yaml").exists():
-            (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        if not (settings := CONFIG.path(run_dir)).exists():
+            write_text(settings, to_yaml(config))
         return run_id
 
     run_dir = config.logs_root / peers.agree("run_id", choose)
@@ -42,10 +43,10 @@ def open_run_folder(config: TrainConfig, peers: "Peers", what: str = "") -> Path
 
 def redirect_output(run_dir: Path, rank: int) -> None:
     """Send this process's stdout and stderr, whoever writes to them, to files of its own."""
-    folder = run_dir / "workers"
-    folder.mkdir(parents=True, exist_ok=True)
-    for stream, ending in ((1, "out"), (2, "err")):
-        path = folder / f"{rank_name(rank)}.{ending}"
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream, file in ((1, OUTPUT), (2, ERRORS)):
+        path = file.path(run_dir, rank=rank)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(opened, stream)
         os.close(opened)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UsageError
+from configs.run_files import SCORES, clears
 from configs.schema import ByHand, TrainConfig
+from configs.writing import write_json
 from train.exits import Ending
 from train.worker import as_worker, end_process
 from train.world import World
@@ -30,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     assert model is not None
     folder = Path(model)
+    if config.overwrite and config.run_id is not None:
+        run_dir = (config.logs_root / config.run_id).absolute()
+        if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
+            raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
     if folder.is_dir() and not (folder / "config.json").exists():
         return as_worker(_scoring(config, None), by_hand, lambda *given: _score(folder, *given))
     return as_worker(_scoring(config, model), by_hand, lambda *given: _score(None, *given))
@@ -42,7 +48,6 @@ def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
 
 def _score(weights: Path | None, config: TrainConfig, world: World, ending: Ending) -> None:
     from train import export, training  # here, since a wrong flag should be answered at once
-    from train.measure.records import write_json
 
     with training.prepared(config, world, ending) as (trainer, run_dir):
         if weights is not None:
@@ -50,7 +55,7 @@ def _score(weights: Path | None, config: TrainConfig, world: World, ending: Endi
         (record,) = trainer.fit().evaluations
         if trainer.world.is_main:
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
-            write_json(run_dir / "scores.json", scores)
+            write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
             trainer.console.table("", [*rows, ("samples", str(record.samples))])
 

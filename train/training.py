@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from configs import plugins
+from configs import plugins, run_files
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from configs.writing import write_json
 from train import export, precision, rendezvous
 from train.checkpoints import resume
 from train.checkpoints.keeper import Keeper
 from train.console import Console
 from train.exits import Ending
 from train.measure import environment, summary
-from train.measure.records import write_json
 from train.measure.sinks import Sinks
 from train.measure.traffic import Meter
 from train.rendezvous import Peers
@@ -39,7 +39,7 @@ def train(config: TrainConfig, world: World, ending: Ending) -> None:
             history = trainer.fit()
         except StoppedCleanly as stopped:
             if trainer.world.is_main:
-                write_json(run_dir / "stopped.json", stopped.facts())
+                write_json(run_files.STOPPED.path(run_dir), stopped.facts(), forced=True)
             raise
         if not trainer.world.is_main:
             return
@@ -47,13 +47,14 @@ def train(config: TrainConfig, world: World, ending: Ending) -> None:
             config,
             trainer.world.world_size,
             history.first_losses,
-            history.steps,
+            history.totals,
             history.evaluations,
         )
-        write_json(run_dir / "summary.json", totals)
+        write_json(run_files.SUMMARY.path(run_dir), totals)
         table = summary.rows(totals, str(run_dir))
         if config.save_model and config.epochs:
-            export.save(trainer.task, trainer.parts.model, run_dir / "model", config, totals)
+            folder = run_files.MODEL.path(run_dir)
+            export.save(trainer.task, trainer.parts.model, folder, config, totals)
         trainer.console.table("", table)
 
 
@@ -74,7 +75,7 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         config = replace(config, device="cuda" if device.type == "cuda" else "cpu")
         if peers.leads_host:
             facts = environment.describe(world, device)
-            write_json(run_dir / "environment" / f"{world.host}.json", facts)
+            write_json(run_files.ENVIRONMENT.path(run_dir, host=world.host), facts)
         task = plugins.load("train.tasks", config.task)(config)
         peers.prepare(task.prepare, task.is_prepared)
         grad_sync = plugins.load("train.sync_modes", config.sync)(world, config)
@@ -82,7 +83,7 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         if advice := precision.advice(config.precision, device):
             console.line(advice)
         sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard, profile=config.profile)
-        folder = config.checkpoint_dir or run_dir / "checkpoints"
+        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
         keeper = Keeper(config, world, device, folder, sinks, writes=writes)
         meter = _meter(peers, run_dir)
@@ -110,5 +111,5 @@ def _meter(peers: Peers, run_dir: Path) -> Meter | None:
     if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
         return None
     world = peers.world
-    samples = run_dir / "traffic" / f"{world.host}.csv"
+    samples = run_files.TRAFFIC.path(run_dir, host=world.host)
     return Meter(world.rank, hosts, interface, world.account, samples)

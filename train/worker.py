@@ -6,6 +6,7 @@ By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-siz
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from configs import cli
@@ -43,6 +44,7 @@ def as_worker(
     Raises:
         UsageError: flags or environment do not say who this worker is.
     """
+    silence_torch()
     world = World.find(by_hand, os.environ)
     if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
         die_with_parent()
@@ -51,15 +53,22 @@ def as_worker(
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
-            ending.run_dir = config.logs_root / run_id
-            redirect_output(ending.run_dir, world.rank)
+            run_dir = ending.run_dir = config.logs_root / run_id
+            redirect_output(run_dir, world.rank)
         work(config, world, ending)
     return ending.code
 
 
-def _train(config: TrainConfig, world: World, ending: Ending) -> None:
-    # Its warnings, stack traces with them, only repeat what our own errors say of a lost peer.
+def silence_torch() -> None:
+    """Have torch's C++ code print no warnings; it must not be imported yet.
+
+    They repeat, with stack traces, what our own errors say of a lost peer; and DDP advises against
+    looking for unused parameters wherever the first batch has used them all.
+    """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     refuse(config.world_problems(world.world_size))
     from train import training  # here, since a wrong flag should be answered at once
 
@@ -68,8 +77,9 @@ def _train(config: TrainConfig, world: World, ending: Ending) -> None:
 
 def end_process(code: int) -> NoReturn:
     """End at once; threads of torch's are left no time to object."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a full disk, or nobody who reads it any more
+            stream.flush()
     # All is written. The interpreter's own end would run C++ destructors, which abort the process
     # now and then where a peer has left first or a collective was cut short.
     os._exit(code)

@@ -86,7 +86,7 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     state.write(bed)
     hosts = nodes.of(options, bed.cores)
     say("configuration and keys")
-    _write(hosts)
+    _write(hosts, options.gpus)
     say("network")
     network.make(hosts, options)
     say("nodes")
@@ -97,13 +97,13 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     state.write(state.finished(bed))
 
 
-def _write(hosts: Sequence[Node]) -> None:
+def _write(hosts: Sequence[Node], gpus: int) -> None:
     net = CONTROL_NET if hosts[0].control else EXPERIMENT_NET
     text = render("hosts", nodes=hosts, box=slurm.box(), box_address=f"{net}.{BOX}")
     views.HOSTS.write_text(text)
     NODE_LIST.write_text("".join(f"{node.name}\n" for node in hosts))
     ssh.write(hosts)
-    slurm.write(hosts)
+    slurm.write(hosts, gpus)
 
 
 def _open(node: Node, bed: Bed) -> None:

@@ -22,6 +22,7 @@ class Options:
     routed: bool = False  # no network has two nodes: there is a router between them
     rails: int = 1  # cards of each node in the experiment network
     ipv6: bool = False  # alone on the experiment network; then there is a control network
+    gpus: int = 0  # of each node, as Slurm believes
     private_home: bool = False
     venv: str | None = None  # shown in a private home; None: there is none
 
@@ -31,6 +32,7 @@ class Options:
         control += " --routed" if self.routed else ""
         control += f" --rails {self.rails}" if self.rails > 1 else ""
         control += " --ipv6" if self.ipv6 else ""
+        control += f" --gpus {self.gpus}" if self.gpus else ""
         private = " --private-home" if self.private_home else ""
         venv = f" with {self.venv}" if self.venv else ""
         return f"--nodes {self.nodes}{rate}{control}{private}{venv}"
@@ -44,6 +46,7 @@ def read(
     routed: bool = False,
     rails: int = 1,
     ipv6: bool = False,
+    gpus: int = 0,
     private_home: bool = False,
     venv: str | None = None,
 ) -> Options:
@@ -73,6 +76,7 @@ def read(
         routed,
         rails,
         ipv6,
+        gpus,
         private_home,
         venv if private_home else None,
     )

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
+from configs.errors import UsageError
 from launch.bed import daemons, views
 from launch.bed.nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
 from launch.bed.rendering import render
@@ -20,6 +21,7 @@ NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
 ASK_S = 10
+PRETENDS_GPUS = (24, 5)
 
 
 def daemon(node: Node) -> str:
@@ -27,8 +29,19 @@ def daemon(node: Node) -> str:
     return f"{node.name}.slurmd"
 
 
-def write(nodes: Sequence[Node]) -> None:
-    """Write the configuration, and a new key for munge."""
+def refuse_gpus(count: int) -> None:
+    """Refuse to pretend GPUs where Slurm cannot.
+
+    Raises:
+        UsageError: the installed one is too old.
+    """
+    if count and (installed := version()) < PRETENDS_GPUS:
+        needed, here = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
+        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, and this is {here}")
+
+
+def write(nodes: Sequence[Node], gpus: int) -> None:
+    """Write the configuration, and a new key for munge; each node pretends to have `gpus`."""
     for folder in (FOLDER / "controller", *(FOLDER / node.name for node in nodes)):
         folder.mkdir(parents=True, exist_ok=True)
     MUNGE.mkdir(mode=0o700, exist_ok=True)
@@ -44,9 +57,20 @@ def write(nodes: Sequence[Node]) -> None:
             node_port=NODE_PORT,
             folder=FOLDER,
             socket=SOCKET,
+            gpus=gpus,
         )
     )
     (FOLDER / "cgroup.conf").write_text(render("cgroup.conf"))
+    # A device file is all that Slurm wants to see of a GPU.
+    files = f"Name=gpu File=/dev/tty[0-{gpus - 1}]\n" if gpus else ""
+    (FOLDER / "gres.conf").write_text(files)
+
+
+def version() -> tuple[int, int]:
+    """Of the Slurm that is installed, such as 24, 11."""
+    said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def box() -> str:

@@ -9,7 +9,7 @@ from configs.plugins import REPOSITORY
 from launch import plan as planned
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.supervise import gpus
-from launch.supervise.ports import free_port, is_free
+from launch.supervise.ports import among, free_port, is_free
 from launch.supervise.session import Session
 
 ADDRESS = "127.0.0.1"
@@ -48,7 +48,7 @@ class Local:
             for node_rank, nproc in enumerate(counts)
         )
         # Known at once, so that the lines of a dry run can be pasted.
-        return Facts(nodes, ADDRESS, config.master_port or free_port())
+        return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
 
     assume = probe
 
@@ -61,7 +61,7 @@ class Local:
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         agent = (sys.executable, "-m", "launch.agent")
         posts = planned.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
-        return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet)
+        return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet, is_local=True)
 
 
 build = Local

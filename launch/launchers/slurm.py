@@ -5,24 +5,29 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UsageError, refuse
-from configs.launching import Settings
+from configs.launching import Settings, SlurmConfig
 from configs.plugins import REPOSITORY
-from launch import environment, registry, states
+from configs.run_files import SUBMITIT
+from launch import environment, registry
 from launch import plan as planned
 from launch.follow import Follower
 from launch.slurm import cluster as slurm_cluster
 from launch.slurm import files as in_job
 from launch.slurm.job import scrubbed
+from launch.slurm.watching import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 
 DEFAULT_TIME = "60"
 POLL_S = 1.0
+NOTICE_S = 90  # before the time limit
+CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
 
 
 class Slurm:
@@ -31,13 +36,22 @@ class Slurm:
     def __init__(self, settings: Settings) -> None:
         self._config = settings.launch
         self._slurm = settings.slurm
+        self._env = _environment(settings.slurm)
 
     def probe(self) -> Facts:
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
+        clusters = self._env.get("SLURM_CLUSTERS", "")
+        if "," in clusters:
+            raise UsageError(
+                f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
+            )
         if self._config.preflight:
-            found = slurm_cluster.partitions(os.environ)
-            refuse(slurm_cluster.problems(self._config, self._slurm, found))
+            found = slurm_cluster.partitions(self._env)
+            wished = replace(
+                self._slurm, partition=self._slurm.partition or self._env.get("SBATCH_PARTITION")
+            )
+            refuse(slurm_cluster.problems(self._config, wished, found))
         facts = self._facts(environment.python())
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
@@ -66,9 +80,10 @@ class Slurm:
             master_port=self._config.master_port,
         )
         executor = self._executor(spec, facts)
-        with _outside_any_job():
+        cluster = slurm_cluster.name(self._env)
+        with _environment_is(self._env):
             job = executor.submit(act_for_submitit, str(spec.run_dir))
-        return SlurmJob(job.job_id, spec, wait=self._slurm.wait)
+        return SlurmJob(job.job_id, cluster, spec, Watcher(self._env), wait=self._slurm.wait)
 
     def _facts(self, python: str) -> Facts:
         has_gpus = self._slurm.gpus_per_node or self._slurm.gres
@@ -107,7 +122,7 @@ class Slurm:
 
         python = facts.nodes[0].python
         quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
-        executor = Executor(spec.run_dir / "submitit", python=quoted)
+        executor = Executor(SUBMITIT.path(spec.run_dir), python=quoted)
         wish = self._slurm
         own = {
             name: getattr(wish, name)
@@ -115,12 +130,15 @@ class Slurm:
                          "mem", "gpus_per_node", "reservation")
             if getattr(wish, name) is not None
         }  # fmt: skip
-        cores = wish.cpus_per_task
+        cores = wish.cpus_per_task or self._cores(spec, facts)
+        limit_s = 60 * slurm_cluster.minutes(wish.time or DEFAULT_TIME)
         executor.update_parameters(
             job_name=f"muster-{spec.run_id}",
             nodes=len(facts.nodes),
             ntasks_per_node=int(facts.nodes[0].nproc) if spec.workers == "manual" else 1,
-            # since Slurm 22.05 srun does not take the cores from the job by itself
+            # not so early that the tasks of a short job are told before they can hear it
+            signal_delay_s=int(min(NOTICE_S, limit_s / 4)),
+            # srun of Slurm 22.05 and 23.02 does not take the cores from the job by itself
             srun_args=[
                 "--kill-on-bad-exit=1",
                 "--wait=60",
@@ -142,6 +160,16 @@ class Slurm:
         )
         return executor
 
+    def _cores(self, spec: LaunchSpec, facts: Facts) -> int | None:
+        """One for each worker of a node; None where that is for others to say, as with GPUs."""
+        counts = [node.nproc for node in facts.nodes]
+        asked = CORES & self._slurm.more.keys() or any(
+            f"SBATCH_{name.upper()}" in self._env for name in CORES
+        )
+        if spec.workers == "manual" or asked or self._slurm.gpus_per_node or self._slurm.gres:
+            return None
+        return max((int(count) for count in counts if count != "gpu"), default=None)
+
     def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
         """Let Slurm itself look at the job, before anything is made.
 
@@ -153,7 +181,7 @@ class Slurm:
             script = Path(folder) / "test.sh"
             text = self._executor(spec, facts)._make_submission_file_text("true", "test")
             script.write_text(text, encoding="utf-8")
-            asked = slurm_cluster.ask(["sbatch", "--test-only", str(script)], os.environ)
+            asked = slurm_cluster.ask(["sbatch", "--test-only", str(script)], self._env)
         if asked.returncode:
             said = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
             refuse((line for line in said if line), "Slurm would not take this job: ")
@@ -165,11 +193,16 @@ class SlurmJob:
 
     shown = b""
     trouble: str | None = None
+    signals: Sequence[int] = ()
 
-    def __init__(self, job_id: str, spec: LaunchSpec, *, wait: bool) -> None:
+    def __init__(
+        self, job_id: str, cluster: str, spec: LaunchSpec, watcher: Watcher, *, wait: bool
+    ) -> None:
         self.job_id = job_id
+        self.cluster = cluster
         self.detached = not wait
         self._spec = spec
+        self._watcher = watcher
         self._follower = Follower(spec.run_dir, prefixes=True)
 
     def wait(self) -> int:
@@ -185,34 +218,47 @@ class SlurmJob:
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
         ended = registry.read_end(self._spec.run_dir)
+        if ended is None and state.name == FORGOTTEN:
+            self.trouble = f"Slurm has forgotten job {self.job_id}, and nothing says how it ended"
+            return 1
         if ended is None:
-            self.trouble = f"Slurm says {state} of job {self.job_id}"
-            return 0 if state == "COMPLETED" else 1
+            self.trouble = f"Slurm says {state.name} of job {self.job_id}"
+            return 0 if state.name == "COMPLETED" else 1
         return int(ended["code"])
 
-    def _watch(self) -> str:
-        """The state in which the job ended."""
+    def _watch(self) -> JobState:
+        """The state in which the job ended; while Slurm does not answer, it has not."""
         shown = ""
         while True:
-            state = slurm_cluster.state(self.job_id, os.environ) or "COMPLETED"
-            if state != shown and not self._spec.quiet:
-                print(f"job {self.job_id}: {state.lower()}", flush=True)
-                shown = state
+            state = self._watcher.state(self.job_id, registry.signs(self._spec.run_dir))
+            if state.name != shown and not self._spec.quiet:
+                more = f"; {state.reason}" if state.name == UNKNOWN else ""
+                print(f"job {self.job_id}: {state.name.lower()}{more}", flush=True)
+                shown = state.name
             self._follower.nodes = registry.nodes_of_ranks(self._spec.run_dir)
             self._follower.poll()
-            if state in states.OVER:
+            if state.is_over:
                 self._follower.poll(last=True)
                 return state
             time.sleep(POLL_S)
 
 
+def _environment(slurm: SlurmConfig) -> dict[str, str]:
+    """What Slurm's commands see: not a job that we are in, nor defaults for what flags say."""
+    flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
+    env = scrubbed(os.environ, flags | slurm.more.keys())
+    cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
+    return (
+        {**env, "SLURM_CLUSTERS": cluster} if cluster else env
+    )  # for all of them, not sbatch alone
+
+
 @contextmanager
-def _outside_any_job() -> Iterator[None]:
-    """Without the variables of a job we may be in: sbatch would obey them."""
+def _environment_is(env: Mapping[str, str]) -> Iterator[None]:
+    """submitit has sbatch see the environment of this process."""
     before = dict(os.environ)
-    kept = scrubbed(before)
     os.environ.clear()
-    os.environ.update(kept)
+    os.environ.update(env)
     try:
         yield
     finally:

@@ -19,17 +19,17 @@ from pathlib import Path
 
 from configs import cli, plugins
 from configs.benching import BenchConfig
-from configs.errors import NO_RETRY, STOPPED, UsageError, refuse
-from configs.launching import LaunchConfig
+from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
+from configs.launching import LaunchConfig, Slots
 from configs.run_folder import claim, claim_new
 from configs.schema import TrainConfig
 from launch import attempts, registry
 from launch.elastic import Outcome
 from launch.failure import explain
-from launch.slurm import cluster as slurm_cluster
 from launch.slurm import files as in_job
 from launch.slurm import restart, survivors
 from launch.slurm.job import Allocation
+from launch.slurm.watching import UNKNOWN, act_on, job_state, patiently
 from launch.spec import LaunchSpec, size_of
 from launch.supervise.aside import put_aside
 
@@ -76,6 +76,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     _refuse_what_slurm_decides(launch, allocation)
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
+    _note_few_cores(counts, allocation)
     size = f"{tasks}w" if workers == "manual" else size_of(counts)
     if workers == "manual":
         refuse(train.world_problems(tasks))
@@ -84,7 +85,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job = f"job{allocation.name}"
     job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
     train = _named(train, f"{size}-{job}", launch.measures, allocation.attempt)
-    earlier = attempts.checkpoints_of_job(train.logs_root, allocation.name)
+    earlier = attempts.checkpoints_of_job(train.logs_root, allocation.name, allocation.cluster)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         folder = train.checkpoint_dir or earlier
         train = attempts.continued(replace(train, checkpoint_dir=folder), folder.parent)
@@ -97,6 +98,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         ),
         module=f"train.{launch.program}",
         workers=workers,
+        ports=launch.ports,
         join_s=train.timeout_s,
         stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
@@ -111,14 +113,19 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     )
     in_job.decide_head(spec.run_dir)
     registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
-    registry.begin(spec, "slurm", allocation.name)
+    registry.begin(
+        spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
+    )
     return spec.run_dir
 
 
 def go_on(run_dir: Path) -> None:
     """Decide where the nodes meet; a requeued job puts aside what its attempts left."""
-    if Allocation.from_env(os.environ).attempt:
-        spec, job = in_job.read_spec(run_dir)
+    allocation = Allocation.from_env(os.environ)
+    spec, job = in_job.read_spec(run_dir)
+    # whoever submitted the job may have been killed before it knew the number
+    registry.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
+    if allocation.attempt:
         put_aside(run_dir, spec.attempt)
         spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
         in_job.rewrite_spec(spec, job)
@@ -152,7 +159,7 @@ def end(run_dir: Path, code: int) -> int:
 def _requeue(why: str) -> None:
     """Have Slurm start this job again, unless it has done so often enough, or it is cancelled."""
     allocation = Allocation.from_env(os.environ)
-    if slurm_cluster.state(allocation.name, os.environ) != "RUNNING":
+    if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
     most = int(os.environ.get("MUSTER_MAX_REQUEUES", DEFAULT_REQUEUES))
     if allocation.attempt >= most:
@@ -167,9 +174,26 @@ def _requeue(why: str) -> None:
         file=sys.stderr,
         flush=True,
     )
-    asked = slurm_cluster.ask(["scontrol", "requeue", allocation.name], os.environ)
-    if asked.returncode:
-        print(f"error: Slurm did not requeue it: {asked.stderr.strip()}", file=sys.stderr)
+    requeue = ["scontrol", "requeue"]
+    try:
+        patiently(lambda: act_on(allocation.name, requeue, os.environ), _warn)
+    except MusterError as error:
+        print(f"error: the job is not requeued: {error}", file=sys.stderr)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
+    """Say so where the workers of a node share fewer cores than they are."""
+    workers = allocation.gpus_on_node if counts[0] == "gpu" else int(counts[0])
+    cores = allocation.cpus_on_node
+    if cores is not None and cores < workers:
+        _warn(
+            f"note: {cores} {'core' if cores == 1 else 'cores'} for the {workers} workers of a "
+            "node; ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu"
+        )
 
 
 def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfig:
@@ -178,12 +202,18 @@ def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfi
         return replace(train, run_id=claim_new(train, size, what))
     if attempt:
         train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
-    claim(train.logs_root / str(train.run_id), overwrite=train.overwrite)
+    claim(train.logs_root / str(train.run_id), train)
     return train
 
 
 def _refuse_what_slurm_decides(launch: LaunchConfig, allocation: Allocation) -> None:
     problems = []
+    if allocation.components > 1:
+        problems.append(
+            f"the job has {allocation.components} components, but a run has the nodes of the first "
+            "alone: the others would be idle; submit one job of all nodes, without ':' or "
+            "#SBATCH hetjob"
+        )
     wanted = len(launch.nproc(nodes=launch.nodes or allocation.num_nodes))
     if wanted != allocation.num_nodes:
         problems.append(

@@ -1,4 +1,4 @@
-"""What a Slurm cluster has, asked before anything is submitted, and what a job on it is doing.
+"""What a Slurm cluster has, asked before anything is submitted.
 
 Nothing here needs accounting (sacct), which many small clusters do not run.
 """
@@ -17,6 +17,10 @@ DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 
 
+class Silent(MusterError):
+    """Slurm does not answer: nothing is known of it, or of a job, and one may ask again."""
+
+
 @dataclass(frozen=True)
 class Partition:
     """A part of the cluster that jobs are submitted to."""
@@ -31,7 +35,8 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
     """Run one of Slurm's commands as if from outside any job.
 
     Raises:
-        MusterError: it is not installed, or its controller does not answer.
+        Silent: its controller does not answer in time.
+        MusterError: it is not installed.
     """
     try:
         return subprocess.run(
@@ -49,9 +54,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
             "cluster, or use launch/ssh.sh"
         ) from None
     except subprocess.TimeoutExpired:
-        raise MusterError(
-            f"Slurm's controller did not answer {argv[0]} for {TIMEOUT_S:.0f} s"
-        ) from None
+        raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
 
 
 def partitions(env: Mapping[str, str]) -> list[Partition]:
@@ -62,7 +65,10 @@ def partitions(env: Mapping[str, str]) -> list[Partition]:
     """
     asked = ask(["sinfo", "--noheader", "--format=%P|%D|%l"], env)
     if asked.returncode:
-        raise MusterError(f"Slurm does not answer: {_last(asked.stderr)}")
+        raise MusterError(
+            f"Slurm does not answer: {last_line(asked.stderr)}; try again later, or train on this "
+            "machine with --launcher local"
+        )
     total: dict[str, Partition] = {}
     for line in asked.stdout.splitlines():
         name, nodes, limit = line.split("|")
@@ -112,24 +118,21 @@ def minutes(text: str) -> float:
     return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
 
 
-def state(job_id: str, env: Mapping[str, str]) -> str | None:
-    """A job's state by Slurm's own name, such as PENDING; None once Slurm has forgotten it."""
-    if not re.fullmatch(r"\d+(_\d+)?", job_id):
-        return None
-    shown = ask(["scontrol", "show", "job", "--oneliner", job_id], env)
-    found = re.search(r"\bJobState=(\S+)", shown.stdout)
-    if found:
-        return found[1]
-    queued = ask(["squeue", "--noheader", "--format=%T", f"--jobs={job_id}"], env)
-    return queued.stdout.split()[0] if queued.returncode == 0 and queued.stdout.split() else None
+def name(env: Mapping[str, str]) -> str:
+    """The cluster's own name, to tell its job 12 from another cluster's.
+
+    Raises:
+        Silent: Slurm does not answer.
+        MusterError: it is not there.
+    """
+    asked = ask(["scontrol", "show", "config"], env)
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
+    if found is None:
+        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
+    return found[1]
 
 
-def reason(job_id: str, env: Mapping[str, str]) -> str:
-    """Why Slurm says that a job waits."""
-    queued = ask(["squeue", "--noheader", "--format=%r", f"--jobs={job_id}"], env)
-    return queued.stdout.strip()
-
-
-def _last(text: str) -> str:
+def last_line(text: str) -> str:
+    """What a command of Slurm said last, which is why it failed."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "without a word"

@@ -13,13 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
 from configs.errors import MusterError
 from configs.launching import Slots
+from configs.writing import write_json
 from launch.slurm.job import Allocation, head_address
 from launch.spec import LaunchSpec
-from launch.supervise.ports import is_free
+from launch.supervise.ports import among, is_free
 
-JOB_FILE = "slurm.json"
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
 
 
@@ -46,8 +47,7 @@ def write_spec(
 def rewrite_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Write down what each task is to do, with the job's other settings as they were read."""
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
-    text = json.dumps({**job, "spec": plain}, indent=2) + "\n"
-    (spec.run_dir / JOB_FILE).write_text(text, encoding="utf-8")
+    write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
 
 
 def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
@@ -56,7 +56,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     Raises:
         MusterError: this node does not see the run folder.
     """
-    job = _wait_for(run_dir / JOB_FILE)
+    job = _wait_for(run_files.SLURM.path(run_dir))
     said = job["spec"]
     said = {**said, "run_dir": Path(said["run_dir"]), "worker_argv": tuple(said["worker_argv"])}
     return LaunchSpec(**said), job
@@ -69,21 +69,17 @@ def decide_head(run_dir: Path) -> None:
         MusterError: it has no address at which others reach it.
     """
     allocation = Allocation.from_env(os.environ)
-    _, job = read_spec(run_dir)
+    spec, job = read_spec(run_dir)
     address = head_address(allocation, job["network"])
-    free = tuple(port for port in allocation.ports() if is_free(port))
+    free = tuple(port for port in allocation.ports(among(spec.ports)) if is_free(port))
     write_head(run_dir, allocation, address, free)
 
 
 def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:
     """Write down where the agents of this attempt meet, and the secret by which they know it."""
     path = _head_file(run_dir, allocation)
-    path.parent.mkdir(parents=True, exist_ok=True)
     head = {"address": address, "ports": ports, "token": secrets.token_hex(16)}
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(json.dumps(head) + "\n", encoding="utf-8")
-    new.replace(path)
+    write_json(path, head, mode=0o600)
 
 
 def read_head(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
@@ -96,7 +92,7 @@ def read_head(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
 
 
 def _head_file(run_dir: Path, allocation: Allocation) -> Path:
-    return run_dir / "agents" / f"head-{allocation.job_id}-{allocation.attempt}.json"
+    return run_files.HEAD.path(run_dir, name=allocation.job_id, attempt=allocation.attempt)
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

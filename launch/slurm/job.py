@@ -3,7 +3,7 @@
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from configs.errors import MusterError
@@ -13,7 +13,19 @@ from launch.supervise.ports import PORTS
 # A requeued job, or one of several on the same nodes, must not meet another's agents.
 PORTS_PER_JOB = 8
 # A scheduler's variables confuse what is submitted from inside one of its jobs.
-FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "SLURMD_")
+FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
+# Its user's own, which no job sets: where Slurm is, who one is there, and what srun asks for.
+OWN = frozenset(
+    "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
+    " SLURM_RESERVATION SLURM_CONSTRAINT".split()
+)
+# What our scripts and flags decide; the variables of sbatch would win over them.
+DECIDED = frozenset(
+    "ARRAY_INX ERROR EXPORT IGNORE_PBS INPUT JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE SIGNAL"
+    " WAIT".split()
+)
+# sbatch's variable for an option, where it is not the option's own name.
+VARIABLES = {"array": "ARRAY_INX", "mem": "MEM_PER_NODE", "time": "TIMELIMIT"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +38,9 @@ class Allocation:
     num_nodes: int
     nodelist: str
     gpus_on_node: int
+    cluster: str | None = None  # its name
+    components: int = 1  # more than one in a heterogeneous job
+    cpus_on_node: int | None = None  # of this node, the first
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Allocation":
@@ -38,7 +53,7 @@ class Allocation:
             raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
         array = env.get("SLURM_ARRAY_JOB_ID")
         job_id = env["SLURM_JOB_ID"]
-        gpus = env.get("SLURM_GPUS_ON_NODE", "0")
+        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
         return cls(
             job_id=job_id,
             name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
@@ -46,12 +61,16 @@ class Allocation:
             num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
             nodelist=env.get("SLURM_JOB_NODELIST", ""),
             gpus_on_node=int(gpus) if gpus.isdigit() else 0,
+            cluster=env.get("SLURM_CLUSTER_NAME"),
+            components=int(env.get("SLURM_HET_SIZE", "1")),
+            cpus_on_node=int(cpus) if cpus.isdigit() else None,
         )
 
-    def ports(self) -> tuple[int, ...]:
+    def ports(self, within: range = PORTS) -> tuple[int, ...]:
         """Where this job's agents may meet; another job's are others, by and large."""
-        first = (int(self.job_id) * 131 + self.attempt) % (len(PORTS) // PORTS_PER_JOB)
-        return tuple(PORTS[first * PORTS_PER_JOB + offset] for offset in range(PORTS_PER_JOB))
+        count = min(PORTS_PER_JOB, len(within))
+        first = (int(self.job_id) * 131 + self.attempt) % (len(within) // count)
+        return tuple(within[first * count + offset] for offset in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +128,18 @@ def tasks_per_node(text: str) -> list[int]:
     return counts
 
 
-def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what a job we are in says of itself: it must not rule the next one."""
-    kept = ("SLURM_CONF",)
+def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
+    """`env` without what a job we are in says of itself: it must not rule the next one.
+
+    What a user sets for sbatch stays, but for what is decided here and for `options` (such as
+    `gpus_per_node`) that were given: there it would win over them.
+    """
+    given = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
+    decided = {f"SBATCH_{name}" for name in (*DECIDED, *given)}
     return {
-        name: value for name, value in env.items() if name in kept or not name.startswith(FOREIGN)
+        name: value
+        for name, value in env.items()
+        if name in OWN or not (name.startswith(FOREIGN) or name in decided)
     }
 
 

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from configs import run_files
 from launch import attempts
 from launch.elastic import MOST_IDLE, Outcome, give_up, last_step
 from launch.failure import explain
@@ -26,7 +27,7 @@ def again(run_dir: Path, code: int) -> list[str] | None:
         return None
     if spec.attempt >= job["max_restarts"]:
         return None
-    reached = [last_step(path) for path in sorted(run_dir.glob("attempts/*"))]
+    reached = [last_step(path) for path in run_files.attempt_folders(run_dir).values()]
     reached.append(last_step(run_dir))
     print("\n".join((*failure.context, failure.text)), file=sys.stderr)
     if len(reached) > MOST_IDLE and max(reached[-MOST_IDLE:]) <= max(reached[:-MOST_IDLE]):

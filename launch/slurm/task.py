@@ -65,6 +65,7 @@ def act(run_dir: Path) -> int:
         master_port=job["master_port"],
         token=str(head["token"]),
         network=job["network"],
+        ports=spec.ports,
         join_s=spec.join_s,
         stop_grace_s=spec.stop_grace_s,
     )

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
+from configs.run_files import COLLECTIVES
 from launch.studies import process
 from launch.studies.grid import Study
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
-FOLDER, FILE = "collectives", "collectives.json"
+FOLDER = "collectives"
 
 
 def collectives(
@@ -26,7 +27,7 @@ def collectives(
     Where it fails, that is said, and the study goes on without predictions.
     """
     name = rate or "network"
-    if (folder / FOLDER / name / FILE).exists():
+    if COLLECTIVES.path(folder / FOLDER / name).exists():
         return 0
     bench = ["--program=bench_collectives", f"--operations={','.join(study.collectives)}"]
     place = [f"--logs-dir={folder / FOLDER}", f"--run-id={name}", "--overwrite", "--quiet"]
@@ -42,7 +43,7 @@ def collectives(
 
 def predictions(folder: Path) -> None:
     """What steps must cost, beside what they did; from collectives of one network."""
-    found = sorted((folder / FOLDER).glob(f"*/{FILE}"))
+    found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
     if len(found) != 1:
         return
     said = _said(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])

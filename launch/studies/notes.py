@@ -1,15 +1,14 @@
 """What a study has done so far: `study.json` of its folder, rewritten after every run."""
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
+from configs.writing import write_json
 from launch.studies.grid import Cell, Study
-
-FILE = "study.json"
 
 
 @dataclass
@@ -42,10 +41,7 @@ class Notes:
         return note
 
     def write(self, folder: Path) -> None:
-        """So that a reader sees all of it or none."""
-        partial = folder / f"{FILE}.{os.getpid()}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        partial.replace(folder / FILE)
+        write_json(folder / run_files.STUDY, asdict(self))
 
 
 def begin(study: Study, folder: Path, command: str) -> Notes:
@@ -58,7 +54,7 @@ def begin(study: Study, folder: Path, command: str) -> Notes:
     for cell in study.cells:
         note = Note(cell.id, dict(cell.settings), cell.nodes, cell.repeat, f"runs/{cell.id}")
         was = earlier.get(cell.id)
-        is_there = (folder / note.run_dir / "summary.json").exists()
+        is_there = run_files.SUMMARY.path(folder / note.run_dir).exists()
         if was is not None and was.settings == note.settings and was.state == "done" and is_there:
             note = was
         cells.append(note)
@@ -67,7 +63,7 @@ def begin(study: Study, folder: Path, command: str) -> Notes:
 
 def _earlier(folder: Path) -> list[Note]:
     try:
-        said = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        said = json.loads((folder / run_files.STUDY).read_text(encoding="utf-8"))
         return [Note(**one) for one in said["cells"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

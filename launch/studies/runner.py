@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from configs import run_files
 from launch.studies import measured, process
 from launch.studies.bed import Bed
 from launch.studies.grid import Cell, Study
@@ -53,7 +54,7 @@ def run_all(
 
 def command_of(cell: Cell, note: Note, folder: Path, more: Sequence[str]) -> list[str]:
     """The command line of one cell's run."""
-    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--quiet"]
+    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--overwrite", "--quiet"]
     return [sys.executable, measured.SUBMIT, *cell.flags(), *place, *more]
 
 
@@ -65,7 +66,7 @@ def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[st
     started = time.monotonic()
     code = process.run(command_of(cell, note, folder, more), env, log)
     note.seconds = time.monotonic() - started
-    is_done = code == 0 and (run_dir / "summary.json").exists()
+    is_done = code == 0 and run_files.SUMMARY.path(run_dir).exists()
     note.state = "done" if is_done else "failed"
     if not is_done:
         note.message = _why(run_dir, log, code)
@@ -74,7 +75,7 @@ def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[st
 
 def _why(run_dir: Path, log: Path, code: int) -> str:
     try:
-        text = str(json.loads((run_dir / "exit.json").read_text())["message"])
+        text = str(json.loads(run_files.EXIT.path(run_dir).read_text())["message"])
     except (OSError, ValueError, KeyError):
         text = ""
     return text or process.last_line(log) or f"exit code {code}"

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,25 +20,29 @@ from typing import Any
 from configs.errors import STOPPED, MusterError
 from launch.follow import Follower
 from launch.supervise import processes
-from launch.supervise.aside import put_aside
+from launch.supervise.aside import make_room
 from launch.supervise.assignment import Assignment
 from launch.supervise.head import Head
+from launch.supervise.heartbeat import SILENT_S
 from launch.supervise.interface import name_of, variables
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
-from launch.supervise.records import agent_log, stopped_cleanly, write_exit, write_here
+from launch.supervise.processes import Victim
+from launch.supervise.records import failed, open_log, stopped_cleanly, write_exit, write_here
 from launch.supervise.spawn import how_it_ended, spawn
 from launch.supervise.stopping import Stoppable
 from launch.supervise.wire import Wire
+from launch.terminal import unhurried
 
 TICK_S = 0.05
-BEAT_S = 1.0
-# A launcher that is not heard for so long is gone: on a link that is down nothing says so.
-LAUNCHER_SILENT_S = 15.0
 DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.
 ECHO_S = 1.5
 STOP_S = 2.0
+# Time for the others to write down how they ended, too.
+LEAVE_S = 5.0
+# A worker that failed ends those beside it; after so long one of them does not let itself be ended.
+LOOK_S, FAILED_S = 1.0, 3.0
 # A scheduler tells of its time limit, or of preemption.
 NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,12 +66,13 @@ class Agent:
         self._signals: list[int] = []
         self._noticed = False
         self._hurry = False
-        self._beaten = 0.0
+        self._looked = 0.0  # for workers that have failed
+        self._failed_at: float | None = None  # when it was first seen that one has
         self._told: Ended | None = None  # by the launcher, to stop
         self._peers: Head | Member | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
-        self._mirror = None if shared else Mirror(self._run_dir)
+        self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
         # Without a launcher that shows rank 0, its own agent does.
         shows = launcher is None and assignment.index == 0
         self._follower = Follower(self._run_dir) if shows else None
@@ -77,19 +84,20 @@ class Agent:
         for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `spawn`
             signal.signal(number, self._note_notice)
         processes.adopt_orphans()
-        # torchrun never removes its temporary folders, and a worker that is killed cannot.
-        with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
-            return self._live(scratch)
+        with ExitStack() as around:
+            if self._follower is not None:
+                around.enter_context(unhurried())
+            # torchrun never removes its temporary folders, and a worker that is killed cannot.
+            scratch = tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True)
+            return self._live(around.enter_context(scratch))
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
         grace_s = self._assignment.stop_grace_s
         self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
-        if self._mirror is not None and self._assignment.attempt:
-            # a disk of its own, which still has what the last attempt left there
-            put_aside(self._run_dir, self._assignment.attempt - 1)
-        self._run_dir.joinpath("agents").mkdir(parents=True, exist_ok=True)
         try:
+            if self._mirror is not None:
+                make_room(self._assignment)
             self._take_part()
         except Ended as ended:
             return self._end(ended)
@@ -119,10 +127,12 @@ class Agent:
             self._look_for_failure()
         self._look_for_failure()
         stopped = stopped_cleanly(assignment, peers.ranks)
+        ended = Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
+        self._write_exit(ended)
         peers.done()
         while not peers.settled():
             self._tick()
-        raise Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
+        raise ended
 
     def _tick(self) -> None:
         """Hear everyone; raises `Ended` where that ends this node's part."""
@@ -150,9 +160,6 @@ class Agent:
                 self._follower = None
 
     def _hear(self, launcher: Wire) -> None:
-        if time.monotonic() - self._beaten > BEAT_S:
-            self._beaten = time.monotonic()
-            launcher.send(beat=True)
         if self._mirror is not None:
             self._mirror.send_news(launcher)
         for message in launcher.receive():
@@ -164,12 +171,12 @@ class Agent:
             self._stop(self._told, self._told.why)
         if launcher.ended:
             raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
-        if launcher.silent_s > LAUNCHER_SILENT_S:
+        if launcher.silent_s > SILENT_S:
             raise Ended(
                 1,
                 "launcher",
                 f"{self._assignment.name} heard nothing from its launcher for "
-                f"{LAUNCHER_SILENT_S:.0f} s: is the link down?",
+                f"{SILENT_S:.0f} s: is the link down?",
             )
 
     def _stop(self, ended: Ended, why: str) -> None:
@@ -188,6 +195,8 @@ class Agent:
         interface = name_of(peers.own_address, assignment.network, assignment.name)
         here = write_here(assignment, peers.own_address, interface, peers.ranks)
         self._say(here=here)
+        if self._mirror is not None:
+            self._mirror.ranks = peers.ranks
         env = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
@@ -199,7 +208,7 @@ class Agent:
         }
         for name, value in variables(interface, peers.own_address).items():
             env.setdefault(name, value)
-        with agent_log(assignment).open("ab") as log:
+        with open_log(assignment) as log:
             for command in assignment.commands:
                 self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
 
@@ -213,6 +222,21 @@ class Agent:
                 raise Ended(
                     1, "command", how_it_ended(child.returncode, command, self._assignment.name)
                 )
+        self._look_for_hung(self._peers.ranks)
+
+    def _look_for_hung(self, ranks: Sequence[int]) -> None:
+        """Workers that have failed while others go on: torchrun would wait half a minute."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S or not self._is_busy():
+            return
+        self._looked = now
+        gone = failed(self._assignment, ranks)
+        if not gone:
+            return
+        self._failed_at = self._failed_at or now
+        if now - self._failed_at > FAILED_S:
+            name, names = self._assignment.name, ", ".join(map(str, gone))
+            raise Ended(1, "command", f"rank {names} on {name} failed, and others there went on")
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
@@ -224,19 +248,14 @@ class Agent:
             while self._is_busy() and time.monotonic() < deadline and not self._signals:
                 time.sleep(TICK_S)
                 self._keep_in_touch()
-        processes.end_descendants(
+        victims = processes.end_descendants(
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
         )
         self._show()
-        record = write_exit(
-            self._assignment,
-            peers.ranks if peers is not None else (),
-            code=ended.code,
-            cause=ended.cause,
-            message=ended.message,
-            clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
-        )
+        record = self._write_exit(ended, victims)
         if peers is not None:
+            if ended.cause not in ("done", "stopped"):
+                self._wait_for_others(peers)
             peers.close()
         if launcher is not None and launcher.silent_s < DEAF_S:
             if self._mirror is not None:
@@ -246,6 +265,29 @@ class Agent:
         elif ended.message and ended.cause != "stopped":
             print(f"error: {ended.message}", file=sys.stderr, flush=True)
         return ended.code
+
+    def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
+        peers = self._peers
+        return write_exit(
+            self._assignment,
+            peers.ranks if peers is not None else (),
+            code=ended.code,
+            cause=ended.cause,
+            message=ended.message,
+            clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
+            victims=victims,
+        )
+
+    def _wait_for_others(self, peers: Head | Member) -> None:
+        """Stay, for a while, until they have written down how they ended.
+
+        A scheduler may kill the slower ones when the first task of a job fails.
+        """
+        peers.done()
+        deadline = time.monotonic() + LEAVE_S
+        while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
+            time.sleep(TICK_S)
+            self._keep_in_touch()
 
     def _is_busy(self) -> bool:
         return any(child.poll() is None for child in self._children)

@@ -45,9 +45,12 @@ class Assignment:
     network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: what leads to head
     address: str | None = None  # this node's own; None: the one from which it reaches the head
     proof: str = ""  # a name in run_dir, which only a node that shares the launcher's disk has
+    ports: tuple[int, int] | None = None  # first and last of those to choose from; None: any
     join_s: float = 120.0
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     attempt: int = 0  # how often the run was started before
+    overwrite: bool = False  # an earlier run's files, on a disk that is not the launcher's
+    resumed: bool = False  # from a checkpoint, which then stays
     env: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from configs.errors import MusterError
 from launch.supervise.assignment import Assignment
-from launch.supervise.peers import SILENT_S, Link, Peers, proof, shows
-from launch.supervise.ports import free_port, is_free
+from launch.supervise.peers import TELL_S, Link, Peers, proof, shows, who
+from launch.supervise.ports import among, free_port, is_free
 
-TELL_S = 10.0  # after which it says for whom all wait
+# Whoever connects has so long to show that it is of this run.
+HELLO_S = 10.0
+SPARE_STRANGERS = 64  # besides one for each member, at a time
+ACCEPTS = 256  # at a time
 
 
 class Head(Peers):
@@ -25,6 +29,7 @@ class Head(Peers):
         self._server = _listen(assignment)
         self.port: int = self._server.getsockname()[1]
         self._strangers: list[Link] = []
+        self._let_go = False  # all have been told that they may leave
         self._members: dict[int, Link] = {}
 
     def tick(self) -> None:
@@ -44,11 +49,16 @@ class Head(Peers):
         self._lose(reason)
 
     def settled(self) -> bool:
-        return all(link.said_done or link.wire.ended for link in self._members.values())
+        if not all(link.is_done or link.is_lost() for link in self._members.values()):
+            return False
+        if not self._let_go:
+            self._let_go = True
+            self._tell(go=True)
+        return True
 
     def close(self) -> None:
+        self._close_door()
         super().close()
-        self._server.close()
 
     def _lose(self, reason: str) -> None:
         if self.trouble is None:
@@ -58,43 +68,77 @@ class Head(Peers):
     def _links(self) -> Iterator[Link]:
         yield from [*self._members.values()]
 
+    def _close_door(self) -> None:
+        self._server.close()
+        for link in list(self._strangers):
+            self._send_away(link)
+
     def _accept(self) -> None:
-        while True:
+        for _ in range(ACCEPTS):
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # nobody is there to be accepted
+            except OSError:  # nobody is there to be accepted, or all are here
                 return
-            self._strangers.append(Link(connection))
+            self._make_room()
+            try:
+                self._strangers.append(Link(connection))
+            except OSError:  # it has gone already
+                connection.close()
+
+    def _make_room(self) -> None:
+        """One address with many connections does not keep the others out."""
+        if len(self._strangers) < self.assignment.count + SPARE_STRANGERS:
+            return
+        addresses = Counter(link.peer_address for link in self._strangers)
+        ((most, _),) = addresses.most_common(1)
+        self._send_away(next(link for link in self._strangers if link.peer_address == most))
+
+    def _send_away(self, link: Link) -> None:
+        self._strangers.remove(link)
+        link.drop()
 
     def _introduce(self, link: Link) -> None:
-        for message in link.wire.receive()[:1]:
+        """Hear one that has not shown yet who it is, for a while."""
+        token, port = self.assignment.token, self.port
+        for message in link.wire.receive():
+            if link.peer_nonce is None:
+                link.peer_nonce = str(message.get("nonce", ""))
+                shown = proof(token, "head", port, link.peer_nonce, link.own_nonce)
+                link.wire.send(nonce=link.own_nonce, shown=shown)
+                continue
             self._strangers.remove(link)
-            index = message.get("index")
-            if not shows(message, self.assignment.token, "member") or not isinstance(index, int):
-                link.close()
-                return
-            link.name = str(message.get("name", ""))[:200]
-            link.workers = int(message.get("workers", 1))
-            link.wire.send(welcome=True, shown=proof(self.assignment.token, "head"))
-            if index in self._members or not 0 < index < self.assignment.count:
-                self._lose(
-                    f"two agents say they are number {index}: {link.place} and "
-                    f"{self._members[index].place if index in self._members else 'this one'}; "
-                    "name each node once"
-                )
-            self._members[index] = link
+            facts = port, link.peer_nonce, link.own_nonce, *map(str, who(message))
+            if shows(message, token, "member", *facts):
+                self._welcome(link, *who(message))
+            else:
+                link.drop()
             return
-        if link.wire.ended or link.wire.silent_s > SILENT_S:
-            self._strangers.remove(link)
-            link.close()
+        if link.wire.ended or link.age_s > HELLO_S:
+            self._send_away(link)
+
+    def _welcome(self, link: Link, index: int, name: str, workers: int) -> None:
+        if link.wire.ended:  # held up, this agent hears of one that has given up, and comes again
+            link.drop()
+            return
+        link.trust()
+        link.name, link.workers = name, workers
+        link.wire.send(welcome=True)
+        if index in self._members or not 0 < index < self.assignment.count:
+            self._lose(
+                f"two agents say they are number {index}: {link.place} and "
+                f"{self._members[index].place if index in self._members else 'this one'}; "
+                "name each node once"
+            )
+        self._members[index] = link
+        self.heartbeat.add(link.wire)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if "asked" in message:
             link.wire.send(asked=message["asked"], answered=time.time())
         if message.get("done"):
-            link.said_done = True
+            link.is_leaving = link.is_done = True
         if "failed" in message:
-            link.said_done = True
+            link.is_leaving = True
             self._lose(str(message["failed"]))
 
     def _gather(self) -> None:
@@ -117,6 +161,7 @@ class Head(Peers):
         others = [self._members[index].workers for index in sorted(self._members)]
         self.workers = [self.assignment.workers, *others]
         self._tell(start=self.master_port, workers=self.workers)
+        self._close_door()  # nobody else is expected
 
 
 def _listen(assignment: Assignment) -> socket.socket:
@@ -132,7 +177,8 @@ def _listen(assignment: Assignment) -> socket.socket:
             continue
         server.setblocking(False)
         return server
-    ports = ", ".join(map(str, assignment.head_ports))
+    tried = assignment.head_ports
+    ports = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else "".join(map(str, tried))
     raise MusterError(
         f"{assignment.name} cannot listen at {assignment.head_address}, port {ports} "
         f"({(last.strerror or str(last)).lower() if last else 'no port given'}); "
@@ -142,7 +188,7 @@ def _listen(assignment: Assignment) -> socket.socket:
 
 def _master_port(assignment: Assignment) -> int:
     if assignment.master_port is None:
-        return free_port()
+        return free_port(ports=among(assignment.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
             f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 
 from configs.errors import MusterError
 
@@ -9,19 +10,27 @@ from configs.errors import MusterError
 PORTS = range(20_000, 32_000)
 
 
-def free_port(start: int | None = None) -> int:
-    """A free port; the search begins at `start`, counted from the first of `PORTS`.
+def among(ports: Sequence[int] | None) -> range:
+    """The ports from the first to the last of `ports`; without those `PORTS`."""
+    return range(ports[0], ports[1] + 1) if ports else PORTS
+
+
+def free_port(start: int | None = None, ports: range = PORTS) -> int:
+    """A free port; the search begins at `start`, counted from the first of `ports`.
 
     Raises:
         MusterError: none is free.
     """
     # Two launchers at the same moment should not try the same ports in the same order.
     first = os.getpid() * 7919 if start is None else start
-    for offset in range(len(PORTS)):
-        port = PORTS[(first + offset) % len(PORTS)]
+    for offset in range(len(ports)):
+        port = ports[(first + offset) % len(ports)]
         if is_free(port):
             return port
-    raise MusterError(f"no free port between {PORTS[0]} and {PORTS[-1]}; give --master-port")
+    raise MusterError(
+        f"no free port between {ports[0]} and {ports[-1]}; give --master-port, or another "
+        "--port-range"
+    )
 
 
 def is_free(port: int) -> bool:

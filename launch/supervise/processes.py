@@ -3,12 +3,36 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KILLED = 128 + signal.SIGKILL
+# One that SIGKILL has not ended after so long waits for a disk, say, and may do so for ever.
+KILL_S = 5.0
+STATES = {
+    "stopped": "had been stopped, as by SIGSTOP",
+    "disk-sleep": "was waiting for a disk or a file server",
+    "tracing-stop": "was held by a debugger",
+}
+
+
+@dataclass
+class Victim:
+    """A process that was alive when its end was asked for, and what became of it."""
+
+    pid: int
+    rank: int | None  # of the worker that it is; None: of none
+    state: str  # what it did then, where that is worth a word
+    signal: str = "SIGTERM"  # the last that it was sent
+    survives: bool = False
 
 
 def adopt_orphans() -> None:
@@ -18,26 +42,6 @@ def adopt_orphans() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def dies_with_parent() -> Callable[[], None] | None:
-    """For `Popen(preexec_fn=...)`: the kernel kills the child when this process is gone.
-
-    It ignores USR1 and USR2, too: torchrun would die of them, and leave its workers.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up here: the forked child should do next to nothing
-    parent = os.getpid()
-
-    def ask() -> None:
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # gone before it could be asked
-            os._exit(KILLED)
-
-    return ask
 
 
 def die_with_parent() -> None:
@@ -51,36 +55,113 @@ def die_with_parent() -> None:
 
 def ask(pids: Sequence[int]) -> None:
     """Send SIGTERM to those of `pids` that are below this process."""
+    for process in descendants():
+        if process.pid in pids:
+            _signal(process, signal.SIGTERM)
+
+
+def children() -> frozenset[int]:
+    """The processes that this one has started or adopted."""
+    import psutil  # here, since --help and --dry-run do not need it
+
+    return frozenset(child.pid for child in psutil.Process().children())
+
+
+def descendants(spared: Collection[int] = ()) -> "list[psutil.Process]":
+    """All processes below this one, but for the `spared` children and what is below them."""
     import psutil
 
-    _signal(
-        [one for one in psutil.Process().children(recursive=True) if one.pid in pids],
-        signal.SIGTERM,
-    )
+    found = []
+    for child in psutil.Process().children():
+        if child.pid not in spared:
+            try:
+                found += [child, *child.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+    return found
 
 
 def end_descendants(
     grace_s: float,
     in_a_hurry: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
-) -> None:
-    """End every process below this one: SIGTERM, and after `grace_s` or in a hurry SIGKILL."""
-    import psutil  # here, since --help and --dry-run do not need it
+    spared: Collection[int] = (),
+) -> list[Victim]:
+    """End every process below this one, but for `spared` children; those that were still alive.
 
-    own = psutil.Process()
+    SIGTERM first, and after `grace_s` or in a hurry SIGKILL. What survives even that for `KILL_S`
+    is left, and marked.
+    """
+    import psutil
+
     deadline = time.monotonic() + grace_s
-    asked: set[int] = set()
-    while remaining := [child for child in own.children(recursive=True) if _runs(child)]:
-        if time.monotonic() > deadline or in_a_hurry():
-            _signal(remaining, signal.SIGKILL)
-        else:
-            _signal([child for child in remaining if child.pid not in asked], signal.SIGTERM)
-            asked |= {child.pid for child in remaining}
+    given_up: float | None = None
+    victims: dict[int, Victim] = {}
+    while remaining := [one for one in descendants(spared) if _runs(one)]:
+        now = time.monotonic()
+        if given_up is not None and now > given_up:
+            break
+        kills = now > deadline or in_a_hurry()
+        if kills and given_up is None:
+            given_up = now + KILL_S
+        for process in remaining:
+            is_new = process.pid not in victims
+            if is_new:
+                victims[process.pid] = Victim(process.pid, _rank(process), _state(process))
+            if kills:
+                victims[process.pid].signal = "SIGKILL"
+                _signal(process, signal.SIGKILL)
+            elif is_new:
+                _signal(process, signal.SIGTERM)
         psutil.wait_procs(remaining, timeout=0.1)  # reaps those that are our children
         meanwhile()
+    for process in remaining:
+        victims[process.pid].survives = True
+    return list(victims.values())
 
 
-def _runs(process) -> bool:  # type: ignore[no-untyped-def]  # psutil is imported lazily
+def end_started(
+    started: Sequence["subprocess.Popen[bytes]"],
+    grace_s: float,
+    in_a_hurry: Callable[[], bool] = lambda: False,
+) -> None:
+    """End what this process has started, and nothing that was left behind by that."""
+    deadline = time.monotonic() + grace_s
+    remaining = [one for one in started if one.poll() is None]
+    for one in remaining:
+        one.terminate()
+    while remaining and time.monotonic() < deadline + KILL_S:
+        if time.monotonic() > deadline or in_a_hurry():
+            for one in remaining:
+                one.kill()
+        time.sleep(0.05)
+        remaining = [one for one in remaining if one.poll() is None]
+
+
+def _rank(process: "psutil.Process") -> int | None:
+    """Of a worker: a process with a rank that leads a session, as torchrun's and ours do.
+
+    What a worker has forked to load its data inherits its rank, but not that.
+    """
+    import psutil
+
+    try:
+        rank = process.environ().get("RANK", "")
+        return int(rank) if rank.isdigit() and os.getsid(process.pid) == process.pid else None
+    except (psutil.Error, OSError):
+        return None
+
+
+def _state(process: "psutil.Process") -> str:
+    import psutil
+
+    try:
+        return STATES.get(process.status(), "")
+    except psutil.Error:
+        return ""
+
+
+def _runs(process: "psutil.Process") -> bool:
     import psutil
 
     try:
@@ -89,11 +170,10 @@ def _runs(process) -> bool:  # type: ignore[no-untyped-def]  # psutil is importe
         return False
 
 
-def _signal(processes: Sequence, number: int) -> None:  # type: ignore[type-arg]
+def _signal(process: "psutil.Process", number: int) -> None:
     import psutil
 
-    for process in processes:
-        try:
-            process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue
+    try:
+        process.send_signal(number)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # one that has become another user's
+        return

@@ -3,17 +3,29 @@
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from configs.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
+from configs.writing import CannotWrite, reserve, write_json, write_last, writing
 from launch.supervise.assignment import Assignment
+from launch.supervise.processes import Victim
 
 
-def agent_log(assignment: Assignment) -> Path:
-    """What torchrun, or workers before they have files of their own, print."""
-    return _folder(assignment) / f"{_name(assignment)}.log"
+def open_log(assignment: Assignment) -> IO[bytes]:
+    """Where torchrun, or workers before they have files of their own, print.
+
+    Raises:
+        MusterError: it cannot be written.
+    """
+    path = _path(AGENT_LOG, assignment)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
 
 
 def write_here(
@@ -32,7 +44,8 @@ def write_here(
         "pid": os.getpid(),
         "started_unix_s": psutil.Process().create_time(),
     }
-    _write(_folder(assignment) / f"{_name(assignment)}.json", record)
+    reserve(_path(AGENT_END, assignment))
+    write_json(_path(AGENT, assignment), record)
     return record
 
 
@@ -44,6 +57,12 @@ def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
     return str(said[ranks[0]]["message"])
 
 
+def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
+    """Which of this node's workers have said that they failed."""
+    said = _said(assignment, ranks)
+    return [rank for rank, one in said.items() if one.get("cause") not in ("done", "stopped")]
+
+
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
@@ -52,8 +71,12 @@ def write_exit(
     cause: str,
     message: str,
     clock_offset_s: float,
+    victims: Sequence[Victim] = (),
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end."""
+    """Write down how this node's part ended, with what each of its workers said of its own end.
+
+    `ended` has the workers that were alive until this agent ended them, and in which state.
+    """
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -65,14 +88,19 @@ def write_exit(
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
         "workers": _said(assignment, ranks),
+        "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
+        "survivors": [one.pid for one in victims if one.survives],
     }
-    _write(_folder(assignment) / f"{_name(assignment)}.exit.json", record)
+    try:
+        write_last(_path(AGENT_END, assignment), record)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
     return record
 
 
 def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    exits = Path(assignment.run_dir) / "exits"
-    paths = {rank: exits / f"rank_{rank:05d}.json" for rank in ranks}
+    run_dir = Path(assignment.run_dir)
+    paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
     return {
         rank: json.loads(path.read_text(encoding="utf-8"))
         for rank, path in paths.items()
@@ -80,18 +108,5 @@ def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, A
     }
 
 
-def _folder(assignment: Assignment) -> Path:
-    folder = Path(assignment.run_dir) / "agents"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _name(assignment: Assignment) -> str:
-    return f"node_{assignment.index:05d}"
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all: a reader never sees half a record."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    new.replace(path)
+def _path(file: RunFile, assignment: Assignment) -> Path:
+    return file.path(Path(assignment.run_dir), node=assignment.index)

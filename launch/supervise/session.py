@@ -6,7 +6,6 @@ Whatever happens to one of them, or to this process, all end together.
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +14,20 @@ from types import FrameType
 from typing import Any
 
 from configs.errors import STOPPED
+from configs.run_files import AGENT_ERRORS
+from configs.writing import writing
 from launch.follow import Follower
+from launch.signals import on_stop
 from launch.supervise import mirror, processes
 from launch.supervise.assignment import Assignment
+from launch.supervise.heartbeat import SILENT_S, Heartbeat
 from launch.supervise.wire import Wire
 
 TICK_S = 0.05
-BEAT_S = 1.0
-# An agent that is not heard for so long is lost: on a link that is down nothing says so.
-SILENT_S = 15.0
 # Time for workers and agents to find that another is gone, and to write down how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,10 @@ class _Agent:
         self.post = post
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
-        with log.open("wb") as errors:
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
             self.process = subprocess.Popen(
                 post.argv,
                 cwd=post.cwd,
@@ -80,8 +82,11 @@ class _Agent:
             return None if ended_well else str(self.record["message"])
         if self.wire.ended:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
-        if self.wire.silent_s > SILENT_S:
-            return f"heard nothing from {self.name} for {SILENT_S:.0f} s: is its link down?"
+        patience_s = SILENT_S
+        if not self.wire.has_message:  # it has yet to log in, and to load what it needs
+            patience_s = max(SILENT_S, self.post.assignment.join_s)
+        if self.wire.silent_s > patience_s:
+            return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
         return None
 
 
@@ -89,31 +94,38 @@ class Session:
     """A job of this process."""
 
     detached = False
+    cluster = None
 
     def __init__(
-        self, run_dir: Path, posts: Sequence[Post], *, prefixes: bool, quiet: bool
+        self,
+        run_dir: Path,
+        posts: Sequence[Post],
+        *,
+        prefixes: bool,
+        quiet: bool,
+        is_local: bool = False,  # the agents are on this machine, and below this process
     ) -> None:
         self.job_id = str(os.getpid())
         self.trouble: str | None = None  # the first that this side noticed
+        self.signals: list[int] = []
         self._run_dir = run_dir
-        self._signals: list[int] = []
-        self._beaten = 0.0
+        self._is_local = is_local
+        self._heartbeat = Heartbeat()
         self._fed = 0.0  # when a node last sent something of its files
         self._patient_until = 0.0  # for workers that are stopping in order
         self._quiet = quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
-        for number in STOP_SIGNALS:
-            # nohup has a run outlive its terminal
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._note)
-        processes.adopt_orphans()
-        logs = run_dir / "agents"
-        logs.mkdir(exist_ok=True)
+        on_stop(self._note)
+        self._others = processes.children() if is_local else frozenset()
+        if is_local:
+            processes.adopt_orphans()
         self._agents = [
-            _Agent(post, logs / f"node_{post.assignment.index:05d}.err") for post in posts
+            _Agent(post, AGENT_ERRORS.path(run_dir, node=post.assignment.index)) for post in posts
         ]
-        self._agents[0].assign((0,))
+        for agent in self._agents:
+            self._heartbeat.add(agent.wire)
+        self._agents[0].assign(posts[0].assignment.head_ports)
 
     @property
     def shown(self) -> bytes:
@@ -124,26 +136,27 @@ class Session:
         128 + its number if a signal ended the run; else 1.
         """
         try:
-            while not self._is_over() and self.trouble is None and not self._signals:
+            while not self._is_over() and self.trouble is None and not self.signals:
                 self._tick()
-            if self._signals:
-                name = signal.Signals(self._signals[0]).name
-                self._stop_all(128 + self._signals[0], name)
+            if self.signals:
+                name = signal.Signals(self.signals[0]).name
+                self._stop_all(128 + self.signals[0], name)
             elif self.trouble is not None:
                 self._tick_until(time.monotonic() + ECHO_S)
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
+            self._heartbeat.stop()
             for agent in self._agents:
                 agent.wire.close()  # which ends those that have not heard
             (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
-            processes.end_descendants(STOP_S, in_a_hurry=self._interrupted_twice)
+            self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self._signals or self.trouble is None):  # else that is why they stopped
+        if in_order and (self.signals or self.trouble is None):  # else that is why they stopped
             return STOPPED
-        if self._signals:
-            return 128 + self._signals[0]
+        if self.signals:
+            return 128 + self.signals[0]
         return 1 if self.trouble is not None else 0
 
     def _tick(self) -> None:
@@ -151,10 +164,6 @@ class Session:
         for agent in self._agents:
             for message in agent.wire.receive():
                 self._take(agent, message)
-        if time.monotonic() - self._beaten > BEAT_S:
-            self._beaten = time.monotonic()
-            for agent in self._agents:
-                agent.wire.send(beat=True)
         self._show()
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
@@ -176,16 +185,16 @@ class Session:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
             self._fed = time.monotonic()
-            mirror.take(self._run_dir, message)
+            mirror.take(self._run_dir, message, agent.post.assignment.index)
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:
             if not self._patient_until and not self._quiet:
-                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
-                print(f"stopping at the end of this step, with a checkpoint{again}", flush=True)
+                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
+                self._say(f"stopping at the end of this step, with a checkpoint{again}")
             self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
         elif message.get("waiting"):
-            print(message["waiting"], flush=True)
+            self._say(message["waiting"])
         elif "ended" in message:
             agent.record = message["ended"]
 
@@ -195,24 +204,37 @@ class Session:
         self._ways[here["index"]] = f"{here['node']} {here['address']} ({here['interface']})"
         loopback = str(here["address"]).startswith("127.")
         if len(self._ways) == len(self._agents) and not self._quiet and not loopback:
-            print("network:", ", ".join(self._ways[index] for index in sorted(self._ways)))
-            sys.stdout.flush()
+            self._say("network: " + ", ".join(self._ways[index] for index in sorted(self._ways)))
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         for agent in self._agents:
             agent.wire.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
+    def _end_agents(self) -> None:
+        if self._is_local:
+            hurry = self._interrupted_twice
+            processes.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
+        else:  # what ssh leaves running, such as a connection for others, is not ours
+            started = [agent.process for agent in self._agents]
+            processes.end_started(started, STOP_S, in_a_hurry=self._interrupted_twice)
+
     def _is_over(self) -> bool:
         return all(agent.is_over for agent in self._agents)
+
+    def _say(self, line: str) -> None:
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            self.signals.append(signal.SIGPIPE)
 
     def _show(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
         except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
-            self._signals.append(signal.SIGPIPE)
+            self.signals.append(signal.SIGPIPE)
 
     def _interrupted_twice(self) -> bool:
-        return self._signals.count(signal.SIGINT) > 1
+        return self.signals.count(signal.SIGINT) > 1
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(number)
+        self.signals.append(number)

@@ -1,12 +1,16 @@
 """The processes that an agent starts: torchrun, or workers."""
 
+import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from configs.errors import MusterError
-from launch.supervise import processes
+from launch.supervise import leash
 from launch.supervise.assignment import Command
 
 
@@ -18,19 +22,24 @@ def spawn(
     Raises:
         MusterError: there is no such program.
     """
+    env = {**env, **command.env}
+    program = command.argv[0]
+    found = str(Path(cwd, program)) if "/" in program else program
+    if shutil.which(found, path=env.get("PATH")) is None:
+        raise MusterError(f"{program}: no such program, or it may not be run")
+    held = (sys.executable, "-ISs", str(Path(leash.__file__)), str(os.getpid()), *command.argv)
     try:
         return subprocess.Popen(
-            command.argv,
+            held,
             cwd=cwd,
-            env={**env, **command.env},
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=processes.dies_with_parent(),  # noqa: PLW1509  # this process has one thread
         )
     except OSError as error:
-        raise MusterError(f"{command.argv[0]}: {error.strerror}") from None
+        raise MusterError(f"{program}: {error.strerror}") from None
 
 
 def how_it_ended(code: int, command: Command, name: str) -> str:

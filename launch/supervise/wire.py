@@ -1,12 +1,14 @@
 """Messages between launcher and agents, and among agents: JSON objects, one a line.
 
 Neither side ever blocks: what cannot be written yet waits in memory, and what has come is taken
-when it is asked for. Nothing that comes is run or unpickled.
+when it is asked for, so much at a time. Nothing that comes is run or unpickled. Any thread may
+send; one receives.
 """
 
 import errno
 import json
 import os
+import threading
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ from typing import Any
 MARK = b"muster:"
 LINE_BYTES = 4_000_000
 CHUNK_BYTES = 65_536
+RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold this process
 
 
 class Wire:
@@ -22,10 +25,13 @@ class Wire:
     def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:
         self._reads, self._writes = reads, writes
         self._line_bytes = line_bytes
+        self._lock = threading.RLock()  # around all that writes, and around closing
         self._in = b""
+        self.allowance_bytes: int | None = None  # that may still come; None: any number
         self._out = bytearray()
         self.noise: list[str] = []  # lines that were not ours: why a remote shell failed, say
         self.ended = False  # the other side has closed, or died
+        self.has_message = False  # one of ours has come
         self.heard = time.monotonic()  # when anything last came
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
@@ -40,27 +46,37 @@ class Wire:
         return time.monotonic() - self.heard
 
     def send(self, **message: Any) -> None:
-        self._out += MARK + json.dumps(message).encode() + b"\n"
-        self.flush()
+        with self._lock:
+            self._out += MARK + json.dumps(message).encode() + b"\n"
+            self.flush()
+
+    def beat(self) -> None:
+        """Say that this process lives, where nothing else that waits to be taken will say so."""
+        with self._lock:
+            self.flush()
+            if not self._out and not self.ended:
+                self.send(beat=True)
 
     def flush(self) -> None:
         """Write as much as the other side takes now."""
-        while self._out and not self.ended:
-            try:
-                written = os.write(self._writes, self._out[:CHUNK_BYTES])
-            except BlockingIOError:
-                return
-            except OSError:  # a broken pipe, a reset: what still comes in is read all the same
-                self._out.clear()
-                return
-            del self._out[:written]
+        with self._lock:
+            while self._out and not self.ended:
+                try:
+                    written = os.write(self._writes, self._out[:CHUNK_BYTES])
+                except BlockingIOError:
+                    return
+                except OSError:  # a broken pipe, a reset: what still comes in is read all the same
+                    self._out.clear()
+                    return
+                del self._out[:written]
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have come; `ended` is true once there will be no more."""
         self.flush()
-        while not self.ended:
+        left = RECEIVE_BYTES
+        while not self.ended and left > 0:
             try:
-                new = os.read(self._reads, CHUNK_BYTES)
+                new = os.read(self._reads, min(CHUNK_BYTES, left))
             except BlockingIOError:
                 break
             except OSError as error:
@@ -72,7 +88,13 @@ class Wire:
                 self.ended = True
                 break
             self.heard = time.monotonic()
+            left -= len(new)
             self._in += new
+            if self.allowance_bytes is not None:
+                self.allowance_bytes -= len(new)
+                if self.allowance_bytes < 0:
+                    self.ended, self._in = True, b""
+                    break
             if len(self._in) > self._line_bytes and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
         *lines, self._in = self._in.split(b"\n")
@@ -85,6 +107,7 @@ class Wire:
             except (ValueError, RecursionError):  # brackets within brackets within brackets
                 message = None
             if isinstance(message, dict):
+                self.has_message = True
                 return message
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line.decode(errors="replace").rstrip())
@@ -92,10 +115,11 @@ class Wire:
 
     def close(self) -> None:
         """Close both directions; what was not taken yet is lost."""
-        self.ended = True
-        for descriptor in {self._reads, self._writes}:
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue
-        self._reads = self._writes = -1
+        with self._lock:  # a number that is free again may soon be that of another file
+            self.ended = True
+            for descriptor in {self._reads, self._writes}:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    continue
+            self._reads = self._writes = -1

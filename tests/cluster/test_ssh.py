@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tests.cluster import ways
 from tests.cluster.ways import finish, losses, start
+from tests.launch.submit import unnamed
 
 FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
 
@@ -125,9 +127,10 @@ def test_nodes_that_share_no_file_system(other_bed, tmp_path):
     try:
         argv = [sys.executable, ways.SUBMIT, "--launcher", "ssh", "--hosts", "node0,node1"]
         argv += ["--ssh-config", str(bed.ssh_config), *FLAGS, "--logs-dir", str(tmp_path)]
-        code, out, err = finish(start(bed, argv))
+        more = ["--profile", "--tensorboard", "--run-id", "first"]
+        code, out, err = finish(start(bed, [*argv, *more]))
         assert code == 0, err
-        (run_dir,) = (path.parent for path in tmp_path.glob("*/config.yaml"))
+        run_dir = tmp_path / "first"
         assert len(losses(run_dir)) == 4 and "node0.0| step 4" in out
         for name in (
             "summary.json",
@@ -135,8 +138,21 @@ def test_nodes_that_share_no_file_system(other_bed, tmp_path):
             "metrics/rank_00001.jsonl",
             "environment/node1.json",
             "agents/node_00001.exit.json",
+            "model/model.safetensors",
+            "profile/rank_00001.json",
+            "traffic/node1.csv",
         ):
             assert (run_dir / name).exists(), name
+        assert list((run_dir / "tensorboard").iterdir())
+        assert unnamed(run_dir) == []
+        # nothing of the first run is left, here or there, and nothing of another is taken
+        code, out, err = finish(start(bed, [*argv, "--run-id", "first", "--overwrite"]))
+        assert code == 0, err
+        assert len(losses(run_dir)) == 4
+        assert not (run_dir / "profile").exists() and not (run_dir / "tensorboard").exists()
+        shutil.rmtree(run_dir)
+        code, _, err = finish(start(bed, [*argv, "--run-id", "first"]))
+        assert code == 2 and "node0: run folder logs/first is not empty; use --overwrite" in err
         again = [*argv, "--run-id", "wrong", "--task", "rte", "--model", "/nowhere"]
         code, _, err = finish(start(bed, again))
         assert code != 0 and "/nowhere" in err.splitlines()[-1]

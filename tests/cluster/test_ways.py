@@ -10,6 +10,7 @@ from configs import plugins
 from tests.cluster import ways
 from tests.cluster.beds import REPOSITORY, TESTBED
 from tests.cluster.ways import environment, finish, losses, start
+from tests.preload import interpreter
 
 FLAGS = ["--task", "synthetic", "--max-steps", "6", "--evaluate", "never", "--threads", "1"]
 WAYS = {
@@ -23,6 +24,11 @@ WAYS = {
 }
 # Four nodes for the mode that most use; two are enough to tell whether another is started right.
 NODES = {"single": 1, "ddp": 4}
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(monkeypatch):
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 
 
 def reference(bed, nodes: int, sync: str, folder: Path) -> list[float]:
@@ -45,7 +51,7 @@ def by_hand(bed, nodes: int, sync: str, folder: Path) -> list[float]:
     flags = [*FLAGS, "--sync", sync, "--logs-dir", str(folder), "--run-id", "by-hand", *where]
     workers = [
         subprocess.Popen(
-            [sys.executable, TESTBED, "exec", f"node{rank}", "--", sys.executable]
+            [sys.executable, TESTBED, "exec", f"node{rank}", "--", interpreter()]
             + ["-m", "train.worker", *flags, "--rank", str(rank)],
             cwd=REPOSITORY,
             env=environment(bed),

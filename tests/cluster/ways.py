@@ -13,6 +13,7 @@ import psutil
 
 from tests.cluster.beds import REPOSITORY, TestBed
 from tests.launch.submit import SUBMIT, wait_until
+from tests.preload import interpreter
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "-m torch.distributed.run", "python -m launch.")
@@ -42,7 +43,7 @@ def ssh(bed: TestBed, nodes: int, *flags: str) -> list[str]:
 
 
 def local(bed: TestBed, nodes: int, *flags: str) -> list[str]:
-    return [sys.executable, SUBMIT, "--launcher", "local", "--nodes", str(nodes), *flags]
+    return [interpreter(), SUBMIT, "--launcher", "local", "--nodes", str(nodes), *flags]
 
 
 def slurm(bed: TestBed, nodes: int, *flags: str) -> list[str]:

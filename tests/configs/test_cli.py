@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs import cli, plugins
-from configs.errors import MusterError, UsageError
+from configs.errors import UsageError
 from configs.launching import LaunchConfig
 from configs.schema import ByHand, TrainConfig
 
@@ -240,37 +240,6 @@ def test_all_problems_of_flags_and_file_are_named_at_once(write):
 def test_values_of_several_classes_are_checked_at_once():
     lines = problems("--nodes=0", "--lr=-1", classes=(LaunchConfig, TrainConfig))
     assert len(lines) == 2
-
-
-# how a command ends
-
-
-def test_a_muster_error_ends_the_command_with_its_lines_and_code(capsys):
-    def main() -> int:
-        raise UsageError("--lr is odd\n--seed is even")
-
-    with pytest.raises(SystemExit) as ended:
-        cli.run(main)
-    assert ended.value.code == 2
-    assert capsys.readouterr() == ("", "error: --lr is odd\nerror: --seed is even\n")
-
-
-@pytest.mark.parametrize(("error", "code"), [(MusterError("no"), 1), (KeyboardInterrupt(), 130)])
-def test_exit_codes(error, code):
-    def main() -> int:
-        raise error
-
-    with pytest.raises(SystemExit) as ended:
-        cli.run(main)
-    assert ended.value.code == code
-
-
-def test_a_bug_keeps_its_traceback():
-    def main() -> int:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        cli.run(main)
 
 
 # --help

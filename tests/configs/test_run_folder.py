@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from configs import run_folder
+from configs import run_files, run_folder
 from configs.errors import UsageError
 from configs.schema import TrainConfig
 
@@ -31,11 +31,57 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         run_folder.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "1x1")
 
 
+def fill(run_dir, names):
+    for name in names:
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).touch()
+
+
+def left(run_dir):
+    return sorted(str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file())
+
+
 def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
-    for name in ("metrics/rank_00003.jsonl", "exits/rank_00003.json", "thesis.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    """Of every kind, also what attempts left, and what was cut short as it was written."""
+    words = {"rank": 3, "node": 1, "attempt": 0, "host": "node1", "name": "x"}
+    for file in run_files.FILES:
+        fields = {name: word for name, word in words.items() if f"{{{name}}}" in file.pattern}
+        path = file.path(tmp_path, **fields)
+        path = path / "deep" / "x" if file.pattern.endswith(run_files.BELOW) else path
+        name = str(path.relative_to(tmp_path))
+        fill(tmp_path, [name, f"{name}.4711.partial", f"{name}.reserved"])
+    fill(tmp_path, ["model.partial/model.safetensors", "attempts/0/metrics/rank_00000.jsonl"])
+    fill(tmp_path, ["thesis.txt", "metrics/mine.txt", "plots/metrics/rank_00000.jsonl"])
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        run_folder.claim(tmp_path, overwrite=False)
-    run_folder.claim(tmp_path, overwrite=True)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["thesis.txt"]
+        run_folder.claim(tmp_path, TrainConfig())
+    run_folder.claim(tmp_path, TrainConfig(overwrite=True))
+    assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
+
+
+def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
+    fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
+    run_folder.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
+    assert left(tmp_path) == ["checkpoints/step_00000050/manifest.json"]
+
+
+def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
+    fill(tmp_path, ["model/config.json"])
+    config = TrainConfig(overwrite=True, model=str(tmp_path / "model"))
+    with pytest.raises(UsageError, match=r"would remove .*/model, which --model names; use ano"):
+        run_folder.claim(tmp_path, config)
+    assert left(tmp_path) == ["model/config.json"]
+
+
+def test_nodes_that_share_a_disk_of_their_own_claim_it_once(tmp_path):
+    """The second comes when the first has begun to write; the next start is another run's."""
+    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    fill(tmp_path / "run", ["metrics/rank_00000.jsonl", "checkpoints/step_00000001/state.json"])
+    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    with pytest.raises(UsageError, match="not empty; use --overwrite"):
+        run_folder.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
+    assert "metrics/rank_00000.jsonl" in left(tmp_path / "run")
+    run_folder.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
+    assert left(tmp_path / "run") == [".claimed-c3", "checkpoints/step_00000001/state.json"]
+    run_folder.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
+    assert left(tmp_path / "run") == [".claimed-d4"]

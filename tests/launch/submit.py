@@ -9,13 +9,22 @@ from pathlib import Path
 
 import psutil
 
+from configs import run_files
+from tests.preload import interpreter, skip_if_quick
+
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
 
-def start(*flags: str, cwd: str | Path = "/", before: Sequence[str] = ()) -> subprocess.Popen:
+def start(
+    *flags: str,
+    cwd: str | Path = "/",
+    before: Sequence[str] = (),
+    python: str = sys.executable,
+) -> subprocess.Popen:
+    skip_if_quick()
     return subprocess.Popen(
-        [*before, sys.executable, SUBMIT, *flags],
+        [*before, python, SUBMIT, *flags],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -25,14 +34,20 @@ def start(*flags: str, cwd: str | Path = "/", before: Sequence[str] = ()) -> sub
 
 
 def submit(*flags: str, cwd: str | Path = "/", timeout_s: float = 120) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
-    process = start(*flags, cwd=cwd)
+    """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
+    process = start(*flags, cwd=cwd, python=interpreter())
     try:
         out, err = process.communicate(timeout=timeout_s)
     finally:
         process.kill()
         process.wait()
     return process.returncode, out, err
+
+
+def unnamed(run_dir: Path) -> list[str]:
+    """The files of a run folder that `configs/run_files.py` does not name."""
+    paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
+    return sorted(path for path in paths if run_files.known(path) is None)
 
 
 def alive(folder: Path) -> list[int]:

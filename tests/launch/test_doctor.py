@@ -5,16 +5,16 @@ import os
 import re
 import socket
 import subprocess
-import sys
 
 from tests.launch.submit import REPOSITORY, alive
+from tests.preload import interpreter
 
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 
 
 def doctor(*flags, timeout_s=120):
     done = subprocess.run(
-        [sys.executable, DOCTOR, "--launcher", "local", *flags],
+        [interpreter(), DOCTOR, "--launcher", "local", *flags],
         capture_output=True,
         text=True,
         timeout=timeout_s,

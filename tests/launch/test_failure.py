@@ -95,11 +95,11 @@ def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
     assert explain(tmp_path, 1).text == report.strip()
 
 
-def agent(folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0):
+def agent(folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0, ended=None):
     (folder / "agents").mkdir(exist_ok=True)
     record = {"index": index, "node": f"node{index}", "host": f"node{index}", "code": code}
     record |= {"cause": cause, "message": message, "time_unix_s": 1.0, "ranks": list(ranks)}
-    record |= {"clock_offset_s": offset_s, "workers": {}}
+    record |= {"clock_offset_s": offset_s, "workers": {}, "ended": ended or {}}
     (folder / "agents" / f"node_{index:05d}.exit.json").write_text(json.dumps(record))
 
 
@@ -165,3 +165,52 @@ def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
     failure = explain(tmp_path, 2, 1, "node1 is gone: the connection to it was cut")
     assert failure.text.endswith("never started: node1 is gone: the connection to it was cut")
     assert explain(tmp_path, 0, 1, "Slurm says NODE_FAIL of job 7").code == 1
+
+
+TIMED_OUT = "lost another worker (Timed out waiting 3000ms for recv operation to complete)"
+
+
+def victim(state="", number="SIGKILL"):
+    return {"pid": 7, "state": state, "signal": number, "survives": False}
+
+
+def test_a_rank_that_hung_is_named_and_our_own_kill_is_not_its_end(ended, tmp_path):
+    ended(1, "lost_peer", 1.0, TIMED_OUT)
+    ended(0, "lost_peer", 1.1, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    agent(tmp_path, 1, "command", "torchrun on node1 ended with exit code 1", ranks=[1])
+    how = {2: victim("had been stopped, as by SIGSTOP")}
+    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", ranks=[2], ended=how)
+    failure = explain(tmp_path, 3, 1)
+    assert failure.code == 1
+    assert failure.text == (
+        "error: rank 2 on node2 had been stopped, as by SIGSTOP: rank 1 waited for it and timed "
+        "out; see --timeout-s"
+    )
+    assert failure.context == (f"rank 1: {TIMED_OUT}",)
+
+
+def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
+    """SIGTERM could end it, so that it wrote down how it ended."""
+    ended(0, "lost_peer", 1.0, TIMED_OUT)
+    ended(1, "signal", 2.0, "stopped by SIGTERM", code=143)
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    agent(tmp_path, 1, "peer", "torchrun on node0 ended with exit code 1", ranks=[1])
+    failure = explain(tmp_path, 2, 1)
+    assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
+
+
+def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    how = {2: victim(), 3: victim(number="SIGTERM")}
+    agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
+    failure = explain(tmp_path, 4, 1)
+    assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a word")
+
+
+def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
+    failure = explain(tmp_path, 2, 1)
+    assert failure.code == 1 and "Connection closed by peer" in failure.text

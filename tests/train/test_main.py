@@ -8,6 +8,7 @@ import pytest
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
+from tests.preload import interpreter
 from tests.train.vision.files import write_cifar
 from tests.train.workers import finish, free_port
 from train import main
@@ -48,7 +49,7 @@ def test_wrong_flags_are_refused():
 def script(folder, *flags):
     given = f"--data-dir {folder} --logs-dir {folder}/logs --run-id r --device cpu --threads 1"
     return subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "train" / "main.py"), *given.split(), *flags],
+        [interpreter(), str(REPOSITORY / "train" / "main.py"), *given.split(), *flags],
         cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

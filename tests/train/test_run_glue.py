@@ -1,14 +1,14 @@
 """The course's command lines mean what they say, and run from any folder."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
+from tests.train.workers import finish, free_port, start
 from train import course, run_glue
 
 # As the assignment gives it, but for the folders.
@@ -180,33 +180,48 @@ def course_folder(tmp_path_factory):
     return folder
 
 
-def run_script(folder, *flags):
-    command = [sys.executable, str(REPOSITORY / "train" / "run_glue.py")]
+def start_script(folder, *flags):
     given = (
         f"--model_name_or_path {folder}/config.json --tokenizer_name {folder}/vocab.txt"
         f" --task_name RTE --data_dir {folder} --output_dir {folder}/out --logs_dir {folder}/logs"
         f" --max_seq_length 40 --do_train --do_eval --no_cuda"
     )
-    return subprocess.run(
-        [*command, *given.split(), *flags], cwd="/", capture_output=True, text=True, check=False
-    )
+    return start([str(REPOSITORY / "train" / "run_glue.py"), *given.split(), *flags], cwd="/")
 
 
 def test_a_run_from_elsewhere_writes_its_results_and_will_not_overwrite_them(course_folder):
-    done = run_script(course_folder, "--num_train_epochs=1", "--model_type", "bert")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("batch size: 8 per worker x world size 1")
+    """On two workers, with DDP; neither prints a library's warning."""
+    where = f"--master_ip 127.0.0.1 --master_port {free_port()} --world_size 2 --model_type bert"
+    words = [*where.split(), "--num_train_epochs=1", "--local_rank"]
+    ended = finish([start_script(course_folder, *words, str(rank)) for rank in (0, 1)])
+    assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
+    assert ended[0][1].startswith("batch size: 8 per worker x world size 2") and not ended[1][1]
     (run_dir,) = (course_folder / "logs").iterdir()
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary["steps"] == 4
+    assert (summary["steps"], summary["sync"]) == (2, "ddp")
     results = course_folder / "out" / "eval_results.txt"
     assert results.read_text() == f"acc = {summary['accuracy']}\n"
+    _can_be_loaded(course_folder / "out", run_dir / "model")
     results.write_text("mine\n")
-    done = run_script(course_folder)
-    assert (done.returncode, results.read_text()) == (2, "mine\n")
-    assert done.stderr == (
+    ((code, _, err),) = finish([start_script(course_folder)])
+    assert (code, results.read_text()) == (2, "mine\n")
+    assert err == (
         f"error: --output_dir {course_folder}/out has something in it; "
         "give another, or --overwrite_output_dir\n"
+    )
+
+
+def _can_be_loaded(output_dir, model):
+    """As the course's skeleton leaves it: weights, configuration and tokenizer."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(output_dir)
+    saved = AutoModelForSequenceClassification.from_pretrained(model)
+    assert all(map(torch.equal, loaded.state_dict().values(), saved.state_dict().values()))
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    assert (
+        tokenizer("a cat")["input_ids"]
+        == AutoTokenizer.from_pretrained(model)("a cat")["input_ids"]
     )
 
 

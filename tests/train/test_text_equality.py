@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.preload import interpreter
 from tests.train import text_worker
 from tests.train.tasks import test_bert, test_ner
 
@@ -22,7 +22,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("equality")
     (folder / "cases.json").write_text(json.dumps(dict(zip(CASES, settings(folder), strict=True))))
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, text_worker.__file__, str(folder)]
+    command = [interpreter(), text_worker.__file__, str(folder)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
     return {

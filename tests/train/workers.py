@@ -4,11 +4,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.preload import interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -29,10 +30,14 @@ def start_by_hand(
     return start(["-m", "train.worker", *where, *who, *flags], env)
 
 
-def start(python_args: Sequence[str], env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    python_args: Sequence[str],
+    env: dict[str, str] | None = None,
+    cwd: str | Path = REPOSITORY,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *python_args],
-        cwd=REPOSITORY,
+        [interpreter(), *python_args],
+        cwd=cwd,
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 250) -> None:
     """Run `script` as each worker of one group on this machine; all of them must end well."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, f"--nproc-per-node={ranks}", script, *words]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)

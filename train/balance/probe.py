@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from train import batchnorm
 from train.balance.model import Cost, fit, memory_limit
 from train.checkpoints import random_state
 from train.precision import Precision
@@ -51,9 +52,13 @@ def measure(
     to throw away. `sharers`: the workers of this host, which share its memory. Where batches are
     cut by `lengths`, a sample means the tokens that one has at the mean.
     """
-    sizes = sorted({max(1, share // 4), max(1, share // 2), max(1, share), 2 if share == 1 else 1})
-    sizes = sizes[-3:]
-    buffers = [buffer.clone() for buffer in model.buffers()]
+    sizes = probed_sizes(share, least=2 if batchnorm.has_any(model) else 1)
+    buffers = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     generators = random_state.capture()
     device = next(model.parameters()).device
     model.train()
@@ -87,12 +92,21 @@ def measure(
     cost = Cost(line.alpha_s + _update_s(model, optimizer), line.beta_s)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
-        for buffer, was in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(was)
+        for place, name, buffer, was in buffers:
+            place[name] = buffer.copy_(was)  # a cache may have given way to a larger one
     random_state.restore(generators)
     free = _free_bytes(device) / (1 if device.type == "cuda" else sharers) + peaks[-1]
     limit = memory_limit(amounts, peaks, free)
     return Probe(cost, fit(amounts, forwards), limit, line.alpha_s / line.beta_s)
+
+
+def probed_sizes(share: int, least: int) -> list[int]:
+    """The batch sizes to time: two or three, none below `least`.
+
+    A BatchNorm refuses a batch of one sample where that is one value a channel.
+    """
+    sizes = {max(least, share // 4), max(least, share // 2), max(least, share)}
+    return sorted(sizes if len(sizes) > 1 else {*sizes, least + 1})
 
 
 def _update_s(model: nn.Module, optimizer: Optimizer) -> float:

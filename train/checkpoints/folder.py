@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from configs.errors import MusterError
+from configs.writing import force, is_full
 
 MANIFEST, STATE = "manifest.json", "state.json"
 VERSION = 1  # of what the files hold
@@ -141,13 +142,6 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_full(error: Exception) -> bool:
-    """Whether a write failed for lack of space."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "No space left" in str(error) or "os error 28" in str(error)
-
-
 def _write(
     partial: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
 ) -> None:
@@ -159,11 +153,11 @@ def _write(
     (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
-        _force(path)
+        force(path)
     manifest = json.dumps({"version": VERSION, "sha256": sums}, indent=2)
     (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
-    _force(partial / MANIFEST)
-    _force(partial)
+    force(partial / MANIFEST)
+    force(partial)
 
 
 def _move(partial: Path, path: Path) -> None:
@@ -174,16 +168,7 @@ def _move(partial: Path, path: Path) -> None:
         shutil.rmtree(older, ignore_errors=True)
     else:
         partial.rename(path)
-    _force(path.parent)
-
-
-def _force(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    force(path.parent)
 
 
 def _os_error(error: Exception) -> OSError:

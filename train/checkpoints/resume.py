@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from configs.errors import UsageError
+from configs.run_files import CHECKPOINTS
 from configs.schema import TrainConfig
 from train.checkpoints import folder as on_disk
 from train.checkpoints.exchange import Files, gather_text, share
@@ -75,7 +76,7 @@ def candidates(place: Path) -> list[Checkpoint]:
     if on_disk.is_finished(place):
         own = [one for one in on_disk.found(place.parent) if one.path.name <= place.name]
         return own or [Checkpoint(0, place)]
-    return on_disk.found(place) or on_disk.found(place / "checkpoints")
+    return on_disk.found(place) or on_disk.found(CHECKPOINTS.path(place))
 
 
 def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from configs.errors import MusterError
+from configs.writing import is_full
 from train.checkpoints import folder as on_disk
 from train.measure.records import CheckpointRecord
 
@@ -97,7 +98,7 @@ class Writer:
     def _complain(self, step: int, error: OSError) -> str:
         left = on_disk.found(self.folder)
         kept = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
-        why = "the disk is full" if on_disk.is_full(error) else (error.strerror or str(error))
+        why = "the disk is full" if is_full(error) else (error.strerror or str(error))
         text = f"step {step}: no checkpoint in {self.folder}: {why}; {kept}"
         print(f"warning: {text}", file=sys.stderr, flush=True)
         return text

@@ -15,15 +15,15 @@ from rich.table import Table
 
 from configs import cli
 from configs.errors import UsageError
+from configs.run_files import PREDICTION
+from configs.writing import write_json
 from train.cost.fit import Bench, fit_bench
 from train.cost.predict import Inside
 from train.cost.runs import read_all
 from train.cost.study import Outcome, compare
 from train.cost.words import sentences
-from train.measure.records import write_json
 
 WORKERS = "8,16,32,64,128,256,512,1024"
-RESULT = "prediction.json"
 TITLE = "seconds per iteration; its sync as measured, and the model's error"
 
 
@@ -42,12 +42,19 @@ def main() -> int:
         Inside(inside.of("all_reduce").link, inside.workers) if inside else None,
     )
     said = sentences(outcome)
-    write_json(args.folder / RESULT, facts(outcome, said))
+    write_json(PREDICTION.path(args.folder), facts(outcome, said))
     console = Console(
         width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False
     )
     console.print(table(outcome))
-    for line in (*said, "", "Assumed:", *outcome.assumptions, "", str(args.folder / RESULT)):
+    for line in (
+        *said,
+        "",
+        "Assumed:",
+        *outcome.assumptions,
+        "",
+        str(PREDICTION.path(args.folder)),
+    ):
         console.print(line, markup=False)
     return 0
 

@@ -37,7 +37,7 @@ class Prediction:
 
     mode: str
     workers: int
-    samples: int  # of one worker
+    samples: float  # of one worker
     compute_s: float
     latency_s: float
     bandwidth_s: float
@@ -55,7 +55,7 @@ class Prediction:
 def predict(
     mode: str,
     workers: int,
-    samples: int,
+    samples: float,
     compute: ComputeFit,
     buckets_bytes: Sequence[int],
     bench: Bench,

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from configs import run_files
 from configs.errors import UsageError
 from train.cost.fit import ComputePoint
 from train.measure.records import StepRecord
@@ -38,13 +39,18 @@ class Run:
     settings: Mapping[str, Any]
     gradient_bytes: int  # of one worker
     buckets_bytes: tuple[int, ...]  # each collective of gradients; one if nobody recorded them
-    step_s: float  # of a full batch, the first step left out
+    steps_s: tuple[float, ...]  # of the first rank, as a report takes them: all but the first step
+    samples: float  # of the slowest rank, the mean of the same steps
     sync_s: float  # of the rank that waits least: without what others make it wait for
     imbalance_s: float  # the slowest rank's computing above the mean of all
-    points: tuple[ComputePoint, ...]
+    points: tuple[ComputePoint, ...]  # of steps of a full batch
     notes: tuple[str, ...]
     cell: Mapping[str, Any] = field(default_factory=dict)  # what else its study says of it
     overlaps: bool = False  # a hand-written mode that sends during the backward pass
+
+    @property
+    def step_s(self) -> float:
+        return fmean(self.steps_s)
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -59,7 +65,7 @@ def read_all(path: Path) -> list[Run]:
     Raises:
         UsageError: there is none with steps to learn from.
     """
-    study = path / "study.json"
+    study = path / run_files.STUDY
     cells: dict[Path, Mapping[str, Any]] = {}
     if study.exists():
         cells = {
@@ -68,10 +74,11 @@ def read_all(path: Path) -> list[Run]:
             if cell.get("state") == "done"
         }
         folders = list(cells)
-    elif (path / "metrics").is_dir():
+    elif run_files.METRICS.find(path):
         folders = [path]
     else:
-        folders = sorted(one.parent for one in path.glob("*/metrics")) if path.is_dir() else []
+        below = sorted(path.iterdir()) if path.is_dir() else []
+        folders = [one for one in below if run_files.METRICS.find(one)]
     read_in = [(read(folder), cells.get(folder, {})) for folder in folders]
     runs = [replace(run, cell=_beside(cell)) for run, cell in read_in if run is not None]
     if not runs:
@@ -88,11 +95,11 @@ def _beside(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(folder: Path) -> Run | None:
     """One run; None where it has fewer than two steps of a full batch."""
-    settings = _settings(folder / "config.yaml")
+    settings = _settings(run_files.CONFIG.path(folder))
     ranks: list[dict[int, StepRecord]] = []
     collectives: list[Sequence[Any]] = []
     notes: list[str] = []
-    for file in sorted((folder / "metrics").glob("rank_*.jsonl")):
+    for file in run_files.METRICS.find(folder):
         steps: dict[int, StepRecord] = {}
         for entry in _lines(file):
             if entry.get("kind") == "step" and entry.keys() >= NEEDED:
@@ -106,10 +113,11 @@ def read(folder: Path) -> Run | None:
     timed = [step for step in common[1:] if ranks[0][step].samples == largest]
     if not timed:
         return None
-    workers = int(_json(folder / "summary.json").get("world_size") or len(ranks))
+    workers = int(_json(run_files.SUMMARY.path(folder)).get("world_size") or len(ranks))
     if len(ranks) < workers:
         notes.append(f"{folder.name}: records of {len(ranks)} of {workers} workers")
     together = [[rank[step] for rank in ranks] for step in timed]
+    every = [[rank[step] for rank in ranks] for step in common[1:]]
     mode = str(settings.get("sync", "ddp"))
     size = together[-1][0].payload_bytes // (2 if mode == "gather_scatter" else 1)
     return Run(
@@ -120,9 +128,10 @@ def read(folder: Path) -> Run | None:
         gradient_bytes=size,
         buckets_bytes=_buckets(collectives, size, _bucket_mb(settings)),
         overlaps=mode not in OVERLAPPING and settings.get("overlap") is True,
-        step_s=fmean(max(one.step_s for one in records) for records in together),
+        steps_s=tuple(ranks[0][step].step_s for step in sorted(ranks[0])[1:]),
+        samples=fmean(_longest(records).local_samples for records in every),
         sync_s=fmean(min(one.sync_s for one in records) for records in together),
-        imbalance_s=fmean(_imbalance_s(records) for records in together),
+        imbalance_s=fmean(_imbalance_s(records, mode) for records in together),
         points=tuple(_slowest(records, workers) for records in together),
         notes=tuple(notes),
     )
@@ -132,13 +141,29 @@ def _computing_s(record: StepRecord) -> float:
     return record.data_s + record.forward_s + record.backward_s + record.optimizer_s
 
 
-def _imbalance_s(records: Sequence[StepRecord]) -> float:
-    seconds = [_computing_s(record) for record in records]
+def _longest(records: Sequence[StepRecord]) -> StepRecord:
+    return max(records, key=_computing_s)
+
+
+def _imbalance_s(records: Sequence[StepRecord], mode: str) -> float:
+    seconds = [_own_s(record, mode) for record in records]
     return max(seconds) - fmean(seconds)
 
 
+def _own_s(record: StepRecord, mode: str) -> float:
+    """Computing without what others make the rank wait for in its backward pass.
+
+    Where records do not tell how much of that pass is waiting, none of it counts.
+    """
+    if mode not in OVERLAPPING:
+        return _computing_s(record)
+    if not record.comm_s:
+        return _computing_s(record) - record.backward_s
+    return _computing_s(record) - max(0.0, record.comm_s - record.overlapped_s)
+
+
 def _slowest(records: Sequence[StepRecord], workers: int) -> ComputePoint:
-    slowest = max(records, key=_computing_s)
+    slowest = _longest(records)
     # what no phase accounts for is the same on all ranks, but for what they wait for each other
     rest_s = min(one.step_s - _computing_s(one) - one.sync_s for one in records)
     return ComputePoint(

@@ -11,8 +11,10 @@ from train.cost.algorithms import payload_share
 from train.cost.fit import Bench, ComputeFit, ComputePoint, fit_compute
 from train.cost.predict import FURTHER, MODES, Inside, Prediction, predict
 from train.cost.runs import OVERLAPPING, Run
+from train.report.statistics import Estimate, estimate
 
 BACKWARD_OF_FORWARD = 2.0  # where communication hides in every backward pass that was measured
+FAR = 0.15  # an error of the model on what was measured that leaves nothing to predict from
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,16 @@ class Cell:
     """One mode on so many workers."""
 
     predicted: Prediction
-    measured_s: float | None
+    measured: Estimate | None  # seconds of a step, as a report has them
     measured_sync_s: float | None  # where the mode has a phase of its own for it
+
+    @property
+    def measured_s(self) -> float | None:
+        return self.measured.mean if self.measured else None
+
+    @property
+    def is_far_off(self) -> bool:
+        return self.error is not None and abs(self.error) > FAR
 
     @property
     def error(self) -> float | None:
@@ -44,6 +54,18 @@ class Outcome:
     gradient_bytes: int
     buckets: int
     assumptions: tuple[str, ...]
+    left_out: tuple[Run, ...] = ()  # those of other settings
+
+    @property
+    def furthest_off(self) -> Cell | None:
+        """The measured cell that the model misses by most, where that is too far to predict on."""
+        far = [one for one in self.cells if one.is_far_off]
+        return max(far, key=lambda one: abs(one.error or 0.0), default=None)
+
+    @property
+    def largest_error(self) -> float:
+        """Of the model, on what was measured."""
+        return max((abs(one.error or 0.0) for one in self.measured), default=0.0)
 
     def cell(self, mode: str, workers: int) -> Cell | None:
         for one in self.cells:
@@ -53,13 +75,15 @@ class Outcome:
 
     @property
     def measured(self) -> list[Cell]:
-        return [one for one in self.cells if one.measured_s is not None]
+        return [one for one in self.cells if one.measured]
 
 
 def compare(
     runs: Sequence[Run], bench: Bench, more_workers: Sequence[int], inside: Inside | None = None
 ) -> Outcome:
     """Predict every mode at every number of workers that was run, and at `more_workers`.
+
+    Only what was measured is left where the model misses any of that by more than `FAR`.
 
     Raises:
         UsageError: no run of several workers tells how many bytes are synchronised.
@@ -93,10 +117,13 @@ def compare(
             cells.append(
                 Cell(
                     predicted,
-                    fmean(run.step_s for run in found) if found else None,
+                    _measured(found),
                     fmean(run.sync_s for run in found) if own else None,
                 )
             )
+    if any(cell.is_far_off for cell in cells):
+        cells = [cell for cell in cells if cell.measured]
+    counts = sorted({cell.predicted.workers for cell in cells})
     assumed = (*said, *how, *_assumptions(bench, work, largest, counts, inside))
     return Outcome(
         cells=tuple(cells),
@@ -106,7 +133,13 @@ def compare(
         gradient_bytes=work.gradient_bytes,
         buckets=len(work.buckets_bytes),
         assumptions=(*assumed, *(note for run in chosen for note in run.notes)),
+        left_out=tuple(run for run in runs if run not in chosen),
     )
+
+
+def _measured(runs: Sequence[Run]) -> Estimate | None:
+    """Over the steps of one run; over the means of several."""
+    return estimate(runs[0].steps_s if len(runs) == 1 else [run.step_s for run in runs])
 
 
 def _size(run: Run) -> int:
@@ -131,12 +164,12 @@ def _by(items: Iterable[Any], key: Any) -> dict[Any, list[Any]]:
     return dict(found)
 
 
-def _samples(runs: Sequence[Run], workers: int, largest: int) -> int:
+def _samples(runs: Sequence[Run], workers: int, largest: int) -> float:
     """Of one worker: as it was with so many, else as with the most that were run."""
     for wanted in (workers, largest):
-        seen = [point.samples for run in runs if run.workers == wanted for point in run.points]
+        seen = [run.samples for run in runs if run.workers == wanted]
         if seen:
-            return round(fmean(seen))
+            return fmean(seen)
     raise AssertionError("the largest number of workers was run")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from train.measure.records import rank_name
+from configs.run_files import PROFILE
 
 # The first step pays for what happens only once, and the profiler itself for the second.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5
@@ -19,9 +19,8 @@ class Profiler:
     """
 
     def __init__(self, run_dir: Path, rank: int) -> None:
-        folder = run_dir / "profile"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{rank_name(rank)}.json"
+        path = PROFILE.path(run_dir, rank=rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)

@@ -5,11 +5,12 @@ the rank that writes; bytes are counts, never rates.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
+
+from configs.writing import writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,24 +153,14 @@ class RecordWriter:
     """Appends records to one JSON-lines file; each line is on its way to disk when written."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, record: Record) -> None:
-        self._file.write(json.dumps(asdict(record)) + "\n")
+        with writing(self._path):
+            self._file.write(json.dumps(asdict(record)) + "\n")
 
     def close(self) -> None:
         self._file.close()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write one JSON file so that a reader sees all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def rank_name(rank: int) -> str:
-    """`rank_00003`, as every per-rank file is called."""
-    return f"rank_{rank:05d}"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UsageError
+from configs.run_files import METRICS, TENSORBOARD
 from train.account import Collective
 from train.measure.profile import Profiler
 from train.measure.records import (
@@ -13,7 +14,6 @@ from train.measure.records import (
     Record,
     RecordWriter,
     StepRecord,
-    rank_name,
 )
 
 
@@ -27,7 +27,7 @@ class Sinks:
     def __init__(
         self, run_dir: Path, rank: int, *, tensorboard: bool = False, profile: bool = False
     ) -> None:
-        self._lines = RecordWriter(run_dir / "metrics" / f"{rank_name(rank)}.jsonl")
+        self._lines = RecordWriter(METRICS.path(run_dir, rank=rank))
         self._profiler = Profiler(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
@@ -38,7 +38,7 @@ class Sinks:
                 raise UsageError(
                     "--tensorboard needs the package tensorboard; pip install tensorboard"
                 ) from None
-            self._board = SummaryWriter(str(run_dir / "tensorboard"))
+            self._board = SummaryWriter(str(TENSORBOARD.path(run_dir, name="").parent))
 
     def write(self, record: Record) -> None:
         self._lines.write(record)

@@ -1,27 +1,53 @@
 """A run in a page: `summary.json`, and the small table a person sees at its end."""
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from configs.schema import TrainConfig
 from train.measure.records import EvalRecord, StepRecord
 
 PHASES = ("data", "forward", "backward", "sync", "optimizer")
+TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
+
+
+class Totals:
+    """The steps of a run added up, so that memory does not grow with them; records have each.
+
+    Times leave out the first step, which also pays for what happens only once.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.last: StepRecord | None = None
+        self._sums = dict.fromkeys(TIMED, 0.0)  # over the steps but the first
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step."""
+        if self.steps == 1:  # until now the first one stood in for them
+            self._sums = dict.fromkeys(TIMED, 0.0)
+        for name in TIMED:
+            self._sums[name] += getattr(record, name)
+        self.steps, self.last = self.steps + 1, record
+
+    @property
+    def timed_steps(self) -> int:
+        """How many the means are over."""
+        return max(self.steps - 1, min(self.steps, 1))
+
+    def mean(self, name: str) -> float:
+        """The mean of one of `TIMED`; there must have been a step."""
+        return self._sums[name] / self.timed_steps
 
 
 def summarise(
     config: TrainConfig,
     world_size: int,
     first_losses: Sequence[float],
-    steps: Sequence[StepRecord],
+    totals: Totals,
     evaluations: Sequence[EvalRecord],
 ) -> dict[str, Any]:
-    """What rank 0 saw; the last metrics stand under their own names (`accuracy`, ...).
-
-    Times leave out the first step, which also pays for what happens only once.
-    """
-    timed = steps[1:] or steps
+    """What rank 0 saw; the last metrics stand under their own names (`accuracy`, ...)."""
+    last = totals.last
     summary: dict[str, Any] = {
         "task": config.task,
         "sync": config.sync,
@@ -30,24 +56,24 @@ def summarise(
         "split": config.split,
         "precision": config.precision,
         "seed": config.seed,
-        "steps": len(steps),
+        "steps": totals.steps,
         "first_losses": list(first_losses),
-        "final_loss": steps[-1].loss if steps else None,
+        "final_loss": last.loss if last is not None else None,
         "evaluations": [
             {"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations
         ],
         **(evaluations[-1].metrics if evaluations else {}),
     }
-    if timed:
-        step_s = fmean(record.step_s for record in timed)
+    if last is not None:
+        step_s = totals.mean("step_s")
         summary |= {
-            "timed_steps": len(timed),
+            "timed_steps": totals.timed_steps,
             "step_s": step_s,
-            "samples_per_s": fmean(record.samples for record in timed) / step_s,
-            "payload_bytes_per_step": steps[-1].payload_bytes,
+            "samples_per_s": totals.mean("samples") / step_s,
+            "payload_bytes_per_step": last.payload_bytes,
         }
         for phase in PHASES:
-            summary[f"{phase}_s"] = fmean(getattr(record, f"{phase}_s") for record in timed)
+            summary[f"{phase}_s"] = totals.mean(f"{phase}_s")
     return summary
 
 

@@ -7,11 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from configs.writing import writing
 from train.account import Account
 from train.measure.records import TrafficRecord
 
@@ -181,13 +183,18 @@ class Sampler:
 
     def __init__(self, interface: str, path: Path, every_s: float = 1.0) -> None:
         self._interface, self._every_s = interface, every_s
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        with suppress(OSError):  # of a full disk the rank's own records say enough
+            self._sample()
+
+    def _sample(self) -> None:
         self._file.write("time_unix_s,recv_bytes_per_s,send_bytes_per_s\n")
         last, sent, received = time.monotonic(), *_counters(self._interface)
         while not self._over.wait(self._every_s):
@@ -199,4 +206,5 @@ class Sampler:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()

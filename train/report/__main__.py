@@ -6,6 +6,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.errors import UsageError
+from configs.run_files import REPORT
 
 
 def main() -> int:
@@ -36,10 +37,10 @@ def _report(names: list[str], output: Path | None) -> int:
 
     folders = [study.run_folder(name) for name in names]
     subject = study.read_subject(folders)
-    folder = output or folders[0] / "report"
+    folder = output or REPORT.path(folders[0])
     try:
         parts, problem = page.write(subject, folder)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
         raise UsageError(
             f"{folder} cannot be written to ({error.strerror}); name another with --output"
         ) from None

@@ -106,4 +106,4 @@ def _names(folders: list[Path]) -> list[str]:
 
 
 def _shown(table: Table) -> str:
-    return markdown_table(table, longest=200) if table.rows else "nothing differs"
+    return markdown_table(table) if table.rows else "nothing differs"

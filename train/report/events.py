@@ -10,6 +10,7 @@ from train.report.study import Entry, Subject
 # Of observed bytes to those that the algorithm moves; headers take 4 to 5 % of it.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # smaller gradients drown in what else is sent
+RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
 
 
 def traffic(subject: Subject) -> Table:
@@ -26,7 +27,7 @@ def traffic(subject: Subject) -> Table:
                 payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
                 expected = _sum(payload, control)
                 observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
-                ratio = _ratio(observed, expected)
+                ratio = _byte_ratio(observed, expected)
                 table.add(
                     run=name_of(entry, subject),
                     **{key: row[key] for key in "host rank interface epoch steps".split()},
@@ -37,7 +38,7 @@ def traffic(subject: Subject) -> Table:
                     wire_bytes=wire,
                     observed_bytes=observed,
                     ratio=ratio,
-                    ratio_wire=_ratio(observed, wire),
+                    ratio_wire=_byte_ratio(observed, wire),
                     packet_bytes=row["packet_bytes"],
                     band=_band(ratio, row["epoch"], large),
                     note=row["note"] or None,
@@ -231,3 +232,8 @@ def _sum(*values: Any) -> float | None:
 def _ratio(value: Any, base: Any) -> float | None:
     both = numbers([value, base])
     return both[0] / both[1] if len(both) == 2 and both[1] else None
+
+
+def _byte_ratio(observed: Any, expected: Any) -> float | None:
+    known = numbers([expected])
+    return _ratio(observed, expected) if known and known[0] >= RATIO_FROM_BYTES else None

@@ -202,7 +202,7 @@ def seconds(subject: Subject) -> Table:
             high_s=found.high,
             **parts,
             other_s=max(0.0, found.mean - sum(known)) if len(known) == len(phases) else None,
-            **communication(rows),
+            **(communication(rows) if entries[0].workers > 1 else {}),
             samples_per_s=rate,
             samples_per_s_per_worker=rate / entries[0].workers if rate else None,
         )

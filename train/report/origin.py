@@ -66,13 +66,25 @@ def notes(subject: Subject) -> list[str]:
     for entry in subject.entries:
         parts = [entry.run, *entry.run.attempts]
         found += [f"{entry.run.name}: {note}" for part in parts for note in part.notes]
-        if not entry.run.first_rank("step"):
-            found.append(f"{entry.run.name}: no steps on record")
+    found += _without_steps(subject)
     states = [str(cell.get("state")) for cell in subject.cells]
     for state in ("failed", "waiting", "running"):
         if state in states:
             found.append(f"{states.count(state)} of {len(states)} cells of the study: {state}")
     return list(dict.fromkeys(found))
+
+
+def _without_steps(subject: Subject) -> list[str]:
+    """Runs that should have trained and have no steps, in one note."""
+    names = [
+        entry.run.name
+        for entry in subject.entries
+        if not entry.run.first_rank("step") and entry.run.config.get("epochs") != 0
+    ]
+    if len(names) < 2:
+        return [f"{name}: no steps on record" for name in names]
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return [f"{len(names)} of {len(subject.entries)} runs have no steps on record: {shown}"]
 
 
 def _interface(env: Row) -> str | None:

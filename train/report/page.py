@@ -67,8 +67,13 @@ def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -
     )
 
 
-def markdown_table(table: Table, columns: list[str] | None = None, longest: int = 60) -> str:
-    """A table in Markdown, its columns padded so that it reads well in a terminal, too."""
+def markdown_table(
+    table: Table, columns: list[str] | None = None, longest: int | None = None
+) -> str:
+    """A table in Markdown, its columns padded so that it reads well in a terminal, too.
+
+    Rows beyond the `longest`-th are left to the report's data.
+    """
     names = columns or table.columns
     names = [name for name in names if any(row[name] is not None for row in table.rows)]
     lines = [
@@ -81,8 +86,9 @@ def markdown_table(table: Table, columns: list[str] | None = None, longest: int 
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
         for row in rows
     )
-    more = len(table.rows) - longest
-    return text + (f"\n\n{more} more rows: data/{table.name}.csv" if more > 0 else "")
+    more = len(table.rows[longest:]) if longest is not None else 0
+    where = f"data/{table.name}.csv of the report"
+    return text + (f"\n\n{more} more rows are in {where}." if more else "")
 
 
 def _cell(value: Any, column: str) -> str:

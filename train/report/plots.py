@@ -1,5 +1,6 @@
 """Facts become vector figures: labelled axes with units, colours for the colour-blind."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from train.report.drawing import (
     whole_numbers,
 )
 from train.report.facts import Table
+from train.report.reading import Row
+from train.report.scaling import DOUBTFUL
 
 PHASE_COLOURS = dict(
     zip(
@@ -55,18 +58,22 @@ def losses(table: Table) -> str:
 def _differences(axis: Any, table: Table, apart: list[str], colour: dict[str, str]) -> None:
     ends = []
     for number, label in enumerate(apart):
-        mine = [row for row in table.select(run=label) if row["difference"]]
-        x, y = [row["step"] for row in mine], [abs(row["difference"]) for row in mine]
+        mine = [row for row in table.select(run=label) if row["difference"] is not None]
+        x = [row["step"] for row in mine]
+        y = [abs(row["difference"]) or math.nan for row in mine]  # a gap: a log axis has no zero
         axis.plot(
             x,
             y,
             color=colour[label],
             linewidth=2.2 if number == 0 else 1.3,
             linestyle=dashes(number),
-            marker=marker(x),
+            marker="o",
+            markersize=2.5,
         )
-        ends.append((x[-1], y[-1], label, colour[label]))
-    axis.set_ylabel("difference to\nthe reference")
+        at, last = [one for one in zip(x, y, strict=True) if not math.isnan(one[1])][-1]
+        ends.append((at, last, label, colour[label]))
+    zeros = any(value == 0 for label in apart for value in table.column("difference", run=label))
+    axis.set_ylabel("difference to\nthe reference" + ("\n(none: a gap)" if zeros else ""))
     if apart:
         axis.set_yscale("log")
         label_ends(axis, ends)
@@ -99,22 +106,31 @@ def seconds(table: Table) -> str:
                 va="center",
             )
         names = [row["run"] for row in rows]
-        _finish(axis, names, "seconds per iteration (mean, 95 % confidence interval)", 1.1)
+        _finish(axis, names, f"seconds per iteration{_of_interval(rows)}", 1.1)
         axis.set_ylim(-0.6, len(rows) - 0.4)
-        _name_phases(axis)
+        _name_phases(figure)
         return as_svg(figure)
 
 
-def _name_phases(axis: Any) -> None:
+def _of_interval(rows: list[Row], high: str = "high_s") -> str:
+    """What the figure has beside the value: nothing where nothing was measured more than once."""
+    having = sum(row[high] is not None for row in rows)
+    if not having:
+        return ""
+    return " (mean, 95 % confidence interval" + (
+        ")" if having == len(rows) else " where there is one)"
+    )
+
+
+def _name_phases(figure: Any) -> None:
     """The phases' names in their colours above the bars, each beside a square of it."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=fill, label=phase) for phase, fill in PHASE_COLOURS.items()]
-    axis.legend(
+    figure.legend(
         handles=handles,
         ncols=len(handles),
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
+        loc="outside upper left",
         frameon=False,
         handlelength=0.9,
         handleheight=0.9,
@@ -125,48 +141,50 @@ def _name_phases(axis: Any) -> None:
 
 
 def speedup(table: Table) -> str:
-    """Speed-up and efficiency over workers, with the ideal; one line a series."""
-    series = [
-        name
-        for name in table.unique("series")
-        if any(row["ideal"] > 1 for row in table.select(series=name))
-    ]
-    with figure_of(3.1 + 0.1 * len(series), ncols=2, width_ratios=[1, 1]) as (
-        figure,
-        (left, right),
-    ):
+    """Speed-up and efficiency over workers; a row of panels for each base, which is named.
+
+    A series has the points that were measured and no other; hollow ones are doubtful.
+    """
+    bases, series = table.unique("base"), table.unique("series")
+    height = (2.4 if len(bases) < 3 else 1.7) * len(bases) + 0.1 * len(series)
+    with figure_of(height, nrows=len(bases), ncols=2, squeeze=False) as (figure, axes):
         colour = colours(series, ink_first=False)
-        most = max(table.column("workers"))
-        base = min(table.column("base_workers"))
-        left.plot([base, most], [1, most / base], color=INK, linewidth=1, linestyle=(0, (2, 2)))
-        left.annotate("ideal", (most, most / base), (-4, 4), textcoords="offset points", ha="right")
-        right.axhline(1, color=INK, linewidth=1, linestyle=(0, (2, 2)))
-        ends = []
-        for name in series:
-            points = sorted(
-                {
-                    (base, 1.0, 1.0),
-                    *(
-                        (r["workers"], r["speedup"], r["efficiency"])
-                        for r in table.select(series=name)
-                    ),
-                }
-            )
-            x = [point[0] for point in points]
-            left.plot(
-                x, [point[1] for point in points], color=colour[name], marker="o", markersize=4
-            )
-            right.plot(
-                x, [point[2] for point in points], color=colour[name], marker="o", markersize=4
-            )
-            ends.append((x[-1], points[-1][2], name, colour[name]))
-        for axis, title in ((left, "speed-up"), (right, "efficiency (speed-up / ideal)")):
-            axis.set_xlabel("workers")
-            axis.set_ylabel(title)
-            axis.set_xticks(sorted({base, *table.column("workers")}))
-            axis.set_ylim(bottom=0)
-        label_ends(right, ends)
+        for base, panels in zip(bases, axes, strict=True):
+            _against(base, panels, table.select(base=base), colour)
         return as_svg(figure)
+
+
+def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) -> None:
+    left, right = panels
+    few, most = rows[0]["base_workers"], max(row["workers"] for row in rows)
+    left.plot([few, most], [1, most / few], color=INK, linewidth=1, linestyle=(0, (2, 2)))
+    style = {"textcoords": "offset points", "ha": "right", "va": "top"}
+    left.annotate("ideal", (most, most / few), (-14, 0), **style)
+    right.axhline(1, color=INK, linewidth=1, linestyle=(0, (2, 2)))
+    ends = []
+    for name in dict.fromkeys(row["series"] for row in rows):
+        mine = sorted((r for r in rows if r["series"] == name), key=lambda row: row["workers"])
+        x = [row["workers"] for row in mine]
+        for axis, value in ((left, "speedup"), (right, "efficiency")):
+            axis.plot(x, [row[value] for row in mine], color=colour[name])
+            for row in mine:
+                fill = "none" if row["efficiency"] > DOUBTFUL else colour[name]
+                axis.plot(
+                    row["workers"], row[value], color=colour[name], marker="o", markersize=4,
+                    markerfacecolor=fill,
+                )  # fmt: skip
+        if x[-1] == most:
+            ends.append((x[-1], mine[-1]["efficiency"], name, colour[name]))
+        else:  # beside its point: a leader to the edge would look like a line of its own
+            style = {"textcoords": "offset points", "color": colour[name], "va": "top"}
+            right.annotate(plain(name), (x[-1], mine[-1]["efficiency"]), (5, -4), **style)
+    left.set_title(plain(f"against {base}"), loc="left", fontsize=9.5)
+    for axis, title in ((left, "speed-up"), (right, "efficiency")):
+        axis.set_xlabel("workers")
+        axis.set_ylabel(title)
+        axis.set_xticks(sorted({few, *(row["workers"] for row in rows)}))
+        axis.set_ylim(bottom=0)
+    label_ends(right, ends)
 
 
 def metrics(table: Table) -> str:
@@ -183,13 +201,25 @@ def metrics(table: Table) -> str:
                 y = [row["value"] for row in mine]
                 if x:
                     style = {"color": colour[label], "linestyle": dashes(number)}
-                    axis.plot(x, y, marker="o", markersize=4, **style)
+                    axis.plot(x, y, marker="o", markersize=4, clip_on=False, **style)
                     ends.append((x[-1], y[-1], label, colour[label]))
             label_ends(axis, ends)
             axis.set_ylabel(plain(metric))
             whole_numbers(axis)
+            _range(axis, table.column("value", metric=metric))
         axes[-1][0].set_xlabel("epoch")
         return as_svg(figure)
+
+
+def _range(axis: Any, values: list[float]) -> None:
+    """Differences in the last digits do not fill the axis, and no share is above 1."""
+    axis.ticklabel_format(axis="y", useOffset=False)
+    low, high = axis.get_ylim()
+    least = 0.02 * max(abs(value) for value in values)
+    if high - low < least:
+        middle = (low + high) / 2
+        low, high = middle - least / 2, middle + least / 2
+    axis.set_ylim(low, 1.0 if max(values) <= 1.0 < high else high)
 
 
 def pairs(
@@ -238,7 +268,8 @@ def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") ->
                 right = row[high]
             style = {"textcoords": "offset points", "va": "center"}
             axis.annotate(f"{value:.4g}", (right, place), (5, 0), **style)
-        _finish(axis, [row["run"] for row in rows], unit, 1.1)
+        of_interval = _of_interval(rows, high) if high else ""
+        _finish(axis, [row["run"] for row in rows], unit + of_interval, 1.1)
         return as_svg(figure)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from configs import run_files
 from train.measure.records import (
     CheckpointRecord,
     CollectivesRecord,
@@ -33,6 +34,15 @@ KINDS: dict[str, type] = {
     "traffic": TrafficRecord,
 }
 FIELDS = {kind: tuple(item.name for item in fields(cls)) for kind, cls in KINDS.items()}
+# What a `Run` has of its folder's JSON files, each a mapping.
+OF_RUN = {
+    "summary": run_files.SUMMARY,
+    "launch": run_files.LAUNCH,
+    "job": run_files.JOB,
+    "stopped": run_files.STOPPED,
+    "prediction": run_files.PREDICTION,
+    "end": run_files.EXIT,
+}
 UNUSED = frozenset({"local_tokens"})  # a report is whole without them
 CLOCK_SKEW_S = 2.0
 
@@ -84,17 +94,15 @@ class Run:
 def read_run(path: Path) -> Run:
     """The run in `path`, with the attempts before its last one."""
     run = _read_part(path, path.name)
-    run.config = _mapping(_yaml(path / "config.yaml", run.notes))
-    for name in ("summary", "launch", "job", "stopped", "prediction"):
-        setattr(run, name, _mapping(read_json(path / f"{name}.json", run.notes)))
-    run.end = _mapping(read_json(path / "exit.json", run.notes))
-    for file in sorted(path.glob("environment/*.json")):
+    run.config = _mapping(_yaml(run_files.CONFIG.path(path), run.notes))
+    for name, one in OF_RUN.items():
+        setattr(run, name, _mapping(read_json(one.path(path), run.notes)))
+    for file in run_files.ENVIRONMENT.find(path):
         run.environments[file.stem] = _mapping(read_json(file, run.notes))
     if not run.config:
         run.notes.append("config.yaml is missing or empty: what was set is not known")
-    folders = [one for one in path.glob("attempts/*") if one.name.isdigit()]
-    for folder in sorted(folders, key=lambda one: int(one.name)):
-        run.attempts.append(_read_part(folder, f"attempt {folder.name}"))
+    for number, folder in run_files.attempt_folders(path).items():
+        run.attempts.append(_read_part(folder, f"attempt {number}"))
     _note_missing_ranks(run)
     _note_clocks(run)
     return run
@@ -176,14 +184,13 @@ def _latest(steps: list[Row], name: str, notes: list[str]) -> list[Row]:
 def _read_part(path: Path, name: str) -> Run:
     """What an attempt leaves: records and ends."""
     run = Run(path, name)
-    for file in sorted(path.glob("metrics/rank_*.jsonl")):
-        number = file.stem.removeprefix("rank_")
-        if number.isdigit():
-            records = read_records(file, int(number))
-            run.ranks[int(number)] = records.rows
-            run.notes += records.notes
-    for target, pattern in ((run.exits, "exits/*.json"), (run.agents, "agents/*.exit.json")):
-        for file in sorted(path.glob(pattern)):
+    for rank, file in run_files.METRICS.by_number(path).items():
+        records = read_records(file, rank)
+        run.ranks[rank] = records.rows
+        run.notes += records.notes
+    ends = ((run.exits, run_files.RANK_END), (run.agents, run_files.AGENT_END))
+    for target, kind in ends:
+        for file in kind.find(path):
             if found := _mapping(read_json(file, run.notes)):
                 target.append(found)
     return run

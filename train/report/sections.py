@@ -56,7 +56,8 @@ def _losses(subject: Subject) -> Section:
 
 def _metrics(subject: Subject) -> Section:
     table = facts.metrics(subject)
-    figure = plots.metrics(table) if table.rows else ""
+    over_time = len({row["step"] for row in table.rows}) > 1
+    figure = plots.metrics(table) if over_time else ""
     return Section("Metrics", table, figure=figure, longest=30)
 
 
@@ -122,7 +123,7 @@ def _ranks(subject: Subject) -> Section:
 def _evaluation(subject: Subject) -> Section:
     table, figure = facts.evaluation_seconds(subject), ""
     if len(table.rows) > 1:
-        unit = "seconds per evaluation (mean, 95 % confidence interval)"
+        unit = "seconds per evaluation"
         figure = plots.bars(table, "eval_s", unit, "low_s", "high_s")
     return Section("Evaluation", table, figure=figure)
 

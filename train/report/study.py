@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from configs import run_files
 from configs.errors import UsageError
 from train.report.reading import Row, Run, read_json, read_run
 
@@ -16,6 +16,8 @@ NOT_VARYING = frozenset(
 ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
 # What a study says of the testbed under a run: its links' rate, its nodes with another program.
 OF_THE_BED = ("rate", "busy")
+# Of modes that send gradients: single has them, and does nothing with them.
+OF_SENDING = ("bucket_mb", "overlap", "sparse_rows")
 
 
 @dataclass
@@ -83,7 +85,7 @@ def run_folder(text: str) -> Path:
 
 
 def _add(subject: Subject, folder: Path) -> None:
-    if (folder / "study.json").is_file():
+    if (folder / run_files.STUDY).is_file():
         _add_study(subject, folder)
     elif _is_run(folder):
         subject.entries.append(_entry(read_run(folder), {}))
@@ -95,18 +97,18 @@ def _add(subject: Subject, folder: Path) -> None:
 
 
 def _is_run(folder: Path) -> bool:
-    names = ("config.yaml", "metrics", "launch.json", "summary.json")
-    return any((folder / name).exists() for name in names)
+    kinds = (run_files.CONFIG, run_files.METRICS, run_files.LAUNCH, run_files.SUMMARY)
+    return any((folder / kind.top).exists() for kind in kinds)
 
 
 def _add_study(subject: Subject, folder: Path) -> None:
-    study = read_json(folder / "study.json", subject.notes)
+    study = read_json(folder / run_files.STUDY, subject.notes)
     study = study if isinstance(study, dict) else {}
     subject.name = str(study.get("name") or folder.name)
     subject.title = str(study.get("title") or subject.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
-    found = read_json(folder / "prediction.json", subject.notes)
+    found = read_json(run_files.PREDICTION.path(folder), subject.notes)
     subject.prediction = found if isinstance(found, dict) else {}
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
@@ -161,9 +163,8 @@ def _label(subject: Subject) -> None:
     order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
-        said = [(key, entry.settings.get(key)) for key in subject.varying]
-        words = [word for word in (_word(key, value) for key, value in said) if word]
-        entry.label = ", ".join(words) or entry.sync
+        said = [found for key in subject.varying if (found := word(key, entry))]
+        entry.label = ", ".join(said) or entry.sync
     seen: dict[str, int] = {}
     for entry in entries:
         seen[entry.label] = seen.get(entry.label, -1) + 1
@@ -171,10 +172,12 @@ def _label(subject: Subject) -> None:
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
-def _word(key: str, value: Any) -> str:
-    """What sets an entry apart; nothing where it has what is usual."""
-    plain = key.replace("_size", "").replace("_", " ")
+def word(key: str, entry: Entry) -> str:
+    """What sets an entry apart; nothing where it has what is usual, or no use for it."""
+    value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
     if value is None or (key in OF_THE_BED and not value):
+        return ""
+    if key in OF_SENDING and entry.sync == "single":
         return ""
     if isinstance(value, bool):
         usual = key in ON_BY_DEFAULT
@@ -183,7 +186,7 @@ def _word(key: str, value: Any) -> str:
         return str(value)
     if key in ("workers", "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
-    return f"{plain} {value}"
+    return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs import run_files
 from train.report.facts import own_work_s
-from train.report.reading import KINDS, Row, Run, parse_row, read_json, read_run
+from train.report.reading import KINDS, OF_RUN, Row, Run, parse_row, read_json, read_run
 from train.report.statistics import estimate, numbers
 
 WINDOW = 20  # steps that rates are taken over
@@ -57,23 +58,17 @@ class Watch:
         self.poll()
 
     def poll(self) -> None:
-        for file in self.path.glob("metrics/rank_*.jsonl"):
-            number = file.stem.removeprefix("rank_")
-            if number.isdigit():
-                self._tails.setdefault(int(number), Tail(file, int(number)))
+        for rank, file in run_files.METRICS.by_number(self.path).items():
+            self._tails.setdefault(rank, Tail(file, rank))
         for tail in self._tails.values():
             tail.poll()
         self.run.ranks = {rank: tail.rows for rank, tail in sorted(self._tails.items())}
         if not self.run.config:
             self.run.config = read_run(self.path).config
         notes: list[str] = []
-        for name in ("exit", "summary"):
-            found = read_json(self.path / f"{name}.json", notes)
-            setattr(
-                self.run,
-                "end" if name == "exit" else name,
-                found if isinstance(found, dict) else {},
-            )
+        for name in ("end", "summary"):
+            found = read_json(OF_RUN[name].path(self.path), notes)
+            setattr(self.run, name, found if isinstance(found, dict) else {})
 
     @property
     def over(self) -> bool:
@@ -141,5 +136,5 @@ def straggler(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
 
 def silent_s(path: Path) -> float | None:
     """Since the newest record was written, by this machine's clock and the disk's."""
-    times = [file.stat().st_mtime for file in path.glob("metrics/rank_*.jsonl")]
+    times = [file.stat().st_mtime for file in run_files.METRICS.find(path)]
     return max(0.0, time.time() - max(times)) if times else None

@@ -2,8 +2,14 @@
 
 from train.measure.summary import PHASES
 from train.report.events import BAND, BAND_FROM_BYTES
-from train.report.facts import Table, curve, curve_key, name_of
+from train.report.facts import Table, curve, curve_key, name_of, reference
+from train.report.scaling import DOUBTFUL
 from train.report.study import Entry, Subject
+
+PARTED = 1e-3  # a difference of losses that asks for a reason
+# Of the first loss, before anything was learned: what rounding can make of it.
+ROUNDING = {"fp64": 1e-9, "fp32": 1e-5}
+COARSE = 2e-4  # with numbers of 16 bits, where less tells nothing
 
 
 def of_losses(table: Table, subject: Subject) -> list[str]:
@@ -20,26 +26,52 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
         f"{worst['largest_difference']:.2g} ({worst['run']} against {worst['reference']}, "
         f"step {worst['at_step']}, of {worst['steps_compared']} steps compared)."
     )
-    found = [opening]
-    widths = {entry.workers for entry in subject.entries}
-    off = [entry.settings.get("dropout") in (0, 0.0) for entry in subject.entries]
-    if worst["largest_difference"] > 1e-3 and len(widths) > 1 and not all(off):
+    return [opening, *_why_apart(subject)]
+
+
+def _why_apart(subject: Subject) -> list[str]:
+    """From the first loss on: other masks, perhaps. Later: rounding."""
+    at_once, later = [], []
+    for entry in subject.entries:
+        base = reference(entry, subject)
+        largest = _largest_gap(entry, base)
+        if largest is None or largest <= PARTED:
+            continue
+        first, second = curve(base.run).get(1), curve(entry.run).get(1)
+        if first is None or second is None:
+            continue
+        precision = str(entry.settings.get("precision"))
+        if abs(first - second) > ROUNDING.get(precision, COARSE) * max(1.0, abs(first)):
+            at_once.append(entry)
+        elif precision in ROUNDING:
+            later.append(entry)
+    found = []
+    if later:
+        names = "; ".join(name_of(entry, subject) for entry in later)
         found.append(
-            "Dropout was not set to 0: where a model has dropout, another number of workers draws "
-            "other masks, so that only runs on as many workers have the same curve."
+            f"Equal at the first step but for rounding, later apart by over {PARTED:g}: {names}. "
+            "Rounding that training amplifies does so; other samples, weights or dropout masks "
+            "would show in the first loss."
         )
-        found += _same_width(subject)
+    if any(entry.settings.get("dropout") not in (0, 0.0) for entry in at_once):
+        found.append(
+            "Losses differ from the first step on, and dropout was not set to 0: where a model has "
+            "dropout, another number of workers or another split draws other masks, so that only "
+            "runs with the same workers and the same split have the same curve."
+        )
+        found += _same_draw(subject)
     return found
 
 
-def _same_width(subject: Subject) -> list[str]:
-    """Of runs on as many workers, which even with dropout have one loss curve."""
+def _same_draw(subject: Subject) -> list[str]:
+    """Of runs on as many workers with one split, which even with dropout have one loss curve."""
     found = []
     for width in sorted({entry.workers for entry in subject.entries}):
         groups: dict[object, list[Entry]] = {}
         for entry in subject.entries:
             if entry.workers == width and curve(entry.run):
-                groups.setdefault(curve_key(entry), []).append(entry)
+                draw = curve_key(entry), entry.settings.get("split") or "even"
+                groups.setdefault(draw, []).append(entry)
         apart = [
             (gap, entry, group[0])
             for group in groups.values()
@@ -49,8 +81,8 @@ def _same_width(subject: Subject) -> list[str]:
         if apart:
             gap, entry, base = max(apart, key=lambda one: one[0])
             found.append(
-                f"Among runs on {width} worker(s) the largest difference is {gap:.2g} "
-                f"({name_of(entry, subject)} against {name_of(base, subject)})."
+                f"Among runs on {width} worker(s) with one split the largest difference is "
+                f"{gap:.2g} ({name_of(entry, subject)} against {name_of(base, subject)})."
             )
     return found
 
@@ -108,6 +140,15 @@ def of_speedup(table: Table) -> list[str]:
                 f"{series}: {widest['workers']} workers do {widest['speedup']:.2f} times "
                 f"the samples per second of {widest['base']} (ideal {widest['ideal']:.4g}), "
                 f"an efficiency of {widest['efficiency']:.0%}."
+            )
+    for base in table.unique("base"):
+        over = [row for row in table.select(base=base) if row["efficiency"] > DOUBTFUL]
+        if over:
+            each = ", ".join(f"{row['efficiency']:.0%} of {row['run']}" for row in over)
+            found.append(
+                f"WARNING: an efficiency above {DOUBTFUL:.0%} ({each}) is seldom real: more likely "
+                f"something else slowed the run that it is measured against ({base}). Measure that "
+                "again before using any speed-up over it."
             )
     return found
 

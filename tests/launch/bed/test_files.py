@@ -14,7 +14,7 @@ from launch.bed.rendering import render
 HOSTS = nodes.of(Options(nodes=3, control_network=True), [0, 1])
 
 
-def slurm_conf() -> str:
+def slurm_conf(gpus: int = 0) -> str:
     return render(
         "slurm.conf",
         nodes=HOSTS,
@@ -24,6 +24,7 @@ def slurm_conf() -> str:
         node_port=16818,
         folder=Path("/state/slurm"),
         socket=Path("/state/munge/socket"),
+        gpus=gpus,
     )
 
 
@@ -37,6 +38,15 @@ def test_slurm_talks_over_the_experiment_network():
     ]
     assert any(line.startswith("PartitionName=short Nodes=node0,node1 ") for line in lines)
     assert any("Default=YES Nodes=node0,node1,node2 " in line for line in lines)
+
+
+def test_nodes_have_the_gpus_that_are_pretended():
+    assert "gpu" not in slurm_conf()
+    lines = slurm_conf(gpus=2).splitlines()
+    assert "GresTypes=gpu" in lines
+    assert [line.split()[-2] for line in lines if line.startswith("NodeName=")] == [
+        "Gres=gpu:2"
+    ] * 3
 
 
 def test_names_resolve_on_the_control_network():

@@ -10,6 +10,7 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from tests.launch.submit import wait_until
+from tests.preload import interpreter
 
 STUDY = str(REPOSITORY / "launch" / "study.py")
 TEXT = """
@@ -23,7 +24,7 @@ grid:
 
 def study(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, STUDY, *words], capture_output=True, text=True, timeout=timeout_s
+        [interpreter(), STUDY, *words], capture_output=True, text=True, timeout=timeout_s
     )
 
 

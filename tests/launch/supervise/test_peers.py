@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 
 import pytest
@@ -107,25 +108,145 @@ def test_two_that_say_they_are_the_same_node(meet):
 
 def test_strangers_are_not_let_in_and_learn_nothing(meet):
     (head, member) = meet(2)
+    own = {"index": 1, "name": "node1", "workers": 2}
     for hello in (
-        b"GET / HTTP/1.1\r\n\r\n",
-        MARK + json.dumps({"index": 1, "shown": "guess"}).encode() + b"\n",
-        MARK + json.dumps({"index": 1, "shown": proof("other", "member")}).encode() + b"\n",
-        MARK + b"[" * 100_000 + b"\n",
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [line(nonce="n"), line(**own, shown="guess")],
+        [line(nonce="n"), line(**own, shown=proof("other", "member"))],
+        [line(nonce="n"), line(shown=["no", "text"]), line(**own)],
+        [MARK + b"[" * 100_000 + b"\n"],
     ):
         with socket.create_connection(("127.0.0.1", head.port)) as stranger:
-            stranger.sendall(hello)
             stranger.settimeout(0.05)
-            for _ in range(5):
-                head.tick()
             try:
-                assert b"secret" not in stranger.recv(1000)
+                for part in hello:
+                    stranger.sendall(part)
+                    for _ in range(5):
+                        head.tick()
+                    assert b"secret" not in stranger.recv(1000)
             except OSError:
                 continue
     assert tick([head, member], lambda: head.master_port)
 
 
-def test_a_port_of_somebody_else_is_passed_over():
+def line(**message) -> bytes:
+    return MARK + json.dumps(message).encode() + b"\n"
+
+
+def test_what_a_member_says_to_a_listener_opens_no_door(meet):
+    """Who listens at a port that may be the head's cannot be it, and cannot come in instead."""
+    head = meet(2)[0]
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        member = Member(assignment(1, 2, trap.getsockname()[1]))
+        member.tick()
+        caught, _ = trap.accept()
+        with caught, socket.create_connection(("127.0.0.1", head.port)) as towards_head:
+            for one in (caught, towards_head):
+                one.settimeout(0.05)
+
+            def pass_on() -> None:
+                """All that either says, word for word."""
+                for source, sink in ((caught, towards_head), (towards_head, caught)):
+                    try:
+                        sink.sendall(source.recv(65_536))
+                    except OSError:
+                        continue
+
+            for _ in range(10):
+                member.tick()
+                head.tick()
+                pass_on()
+            assert not head._members and not member._welcome
+        member.close()
+
+
+def test_a_stranger_who_never_stops_holds_nobody_up(meet):
+    """Newlines, for as long as they are taken; and many who say nothing."""
+    (head, member) = meet(2)
+    over = threading.Event()
+
+    def shout() -> None:
+        while not over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", head.port)) as stranger:
+                    while not over.is_set():
+                        stranger.sendall(b"\n" * 65_536)
+            except OSError:
+                over.wait(0.01)
+
+    mute = [socket.create_connection(("127.0.0.1", head.port)) for _ in range(100)]
+    thread = threading.Thread(target=shout)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        began = time.monotonic()
+        for _ in range(20):
+            head.tick()
+        assert time.monotonic() - began < 2
+        assert len(head._strangers) <= 2 + 64
+        assert tick([head, member], lambda: head.master_port)
+    finally:
+        over.set()
+        for one in mute:
+            one.close()
+        thread.join()
+
+
+def test_a_head_that_is_held_up_is_waited_for(meet, monkeypatch):
+    """What a member says before it gives up is no node that is gone."""
+    monkeypatch.setattr("launch.supervise.member.ANSWER_S", 0.2)
+    (head, member) = meet(2)
+    assert tick([member], lambda: member._waited_s() > 1.0)
+    agents = [head, member]
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    assert [one.trouble for one in agents] == [None, None]
+
+
+def test_one_whose_disk_is_slow_is_not_gone(meet, monkeypatch):
+    """Its heartbeat goes on while whatever calls `tick` waits for a file."""
+    monkeypatch.setattr("launch.supervise.peers.SILENT_S", 1.5)
+    monkeypatch.setattr("launch.supervise.peers.BEAT_S", 0.2)
+    monkeypatch.setattr("launch.supervise.heartbeat.BEAT_S", 0.2, raising=False)
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    for others in (agents[1:], agents[:1]):
+        assert not tick(others, lambda: False, timeout_s=3.0)
+        assert [one.trouble for one in agents] == [None, None, None]
+        tick(agents, lambda: True)
+
+
+def test_nobody_leaves_before_all_are_done(meet):
+    """A scheduler may kill the slower ones when the first task of a job ends."""
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[1].done()
+    agents[0].done()
+    assert not tick(agents, lambda: agents[1].settled() or agents[0].settled(), timeout_s=0.5)
+    agents[2].done()
+    assert tick(agents, lambda: all(one.settled() for one in agents))
+    agents[0].close()
+    assert not tick(agents[1:], lambda: any(one.trouble for one in agents[1:]), timeout_s=0.3)
+
+
+def test_nobody_waits_for_one_that_is_gone(meet):
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[1].done()
+    agents[0].done()
+    agents[2].close()
+    assert tick(agents[:2], lambda: all(one.settled() for one in agents[:2]))
+
+
+def test_silent_ones_are_parted_from_together(meet):
+    agents = meet(5)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    began = time.monotonic()
+    agents[0].close()
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
+    monkeypatch.setattr("launch.supervise.member.ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         head = Head(assignment(0, 2))
@@ -135,6 +256,19 @@ def test_a_port_of_somebody_else_is_passed_over():
         head.close()
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
             Head(assignment(0, 2, taken))
+
+
+def test_where_a_firewall_is_all_ports_come_from_a_range():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        first = other.getsockname()[1]
+        ports = (first, first + 20)
+        head = Head(assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports))
+        assert first < head.port <= first + 20
+        member = Member(assignment(1, 2, head.port))
+        assert tick([head, member], lambda: member.master_port)
+        assert first < member.master_port <= first + 20 and member.master_port != head.port
+        member.close()
+        head.close()
 
 
 def test_an_address_of_another_machine_is_refused():

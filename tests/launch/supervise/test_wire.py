@@ -3,11 +3,13 @@
 import json
 import os
 import socket
+import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configs import run_files
 from configs.errors import MusterError
 from launch.supervise import mirror
 from launch.supervise.mirror import Mirror
@@ -71,12 +73,13 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     here.mkdir()
     reads, writes = os.pipe()
     sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
-    source = Mirror(there)
+    source = Mirror(there, 0)
+    source.ranks = (0,)
 
     def bring():
         source.send_rest(sender)
         for message in receiver.receive():
-            mirror.take(here, message)
+            mirror.take(here, message, 0)
 
     (there / "workers" / "rank_00000.out").write_bytes(b"step 1\n")
     (there / "summary.json").write_text('{"steps": 100000}')
@@ -93,8 +96,123 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "config.yaml", "launch.json", "workers/../../x", "other/x", "x"]
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "config.yaml",
+        "launch.json",
+        "workers/../../x",
+        "other/x",
+        "x",
+        "model/../../x",
+        "checkpoints/step_00000001/state.json",
+        "summary.json.0.partial",
+    ],
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
     with pytest.raises(MusterError, match="not its own to write"):
-        mirror.take(tmp_path, {"file": name, "at": 0, "data": ""})
+        mirror.take(tmp_path, {"file": name, "at": 0, "data": ""}, 0)
+
+
+def everything(run_dir, ranks):
+    """Each kind of file that workers and agents write, of `ranks` on this host."""
+    words = {"host": socket.gethostname(), "name": ".out.tfevents.1"}
+    for file in run_files.FILES:
+        for rank in ranks:
+            fields = {**words, "rank": rank, "node": rank, "attempt": 0}
+            wanted = {name: fields[name] for name in fields if f"{{{name}}}" in file.pattern}
+            path = file.path(run_dir, **wanted)
+            path = path / "deep" / "file" if file.pattern.endswith(run_files.BELOW) else path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.pattern.encode() * (60_000 if file is run_files.MODEL else 1))
+
+
+def sent_by(source):
+    """What one mirror sends in one go, with an end that takes all at once."""
+    reads, writes = os.pipe()
+    sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
+    found = []
+    taking = threading.Event()
+
+    def take():
+        while not taking.wait(0.001):
+            found.extend(receiver.receive())
+        found.extend(receiver.receive())
+
+    other = threading.Thread(target=take)
+    other.start()
+    source.send_rest(sender)
+    while sender.waiting_bytes:
+        sender.flush()
+    taking.set()
+    other.join()
+    sender.close()
+    receiver.close()
+    return found
+
+
+def test_every_file_that_a_node_writes_comes_home(tmp_path):
+    """Whole ones with their last byte only: a reader at home never sees half a model."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    everything(there, (0,))
+    source = Mirror(there, 0)
+    source.ranks = (0,)
+    home = {file.pattern for file in run_files.FILES if file.home != "stays"}
+    messages = [message for message in sent_by(source) if "file" in message]
+    assert {run_files.known(message["file"]).pattern for message in messages} == home
+    (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
+    parts = [one for one in messages if one["file"] == model]
+    assert len(parts) > 1 and [one["last"] for one in parts] == [False] * (len(parts) - 1) + [True]
+    for message in messages:
+        assert message is not parts[-1] or not (here / model).exists()
+        mirror.take(here, message, 0)
+    arrived = {
+        path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()
+    }
+    assert arrived == {path: (there / path).read_bytes() for path in arrived}
+    assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
+
+
+def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
+    everything(tmp_path, (0, 1))
+    names = []
+    for node in (0, 1):
+        source = Mirror(tmp_path, node)
+        source.ranks = (node,)
+        names.append({one["file"] for one in sent_by(source) if "file" in one})
+    host = socket.gethostname()
+    assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
+    assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
+
+
+def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror, "WAITING_BYTES", 100)
+    reads, writes = os.pipe()
+    sender = Wire(os.open(os.devnull, os.O_RDONLY), writes)
+    receiver = Wire(reads, os.dup(1))
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "profile").mkdir(parents=True)
+    path = there / "profile" / "rank_00000.json"
+    path.write_bytes(b"a" * 900_000)
+    source = Mirror(there, 0)
+    source.ranks = (0,)
+    assert source._send(sender)  # a part of it waits
+    new = there / "new"
+    new.write_bytes(b"b" * 300_000)
+    new.replace(path)
+    while source._send(sender) or sender.waiting_bytes:
+        for message in receiver.receive():
+            mirror.take(here, message, 0)
+        sender.flush()
+    for message in receiver.receive():
+        mirror.take(here, message, 0)
+    assert (here / "profile" / "rank_00000.json").read_bytes() == b"b" * 300_000
+    sender.close()
+    receiver.close()
+
+
+def test_a_full_disk_at_home_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
+    with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
+        mirror.take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True}, 0)

@@ -54,6 +54,28 @@ def test_measuring_leaves_no_trace(optimizer):
     assert torch.equal(torch.get_rng_state(), after)
 
 
+class Normalised(synthetic.Synthetic):
+    """A network that refuses a batch of one, and has a cache that grows."""
+
+    def build_model(self):
+        self.cache = torch.zeros(0)
+        model = torch.nn.Sequential(super().build_model(), torch.nn.BatchNorm1d(2))
+        model.register_buffer("cache", self.cache)
+        return model
+
+    def forward(self, model, batch):
+        model.cache = torch.arange(float(len(batch["labels"])))
+        return super().forward(model, batch)
+
+
+@pytest.mark.parametrize("share", [1, 2, 3, 7])
+def test_a_small_share_is_measured_with_batchnorm(share):
+    task = Normalised(TrainConfig(task="synthetic"))
+    model, found = measured(task, share=share)
+    assert found.cost.beta_s > 0
+    assert model.cache is task.cache and model[1].running_mean.tolist() == [0.0, 0.0]
+
+
 def test_a_slow_task_is_measured_as_slow(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(probe.time, "perf_counter", lambda: clock[0])

@@ -12,6 +12,7 @@ import torch
 from configs import plugins
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from tests.train.test_export import Uncommon
 from train.checkpoints import folder as on_disk
 from train.checkpoints import resume
 from train.checkpoints.keeper import Keeper
@@ -90,6 +91,18 @@ def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, cut):
     ended = [(one.step, one.epoch, one.metrics) for one in again.history.evaluations]
     assert ended == [(one.step, one.epoch, one.metrics) for one in whole.history.evaluations]
     assert again.history.first_losses == whole.history.first_losses
+
+
+@pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
+def test_uncommon_models_go_on_as_never_having_stopped(tmp_path, kind):
+    config = replace(CONFIG, weight_decay=0.1)
+    whole, _ = run(config, tmp_path / "whole", task=Uncommon(config, kind))
+    cut = replace(config, max_steps=5, checkpoint_every="5")
+    run(cut, tmp_path / "cut", task=Uncommon(config, kind))
+    go_on = replace(config, resume=str(tmp_path / "cut"))
+    again, _ = run(go_on, tmp_path / "again", task=Uncommon(config, kind))
+    assert told(again) == {step: one for step, one in told(whole).items() if step > 5}
+    assert bits(again) == bits(whole)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +201,25 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, change, said):
     with pytest.raises(UsageError) as error:
         run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
     assert said in str(error.value)
+
+
+def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
+    """The learning rate of the next step would jump."""
+    run(replace(CONFIG, max_steps=8, checkpoint_every="8"), tmp_path / "cut")
+    longer = replace(CONFIG, resume=str(tmp_path / "cut"), epochs=4)
+    with pytest.raises(UsageError) as error:
+        run(longer, tmp_path / "again")
+    assert str(error.value).endswith(
+        "its learning rate decays until step 16, but with --epochs 4 and --schedule-steps unset "
+        "it does until step 32; give --schedule-steps 16, or --reset-lr-scheduler"
+    )
+    whole, _ = run(CONFIG, tmp_path / "whole")
+    same, _ = run(replace(longer, schedule_steps=16, max_steps=12), tmp_path / "same")
+    assert told(same) == {step: one for step, one in told(whole).items() if 8 < step <= 12}
+    run(replace(longer, reset_lr_scheduler=True), tmp_path / "reset")
+    steady = replace(CONFIG, schedule="constant")
+    run(replace(steady, max_steps=8, checkpoint_every="8"), tmp_path / "steady")
+    run(replace(steady, resume=str(tmp_path / "steady"), epochs=3), tmp_path / "steadier")
 
 
 def test_another_model_is_refused(tmp_path):

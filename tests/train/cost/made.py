@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from configs.run_files import METRICS
 from train.cost.algorithms import MEASURED, Link
-from train.measure.records import rank_name
 
 SIZES = tuple(1024 * 4**power for power in range(9))
 LINK = Link(alpha_s=100e-6, bytes_per_s=117e6)
@@ -48,9 +48,18 @@ def step(**values: Any) -> dict[str, Any]:
 
 
 def run(
-    folder: Path, mode: str, workers: int, steps: int = 4, slow_s: float = 0.0, **values: Any
+    folder: Path,
+    mode: str,
+    workers: int,
+    steps: int = 4,
+    slow_s: float = 0.0,
+    spread_s: float = 0.0,
+    **values: Any,
 ) -> Path:
-    """A run folder; rank 0 computes `slow_s` longer, for which the others wait in the sync."""
+    """A run folder; rank 0 computes `slow_s` longer, for which the others wait in the sync.
+
+    With ddp they wait in the backward pass. Steps differ by `spread_s` from the mean.
+    """
     payload = 40_000_000 * {"gather_scatter": 2, "single": 0}.get(mode, 1)
     settings = {
         "task": "synthetic", "sync": mode, "batch_size": 16, "precision": "fp32",
@@ -77,8 +86,12 @@ def run(
         records[0]["step_s"] = 99.0  # the first step pays for much else
         for record in records:
             record["forward_s"] += slow_s if rank == 0 else 0.0
-            record["sync_s"] += 0.0 if rank == 0 else slow_s
-            record["step_s"] += slow_s
+            waiting = ("backward_s", "comm_s") if mode == "ddp" else ("sync_s",)
+            for name in waiting if slow_s and rank else ():
+                record[name] = record.get(name, 0.0) + slow_s
+            if slow_s and mode == "ddp":
+                record |= {"comm_s": record.get("comm_s", 0.0) + 0.05, "overlapped_s": 0.05}
+            record["step_s"] += slow_s + spread_s * (record["step"] % 3 - 1)
         text = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / "metrics" / f"{rank_name(rank)}.jsonl").write_text(text)
+        METRICS.path(folder, rank=rank).write_text(text)
     return folder

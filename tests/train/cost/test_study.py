@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import UsageError
+from configs.run_files import METRICS
 from tests.train.cost import made
+from tests.train.report.folders import make_run, step
 from train.cost.algorithms import Link
 from train.cost.fit import ComputeFit, fit_bench
 from train.cost.predict import FURTHER, MODES, Inside, predict
 from train.cost.runs import read, read_all
 from train.cost.study import compare
-from train.measure.records import rank_name
+from train.report import facts
+from train.report.study import read_subject
 
 BENCH = fit_bench(made.bench(), "bench")
 COMPUTE = ComputeFit(0.01, 0.03, 0.0, 2 / 3, 1, (4,))
@@ -58,8 +61,8 @@ def test_what_overlaps_does_not_vanish():
 
 def test_a_study_is_compared_cell_by_cell(tmp_path):
     made.run(tmp_path / "a", "all_reduce", 4)
-    made.run(tmp_path / "b", "gather_scatter", 4)
-    made.run(tmp_path / "c", "single", 1, local_samples=16)
+    made.run(tmp_path / "b", "gather_scatter", 4, sync_s=2.05, step_s=2.18)
+    made.run(tmp_path / "c", "single", 1, local_samples=16, sync_s=0.0, step_s=0.131)
     made.run(tmp_path / "broken", "all_reduce", 4)
     cells = [{"run_dir": name, "state": "done"} for name in "abc"]
     cells.append({"run_dir": "broken", "state": "failed"})
@@ -81,6 +84,25 @@ def test_a_study_is_compared_cell_by_cell(tmp_path):
     far = outcome.cell("tree", 1024)
     assert far is not None and far.measured_s is None
     assert any("global batch grows" in line for line in outcome.assumptions)
+
+
+def test_seconds_are_those_that_a_report_of_the_run_has(tmp_path):
+    """One run, one measured mean: ranks that differ and a last batch that is not full included."""
+    rows = {
+        rank: [
+            step(n, rank, samples=10 if n == 6 else 64, local_samples=5 if n == 6 else 32,
+                 step_s=0.1 * n + (0.03 if (n + rank) % 2 else 0.0))
+            for n in range(1, 7)
+        ]
+        for rank in (0, 1)
+    }  # fmt: skip
+    folder = make_run(tmp_path / "run", sync="all_reduce", rows=rows)
+    (row,) = facts.seconds(read_subject([folder])).rows
+    run = read(folder)
+    assert run is not None and run.step_s == pytest.approx(row["mean_s"])
+    (cell,) = [one for one in compare([run], BENCH, []).cells if one.measured_s]
+    assert cell.measured_s == pytest.approx(row["mean_s"])
+    assert cell.predicted.samples == pytest.approx((4 * 32 + 5) / 5)
 
 
 def test_a_slow_rank_is_not_charged_to_the_network(tmp_path):
@@ -130,7 +152,7 @@ def test_where_every_run_overlaps_the_backward_pass_is_a_guess_and_said(tmp_path
 
 def test_recorded_collectives_are_the_buckets(tmp_path):
     folder = made.run(tmp_path / "a", "all_reduce", 2, bucket_mb=0.0)
-    path = folder / "metrics" / f"{rank_name(0)}.jsonl"
+    path = METRICS.path(folder, rank=0)
     one = ["all_reduce", [10], "float32", 4_000_000]
     entry = {"kind": "collectives", "step": 1, "rank": 0, "collectives": [one] * 10}
     path.write_text(path.read_text() + json.dumps(entry) + '\n{"kind": "st')  # half a line
@@ -140,11 +162,11 @@ def test_recorded_collectives_are_the_buckets(tmp_path):
 
 def test_what_older_versions_and_lost_ranks_leave_is_read_or_passed_over(tmp_path):
     folder = made.run(tmp_path / "a", "all_reduce", 4)
-    (folder / "metrics" / f"{rank_name(3)}.jsonl").unlink()
+    METRICS.path(folder, rank=3).unlink()
     run = read(folder)
     assert run is not None and run.workers == 4
     assert run.notes == ("a: records of 3 of 4 workers",)
-    path = folder / "metrics" / f"{rank_name(0)}.jsonl"
+    path = METRICS.path(folder, rank=0)
     path.write_text('{"kind": "step", "step": 1}\n[]\n7\n')
     assert read(folder) is None
 

@@ -2,13 +2,21 @@
 
 import json
 
-from tests.launch.submit import submit
+from configs.run_files import is_unfinished
+from tests.launch.submit import submit, unnamed
 
 
 def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
+    """And every file of its folder is one that a run folder is known to have."""
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--max-steps", "9"]
+    flags += ["--tensorboard", "--checkpoint-every", "4"]
     code, _, err = submit(*flags, "--profile", "--logs-dir", str(tmp_path), "--run-id", "traced")
     assert code == 0, err
+    assert unnamed(tmp_path / "traced") == []
+    there = {path.name for path in (tmp_path / "traced").iterdir()}
+    assert there >= {"model", "checkpoints", "tensorboard", "profile", "summary.json", "exit.json"}
+    left = [path.name for path in (tmp_path / "traced").rglob("*")]
+    assert not [name for name in left if is_unfinished(name)]
     for rank in range(2):
         path = tmp_path / "traced" / "profile" / f"rank_{rank:05d}.json"
         events = json.loads(path.read_text())["traceEvents"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from configs.run_files import METRICS, RANK_END
+from configs.writing import write_json
 from train.measure.records import (
     CheckpointRecord,
     CollectivesRecord,
@@ -14,8 +16,6 @@ from train.measure.records import (
     SplitRecord,
     StepRecord,
     TrafficRecord,
-    rank_name,
-    write_json,
 )
 
 START_S = 1_800_000_000.0
@@ -142,7 +142,7 @@ def make_run(
         if records is not None:
             write_records(path, rank, records + (more or [] if rank == 0 else []))
         ended = {"rank": rank, "host": f"node{rank}", "time_unix_s": START_S + 60}
-        write_json(path / "exits" / f"{rank_name(rank)}.json", ended | {"code": 0, "cause": "done"})
+        write_json(RANK_END.path(path, rank=rank), ended | {"code": 0, "cause": "done"})
     if end is None:
         write_json(path / "summary.json", {"sync": sync, "world_size": workers})
         end = {"code": 0, "message": "", "time_unix_s": START_S + 61}
@@ -152,7 +152,7 @@ def make_run(
 
 
 def write_records(path: Path, rank: int, records: list[dict[str, Any]]) -> None:
-    file = path / "metrics" / f"{rank_name(rank)}.jsonl"
+    file = METRICS.path(path, rank=rank)
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 

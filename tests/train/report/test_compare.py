@@ -1,7 +1,7 @@
 import pytest
 
+from configs.writing import write_json
 from tests.train.report.folders import environment, make_run, step
-from train.measure.records import write_json
 from train.report import compare
 
 

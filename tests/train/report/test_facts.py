@@ -1,9 +1,9 @@
 import pytest
 
 from configs.errors import UsageError
+from configs.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.measure.records import write_json
 from train.report import events, facts, scaling, words
 from train.report.study import read_subject
 

@@ -1,7 +1,7 @@
 import json
 
+from configs.writing import write_json
 from tests.train.report.folders import START_S, environment, make_run, step, write_records
-from train.measure.records import write_json
 from train.report.facts import all_steps, timed
 from train.report.reading import read_run
 

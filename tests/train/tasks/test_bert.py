@@ -206,7 +206,7 @@ def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
     config = config_of(made, data_dir=shards, tokenizer=None, epochs=20, data_workers=data_workers)
     history = run(made, config)
     (scores,) = history.evaluations
-    assert [step.samples for step in history.steps[:3]] == [16, 16, 8]
+    assert [step.samples for step in list(history.steps)[:3]] == [16, 16, 8]
     assert scores.metrics["mlm_accuracy_test"] > 0.9
     assert not (made / "cache").exists()
 

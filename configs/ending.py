@@ -1,0 +1,69 @@
+"""A command ends with an exit code and, where a user can act on its failure, one clear message."""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from configs.errors import MusterError
+from configs.writing import explained, is_full
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """End the process with `main`'s code; an error a user can act on becomes one clear message.
+
+    Whoever reads what is printed may leave early, as `| head` does: that is no error.
+    """
+    code: int | str | None
+    try:
+        code = _code(main)
+        sys.stdout.flush()  # here, where what is wrong with it can be said
+    except OSError as error:
+        code = _unwritable(error)
+    sys.exit(code)
+
+
+def _code(main: Callable[[], int]) -> int | str | None:
+    try:
+        return main()
+    except SystemExit as ended:  # after --help
+        return ended.code
+    except MusterError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _unwritable(error: OSError) -> int:
+    """The exit code where output could not be written, or a file since the disk is full.
+
+    Raises:
+        OSError: `error`, where it is another one.
+    """
+    if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (1, 2))):
+        code = 128 + signal.SIGPIPE
+    elif is_full(error):
+        code = MusterError.exit_code
+        with suppress(OSError):  # that is where stderr may go, too
+            print(f"error: {explained(error)}", file=sys.stderr, flush=True)
+    else:
+        raise error
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # what is left in it is lost; the interpreter would complain of it again
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return code
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

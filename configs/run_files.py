@@ -1,0 +1,171 @@
+"""Every file of a run folder, named once: whose it is, how it comes home, and what clears it.
+
+All that writes, reads, mirrors, puts aside or clears such a file takes its name from here.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# What stands for the braces of a pattern; numbers are written with five digits, or as they are.
+FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
+WIDTHS = {"rank": "05d", "node": "05d"}
+BELOW = "/**"  # a folder with all that is in it
+# Beside a file: what is being written, and the space that is reserved for it (configs/writing.py).
+UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|$)")
+RESERVED = re.compile(r"\.reserved$")
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a run folder, or one of each rank, node or host, or a folder with all in it."""
+
+    pattern: str  # below the run folder, such as `metrics/rank_{rank}.jsonl` or `model/**`
+    # "attempt": it is put aside, into attempts/, before the run is started again
+    scope: Literal["run", "attempt"]
+    # From a node without the launcher's disk: sent as it grows, sent whole whenever it was
+    # replaced, or not at all (it is written where the launcher is, or is of use only where it is).
+    home: Literal["grows", "whole", "stays"]
+    # By --overwrite: always, or not if the new run is to go on from it (--resume).
+    cleared: Literal["always", "unless_resumed"] = "always"
+
+    def path(self, run_dir: Path, **fields: int | str) -> Path:
+        """Where it is; of a folder, the folder."""
+        words = {name: format(value, WIDTHS.get(name, "")) for name, value in fields.items()}
+        return run_dir / self.pattern.removesuffix(BELOW).format(**words)
+
+    def match(self, name: str) -> dict[str, str] | None:
+        """The fields of `name`, a path below the run folder; None if that is another file."""
+        found = re.fullmatch(self._expression, name)
+        return found.groupdict() if found else None
+
+    def find(self, run_dir: Path) -> list[Path]:
+        """Those that are there, by name; what is still being written is none of them."""
+        if self.pattern.endswith(BELOW):
+            below = sorted(self.path(run_dir).rglob("*"))
+            return [path for path in below if path.is_file() and not is_unfinished(path.name)]
+        paths = sorted(run_dir.glob(re.sub(r"{\w+}", "*", self.pattern)))
+        return [path for path in paths if self._fields_of(path, run_dir) is not None]
+
+    def by_number(self, run_dir: Path) -> dict[int, Path]:
+        """Those of each rank, node or attempt that are there, in its order."""
+        found = {}
+        for path in self.find(run_dir):
+            fields = self._fields_of(path, run_dir) or {}
+            numbers = [int(word) for name, word in fields.items() if FIELDS[name] == r"\d+"]
+            found[numbers[0]] = path
+        return dict(sorted(found.items()))
+
+    def _fields_of(self, path: Path, run_dir: Path) -> dict[str, str] | None:
+        return self.match(path.relative_to(run_dir).as_posix())
+
+    @property
+    def top(self) -> str:
+        """The entry of the run folder that it is, or is in."""
+        return self.pattern.partition("/")[0]
+
+    @property
+    def _expression(self) -> str:
+        literal = re.escape(self.pattern.removesuffix(BELOW)).replace(r"\{", "{")
+        filled = literal.replace(r"\}", "}").format(
+            **{name: f"(?P<{name}>{expression})" for name, expression in FIELDS.items()}
+        )
+        return filled + ("/.+" if self.pattern.endswith(BELOW) else "")
+
+
+# What was planned, and who leads it: by the launcher, or by rank 0 where workers start by hand.
+CONFIG = RunFile("config.yaml", "run", "stays")
+LAUNCH = RunFile("launch.json", "run", "stays")
+LAUNCHER_LOG = RunFile("launcher.log", "run", "stays")
+JOB = RunFile("job.json", "run", "stays")
+EXIT = RunFile("exit.json", "attempt", "stays")
+SLURM = RunFile("slurm.json", "run", "stays")
+SUBMITIT = RunFile("submitit/**", "run", "stays")
+# By each node's agent, and of each by the side that starts it.
+AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
+AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
+AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
+AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
+HEAD = RunFile("agents/head-{name}-{attempt}.json", "attempt", "stays")
+SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
+# By each worker, or by the first of a host.
+OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")
+ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "grows")
+METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "grows")
+RANK_END = RunFile("exits/rank_{rank}.json", "attempt", "whole")
+PROFILE = RunFile("profile/rank_{rank}.json", "attempt", "whole")
+TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "grows")
+ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
+# By rank 0.
+TENSORBOARD = RunFile("tensorboard/events{name}", "run", "grows")
+SUMMARY = RunFile("summary.json", "run", "whole")
+STOPPED = RunFile("stopped.json", "attempt", "whole")
+MODEL = RunFile("model/**", "run", "whole")
+SCORES = RunFile("scores.json", "run", "whole")
+NETWORK = RunFile("network.json", "run", "whole")
+COLLECTIVES = RunFile("collectives.json", "run", "whole")
+# By one rank of each disk, which reads them there: many times as large as all the rest.
+CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
+CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # of a disk that is not the launcher's
+SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks find out who shares a disk
+# By whoever looks at the run afterwards.
+PREDICTION = RunFile("prediction.json", "run", "stays")
+REPORT = RunFile("report/**", "run", "stays")
+# What attempts before the last have left: the files above whose scope is "attempt".
+ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
+
+FILES = tuple(one for one in globals().values() if isinstance(one, RunFile))
+
+STUDY = "study.json"  # of a study's folder, whose runs have folders of their own below it
+
+
+def known(name: str) -> RunFile | None:
+    """What `name`, a path below the run folder, is; also of a file that is not finished."""
+    plain = RESERVED.sub("", UNFINISHED.sub("", name))
+    return next((one for one in FILES if one.match(plain) is not None), None)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether `name` is being written, or only holds space."""
+    return bool(UNFINISHED.search(name) or RESERVED.search(name))
+
+
+def attempt_folders(run_dir: Path) -> dict[int, Path]:
+    """What each attempt before the last has left, by its number."""
+    paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
+    return {int(path.name): path for path in sorted(paths, key=_number) if path.name.isdigit()}
+
+
+def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
+    """Remove what a run has written, `but` one file; `resumed`: not what one goes on from.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    doomed = [path for path in _to_clear(run_dir, resumed=resumed) if path != but]
+    for path in doomed:
+        path.unlink()
+    for folder in sorted({parent for path in doomed for parent in path.parents}, reverse=True):
+        if run_dir in folder.parents and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def clears(run_dir: Path, path: Path, *, resumed: bool) -> bool:
+    """Whether `clear` would remove `path`, or something in it."""
+    return any(one == path or path in one.parents for one in _to_clear(run_dir, resumed=resumed))
+
+
+def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
+    for folder, _, names in os.walk(run_dir):
+        for name in names:
+            path = Path(folder, name)
+            one = known(path.relative_to(run_dir).as_posix())
+            if one is not None and not (resumed and one.cleared == "unless_resumed"):
+                yield path
+
+
+def _number(path: Path) -> int:
+    return int(path.name) if path.name.isdigit() else -1

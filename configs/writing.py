@@ -1,0 +1,151 @@
+"""Small files are written whole or not at all, and a disk that is full becomes one line."""
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from configs.errors import MusterError
+
+RESERVED_BYTES = 4096  # a block, usually
+
+
+class CannotWrite(MusterError):
+    """A file could not be written; names the host, the file and the reason."""
+
+
+def write_json(path: Path, value: Any, *, forced: bool = False, mode: int = 0o644) -> None:
+    """Write one JSON file so that a reader sees all of it or none; as `write_text`."""
+    write_text(path, as_json(value), forced=forced, mode=mode)
+
+
+def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644) -> None:
+    """Write one file, under another name first, so that a reader sees all of it or none.
+
+    `forced`: it is on the disk when this returns, and outlives the machine's loss of power.
+
+    Raises:
+        CannotWrite: the disk is full, or refuses; what was there before stays.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _fill(partial, text, os.O_CREAT | os.O_TRUNC, forced=forced, mode=mode)
+            partial.replace(path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+        if forced:
+            force(path.parent)
+
+
+def reserve(path: Path) -> None:
+    """Take the space that `write_last` needs for `path` now, while there is some."""
+    if path.exists():  # the last word has been said
+        return
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # no zeros: a file system that compresses would hold no space for them
+        reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
+
+
+def write_last(path: Path, value: Mapping[str, Any]) -> None:
+    """Write one JSON object, into the space that was reserved for it where there is no other.
+
+    In so little space the longest texts of `value` are cut.
+
+    Raises:
+        CannotWrite: the disk is full, and nothing was reserved; or it refuses.
+    """
+    spare = reserved(path)
+    try:
+        write_json(path, value)
+    except CannotWrite:
+        if not spare.exists():
+            raise
+        with writing(path):  # over bytes that are there, which takes no space
+            _fill(spare, _fitting(value, RESERVED_BYTES), 0, forced=False, mode=0o644)
+            spare.replace(path)
+    else:
+        with suppress(OSError):
+            spare.unlink()
+
+
+def reserved(path: Path) -> Path:
+    """The file that holds the space for `path`."""
+    return path.with_name(f"{path.name}.reserved")
+
+
+def as_json(value: Any) -> str:
+    """As it is written."""
+    return json.dumps(value, indent=2, default=str) + "\n"
+
+
+def force(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever stops `path` from being written becomes one line.
+
+    Raises:
+        CannotWrite: what a disk says of it, with the host and `path`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or is_full(error):
+            raise CannotWrite(explained(error, path)) from error
+        raise
+
+
+def explained(error: BaseException, path: Path | None = None) -> str:
+    """One line that says on which host which file could not be written, and why."""
+    if path is None and isinstance(error, OSError) and error.filename:
+        path = Path(os.fsdecode(error.filename))
+    where = f"{socket.gethostname()}: {path}" if path else socket.gethostname()
+    if is_full(error):
+        return f"{where}: the disk is full, or your quota on it; make room there, and start again"
+    why = error.strerror if isinstance(error, OSError) else None
+    return f"{where} cannot be written: {why or error}"
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a write failed for lack of space."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "No space left" in str(error) or "os error 28" in str(error)  # safetensors' own
+
+
+def _fill(path: Path, text: str, flags: int, *, forced: bool, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | flags, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.truncate()
+        file.flush()
+        if forced:
+            os.fsync(descriptor)
+
+
+def _fitting(value: Mapping[str, Any], room: int) -> str:
+    """`value` as JSON in at most `room` bytes: its longest texts are cut, where that helps."""
+    fields = dict(value)
+    while len((text := as_json(fields)).encode()) > room:
+        texts = [name for name, one in fields.items() if isinstance(one, str) and len(one) > 80]
+        if not texts:
+            break
+        longest = max(texts, key=lambda name: len(fields[name]))
+        fields[longest] = fields[longest][: len(fields[longest]) // 2].rstrip() + " ..."
+    return text

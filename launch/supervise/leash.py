@@ -1,0 +1,36 @@
+"""Become another program that the kernel ends when the process which started it is gone.
+
+python leash.py PARENT_PID PROGRAM [argument ...]
+
+It needs the standard library alone. An agent cannot do this between fork and exec: it has threads.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+NOT_FOUND = 127  # as in a shell
+
+
+def main() -> None:
+    parent, argv = int(sys.argv[1]), sys.argv[2:]
+    # torchrun would die of them, and leave its workers
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # gone before the kernel was asked
+        os._exit(128 + signal.SIGKILL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; its successor should not
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        os._exit(NOT_FOUND)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Each file of a run folder has one name, and one fate of each kind."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from configs import run_files
+from configs.plugins import REPOSITORY
+from configs.run_files import BELOW, FIELDS, FILES
+
+WORD = st.text("az09-", min_size=1, max_size=8)
+NUMBER = st.integers(0, 10**6)
+
+
+def fields_of(file):
+    return re.findall(r"{(\w+)}", file.pattern)
+
+
+@st.composite
+def named(draw, file):
+    """A path below the run folder that `file` stands for, with its fields."""
+    fields = {name: draw(NUMBER if FIELDS[name] == r"\d+" else WORD) for name in fields_of(file)}
+    path = file.path(Path("run"), **fields).relative_to("run").as_posix()
+    return path + (f"/{draw(WORD)}" if file.pattern.endswith(BELOW) else ""), fields
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda one: one.pattern)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.data())
+def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
+    name, fields = data.draw(named(file))
+    assert [one.pattern for one in FILES if one.match(name) is not None] == [file.pattern]
+    found = file.match(name)
+    assert {key: int(word) if word.isdigit() else word for key, word in found.items()} == {
+        key: int(one) if str(one).isdigit() else one for key, one in fields.items()
+    }
+    for unfinished in (f"{name}.4711.partial", f"{name}.partial", f"{name}.reserved"):
+        assert run_files.is_unfinished(unfinished)
+    assert run_files.known(f"{name}.4711.partial") is run_files.known(f"{name}.reserved") is file
+    assert run_files.known(f"thesis/{name}") is None
+    assert file.scope in ("run", "attempt")
+    assert file.home in ("grows", "whole", "stays")
+    assert file.cleared in ("always", "unless_resumed")
+
+
+def test_an_entry_of_the_folder_is_either_the_runs_or_an_attempts():
+    """Else it could not be put aside by renaming it."""
+    for file in FILES:
+        assert len({one.scope for one in FILES if one.top == file.top}) == 1, file.top
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda one: one.pattern)
+def test_the_page_on_run_folders_has_every_file(file):
+    """By its folder or its name; what is only there while a run starts needs no words."""
+    page = (REPOSITORY / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    if not Path(file.pattern).name.startswith("."):
+        assert f"`{file.top}" in page, file.pattern
+
+
+def test_files_are_found_by_their_numbers_and_what_is_unfinished_is_not(tmp_path):
+    for name in ("rank_00010.jsonl", "rank_00002.jsonl", "rank_00003.jsonl.77.partial", "other"):
+        (tmp_path / "metrics").mkdir(exist_ok=True)
+        (tmp_path / "metrics" / name).touch()
+    found = run_files.METRICS.by_number(tmp_path)
+    assert list(found) == [2, 10]
+    assert list(found.values()) == run_files.METRICS.find(tmp_path)
+    for number in (0, 2, 10):
+        (tmp_path / "attempts" / str(number)).mkdir(parents=True)
+    assert list(run_files.attempt_folders(tmp_path)) == [0, 2, 10]
+
+
+def test_no_other_source_spells_a_file_of_a_run_folder():
+    """But for messages and docstrings, which are prose: what is looked for is a path's making."""
+    own = {re.escape(Path(file.pattern).name) for file in FILES if "{" not in file.pattern}
+    own = {name for name in own if name != re.escape("**")}
+    own |= {"metrics", "workers", "exits", "agents", "profile", "traffic", "submitit", "attempts"}
+    spelled = re.compile(rf"/ f?[\"']({'|'.join(sorted(own))})|glob\(f?[\"'][^\"']*rank_")
+    sources = [*REPOSITORY.glob("launch/**/*.py"), *REPOSITORY.glob("train/**/*.py")]
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {line.strip()}"
+        for path in sources
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if spelled.search(line)
+    ]
+    assert found == []

@@ -1,0 +1,110 @@
+"""A small file is there whole or not at all, and the last word fits on a disk that is full."""
+
+import errno
+import json
+import os
+import stat
+
+import pytest
+
+from configs import writing
+from configs.writing import CannotWrite, reserve, write_json, write_last, write_text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """From now on the disk takes no new byte; what was written over what is there is taken."""
+
+    def is_full():
+        real = os.open
+
+        def opened(path, flags, *more, **named):
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            return real(path, flags, *more, **named)
+
+        monkeypatch.setattr(writing.os, "open", opened)
+
+    return is_full
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_file_is_replaced_whole(forced, tmp_path):
+    path = tmp_path / "new" / "summary.json"
+    write_json(path, {"steps": 1}, forced=forced)
+    before = path.stat().st_ino
+    write_json(path, {"steps": 2}, forced=forced)
+    assert json.loads(path.read_text()) == {"steps": 2} and path.stat().st_ino != before
+    assert names(path.parent) == ["summary.json"]
+
+
+def test_a_secret_is_never_readable_by_others(tmp_path):
+    write_text(tmp_path / "token", "secret", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_what_was_there_stays_where_the_disk_is_full(tmp_path, full):
+    path = tmp_path / "summary.json"
+    write_text(path, "before")
+    full()
+    with pytest.raises(CannotWrite, match=rf"^\S+: {path}: the disk is full"):
+        write_text(path, "after")
+    assert path.read_text() == "before" and names(tmp_path) == ["summary.json"]
+
+
+def test_a_part_that_does_not_fit_is_removed(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    monkeypatch.setattr(writing.os, "fsync", lambda descriptor: os.write(-1, b""))
+    with pytest.raises(CannotWrite, match=r"summary.json cannot be written: Bad file descriptor"):
+        write_text(path, "x", forced=True)
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotWrite, match=r"cannot be written: (Not a directory|File exists)"):
+        write_text(tmp_path / "file" / "x", "")
+
+
+def test_the_last_word_takes_the_space_that_was_reserved_for_it(tmp_path, full):
+    path = tmp_path / "exit.json"
+    reserve(path)
+    full()
+    write_last(path, {"code": 1, "message": "the disk is full"})
+    assert json.loads(path.read_text()) == {"code": 1, "message": "the disk is full"}
+    assert names(tmp_path) == ["exit.json"]
+
+
+def test_its_longest_texts_are_cut_to_fit_there(tmp_path, full):
+    path = tmp_path / "exit.json"
+    reserve(path)
+    full()
+    write_last(path, {"code": 1, "message": "short", "traceback": "line\n" * 10_000})
+    record = json.loads(path.read_text())
+    assert record["message"] == "short" and record["traceback"].startswith("line\nline")
+    assert path.stat().st_size <= writing.RESERVED_BYTES
+
+
+def test_it_is_whole_where_there_is_space_and_nothing_stays_reserved(tmp_path):
+    path = tmp_path / "exit.json"
+    reserve(path)
+    write_last(path, {"traceback": "x" * 10_000})
+    assert len(json.loads(path.read_text())["traceback"]) == 10_000
+    assert names(tmp_path) == ["exit.json"]
+
+
+def test_without_a_reserve_a_full_disk_is_said(tmp_path, full):
+    full()
+    with pytest.raises(CannotWrite, match="the disk is full"):
+        write_last(tmp_path / "exit.json", {"code": 1})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_is_a_disk_that_is_full(number):
+    assert writing.is_full(OSError(number, ""))
+    assert not writing.is_full(OSError(errno.EIO, ""))
+    assert writing.is_full(RuntimeError("I/O error: No space left on device (os error 28)"))

@@ -1,0 +1,49 @@
+"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens`.
+
+`fails` ends at once; `listens` has its one worker print much, and ends well after a while in which
+it has heard from its launcher all the time.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from launch.supervise.wire import Wire
+
+PRINTED_BYTES = 400_000
+LISTENS_S = 4.0
+SILENT_S = 2.0
+
+
+def main() -> int:
+    launcher = Wire(os.dup(0), os.dup(1))
+    assignment = None
+    while assignment is None:
+        for message in launcher.receive():
+            assignment = message.get("assignment", assignment)
+        time.sleep(0.01)
+    code = _listen(launcher, Path(assignment["run_dir"])) if sys.argv[1] == "listens" else 1
+    launcher.send(ended={"code": code, "message": f"it ended with {code}"})
+    return code
+
+
+def _listen(launcher: Wire, run_dir: Path) -> int:
+    for folder in ("workers", "exits"):
+        (run_dir / folder).mkdir()
+    (run_dir / "workers" / "rank_00000.out").write_bytes(b"x" * (PRINTED_BYTES - 1) + b"\n")
+    end = time.monotonic() + LISTENS_S
+    while time.monotonic() < end:
+        launcher.send(beat=True)
+        launcher.receive()
+        if launcher.ended or launcher.silent_s > SILENT_S:
+            return 1
+        time.sleep(0.05)
+    done = {"rank": 0, "cause": "done", "message": "", "time_unix_s": 0.0, "code": 0}
+    (run_dir / "exits" / "rank_00000.json").write_text(json.dumps(done))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Slurm's commands as scripts, of a cluster whose controller one can silence."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+SILENCE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+HEAD = f"""#!/bin/sh
+cd '{{folder}}'
+echo "$(basename "$0") $*" >> calls
+if [ -e silent ]; then echo '{SILENCE}' >&2; exit 1; fi
+"""
+SCRIPTS = {
+    "scontrol": """
+case "$2" in
+config) echo "ClusterName             = $(cat cluster)" ;;
+job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
+esac
+""",
+    "squeue": "echo; exit 1",
+    "scancel": "echo 'JobId=12 JobState=CANCELLED Reason=None Restarts=1' > job",
+    "sinfo": "echo 'main*|4|infinite'",
+    "srun": "exit 1",
+    "sbatch": """
+case "$*" in *--test-only*) exit 0 ;; esac
+env > submitted
+echo 'Submitted batch job 12'
+""",
+}
+
+
+class FakeSlurm:
+    """Scripts in a folder, and what they answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        for name, text in SCRIPTS.items():
+            self.script(name, HEAD.format(folder=folder) + text)
+        self.is_cluster("here")
+
+    def script(self, name: str, text: str) -> None:
+        (self._bin / name).write_text(text)
+        (self._bin / name).chmod(stat.S_IRWXU)
+
+    def is_cluster(self, name: str) -> None:
+        (self._folder / "cluster").write_text(name)
+
+    def job_is(self, state: str, *, reason: str = "None", restarts: int = 0) -> None:
+        text = f"JobId=12 JobName=x JobState={state} Reason={reason} Restarts={restarts}\n"
+        (self._folder / "new").write_text(text)
+        (self._folder / "new").rename(self._folder / "job")
+
+    def forget(self) -> None:
+        (self._folder / "job").unlink()
+
+    def silence(self) -> None:
+        (self._folder / "silent").touch()
+
+    def answer_again(self) -> None:
+        (self._folder / "silent").unlink()
+
+    def calls(self, command: str) -> list[str]:
+        """What the command was asked so far."""
+        path = self._folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.startswith(f"{command} ")]
+
+    @property
+    def submitted(self) -> dict[str, str]:
+        """The environment that sbatch saw."""
+        lines = (self._folder / "submitted").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return {**os.environ, "PATH": f"{self._bin}:{os.environ['PATH']}"}

@@ -1,0 +1,217 @@
+"""A controller that does not answer says nothing of a job; one that is requeued is not over."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import STOPPED, MusterError
+from launch import states
+from tests.launch.submit import REPOSITORY, SUBMIT, wait_until
+
+JOB = {
+    "launcher": "slurm",
+    "job_id": "12",
+    "cluster": "here",
+    "attempt": None,
+    "host": "login",
+    "pid": 1,
+    "started_unix_s": 1.0,
+}
+DONE_IN_ORDER = {"code": STOPPED, "message": "stopped cleanly after step 7"}
+
+
+def run_folder(folder: Path, job=JOB, end=None) -> Path:
+    run = folder / "run"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    if job is not None:
+        (run / "job.json").write_text(json.dumps(job))
+    if end is not None:
+        (run / "exit.json").write_text(json.dumps(end))
+    return run
+
+
+def start(slurm, logs: Path, *flags: str, **env: str) -> subprocess.Popen:
+    argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--task", "synthetic"]
+    argv += ["--logs-dir", str(logs), "--run-id", "run", *flags]
+    return subprocess.Popen(
+        argv,
+        env={**slurm.env, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_outage_does_not_end_a_job(slurm, tmp_path):
+    process = start(slurm, tmp_path, "--wait", "--no-preflight")
+    try:
+        assert wait_until((tmp_path / "run" / "job.json").exists, timeout_s=60)
+        assert wait_until(lambda: len(slurm.calls("scontrol")) > 2, timeout_s=30)
+        slurm.silence()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=4)
+        (tmp_path / "run" / "exit.json").write_text(json.dumps({"code": 3, "message": "boom"}))
+        slurm.job_is("FAILED")
+        slurm.answer_again()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 3, out + err
+    assert "job 12: unknown; Slurm does not answer: " in out
+
+
+def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
+    slurm.forget()
+    process = start(slurm, tmp_path, "--wait", "--no-preflight")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Slurm has forgotten job 12" in err
+
+
+def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.slurm.watching.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.watching.LAST_S", 0.1, raising=False)
+    run, told = run_folder(tmp_path), []
+    slurm.silence()
+    assert states.of(run).word == "unknown"
+    timer = threading.Timer(1.0, slurm.answer_again)
+    timer.start()
+    try:
+        states.cancel(run, told.append)
+    finally:
+        timer.join()
+    assert slurm.calls("scancel") and told[-1] == "run: stopped"
+    assert "trying again" in told[0] and "Unable to contact slurm controller" in told[0]
+
+
+def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.slurm.watching.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.watching.SILENCE_S", 0.3, raising=False)
+    run = run_folder(tmp_path)
+    slurm.silence()
+    with pytest.raises(MusterError, match="Slurm does not answer"):
+        states.cancel(run, lambda text: None)
+    assert not (run / "exit.json").exists()
+
+
+@pytest.mark.parametrize("end", [DONE_IN_ORDER, {"code": 1, "message": "node1 is gone"}])
+def test_a_requeued_job_that_waits_is_not_over(slurm, tmp_path, end):
+    run, told = run_folder(tmp_path, end=end), []
+    slurm.job_is("PENDING", reason="BeginTime", restarts=1)
+    state = states.of(run)
+    assert (state.word, state.over, state.detail) == ("pending", False, "job 12; BeginTime")
+    states.cancel(run, told.append)
+    assert slurm.calls("scancel") == ["scancel 12"]
+    assert states.of(run).over
+
+
+def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
+    run, told = run_folder(tmp_path, end=DONE_IN_ORDER), []
+    slurm.job_is("FAILED")
+    states.cancel(run, told.append)
+    slurm.forget()
+    states.cancel(run, told.append)
+    assert told == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
+
+
+def test_a_run_is_over_when_its_job_goes_on_as_another(slurm, tmp_path):
+    run = run_folder(tmp_path, {**JOB, "attempt": 0}, DONE_IN_ORDER)
+    slurm.job_is("PENDING", restarts=1)
+    assert not states.of(run).over  # nobody else has it yet
+    slurm.job_is("RUNNING", restarts=1)
+    assert states.of(run).word == "stopped"
+
+
+def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
+    run = run_folder(tmp_path)
+    slurm.is_cluster("elsewhere")
+    assert states.of(run).word == "elsewhere"
+    with pytest.raises(MusterError, match="job 12 is one of cluster here, and this is elsewhere"):
+        states.cancel(run, lambda text: None)
+    assert slurm.calls("scancel") == []
+
+
+def test_a_run_is_found_by_its_job_once_it_was_requeued(slurm, tmp_path):
+    for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
+        (tmp_path / name).mkdir()
+        run_folder(tmp_path / name, job).rename(tmp_path / f"run-{name}")
+        time.sleep(0.01)
+    (tmp_path / "run-c" / "config.yaml").unlink()
+    jobs = [sys.executable, str(Path(SUBMIT).with_name("jobs.py")), "--logs-dir", str(tmp_path)]
+    done = subprocess.run([*jobs, "status", "12"], env=slurm.env, capture_output=True, text=True)
+    assert done.stdout.startswith("run-b: running (job 12)"), done.stderr
+    (tmp_path / "run-c" / "config.yaml").touch()
+    done = subprocess.run([*jobs, "status", "12"], env=slurm.env, capture_output=True, text=True)
+    assert done.returncode == 2 and "'12' fits several runs: run-c, run-b" in done.stderr
+
+
+def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm, tmp_path):
+    """sbatch takes as long as a busy controller does."""
+    import psutil
+
+    me = psutil.Process()
+    mine = {"host": os.uname().nodename, "pid": me.pid, "started_unix_s": me.create_time()}
+    run, told = run_folder(tmp_path, {**JOB, **mine, "job_id": ""}), []
+    assert states.of(run).word == "submitting"
+    timer = threading.Timer(1.0, (run / "job.json").write_text, [json.dumps(JOB)])
+    timer.start()
+    states.cancel(run, told.append)
+    timer.join()
+    assert slurm.calls("scancel") == ["scancel 12"] and told == ["run: stopped"]
+
+
+def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
+    """As soon as the terminal is back, before anything has started."""
+    code = (
+        "import pathlib, sys, time\n"
+        "from launch import registry\n"
+        "from launch.spec import LaunchSpec\n"
+        "spec = LaunchSpec('run', pathlib.Path(sys.argv[1]), ())\n"
+        "registry.write_down(spec, [], 'local', '')\n"
+        "if registry.go_on_in_background(spec): time.sleep(60)\n"
+    )
+    run, told = run_folder(tmp_path, job=None), []
+    subprocess.run([sys.executable, "-c", code, str(run)], cwd=REPOSITORY, check=True, timeout=60)
+    assert states.of(run).word == "running"
+    states.cancel(run, told.append)
+    assert told == ["run: stopped"] and states.of(run).over
+
+
+def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):
+    from launch.slurm.watching import Watcher
+
+    now = [0.0]
+    watcher = Watcher(slurm.env, clock=lambda: now[0])
+    for tick in range(600):  # a minute of looking, ten times a second
+        now[0] = tick / 10
+        assert watcher.state("12").name == "RUNNING"
+    asked = len(slurm.calls("scontrol"))
+    assert 5 <= asked <= 10  # after 1, 2, 4, 8 seconds, and each 10 from then on
+    slurm.job_is("COMPLETED")
+    now[0] += 1.0
+    assert watcher.state("12", sign="exit.json").name == "COMPLETED"
+
+
+def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm, tmp_path):
+    env = {
+        "SBATCH_ACCOUNT": "me",
+        "SBATCH_PARTITION": "mine",
+        "SBATCH_WAIT": "1",
+        "SLURM_JWT": "token",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "3",
+    }
+    flags = ["--no-preflight", "--partition", "main"]
+    process = start(slurm, tmp_path, *flags, **env)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    found = {name: slurm.submitted.get(name) for name in env}
+    assert found == {**dict.fromkeys(env), "SBATCH_ACCOUNT": "me", "SLURM_JWT": "token"}
+    assert json.loads((tmp_path / "run" / "job.json").read_text())["cluster"] == "here"

@@ -1,0 +1,72 @@
+"""A Python that starts in no time: `interpreter()` is forked from one that has the libraries.
+
+torch and transformers take two to four seconds of a core to import, and a run of four nodes does
+so eight times. What is started by `interpreter()` is what it would be otherwise, real torchrun and
+real workers, but for these imports. Tests of what a process imports, of whose child it is, or of
+how it is killed take `sys.executable`.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+START_S = 120
+# Set for tests that `make test-quick` leaves out as soon as they start a worker.
+QUICK = "MUSTER_TEST_QUICK"
+
+
+def interpreter() -> str:
+    """The path of a program that stands where Python does; its libraries are loaded once."""
+    skip_if_quick()
+    return _started()
+
+
+def skip_if_quick() -> None:
+    """Leave this test to `make test`, where only quick ones are wanted."""
+    if QUICK in os.environ:
+        pytest.skip("it starts processes: make test")
+
+
+@cache
+def _started() -> str:
+    folder = Path(tempfile.mkdtemp(prefix="muster-preload-"))
+    address = folder / "socket"
+    text = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
+    client = folder / "python"
+    client.write_text(
+        f"#!{sys.executable} -IS\nSOCKET, PYTHON = {str(address)!r}, {sys.executable!r}\n{text}"
+    )
+    client.chmod(0o755)
+    log = (folder / "log").open("wb")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.preload.server", str(address)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(timeout=30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    deadline = time.monotonic() + START_S
+    while not address.exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError((folder / "log").read_text())
+        time.sleep(0.05)
+    return str(client)

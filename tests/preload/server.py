@@ -1,0 +1,218 @@
+"""An interpreter that has imported the libraries, and forks for everyone who asks.
+
+`python -m tests.preload.server SOCKET`, until its standard input ends. A child has the asker's
+descriptors, folder, environment, cores, limits and namespaces, and nothing of ours is imported.
+"""
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Whatever takes long to import in torchrun, an agent or a worker.
+LIBRARIES = (
+    "torch",
+    "torch._dynamo",  # imported by an optimizer's first step
+    "torch.distributed.run",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    "torch.nn.parallel",
+    "torch.optim.lr_scheduler",
+    "torch.profiler",
+    "torch.utils.data",
+    "accelerate",
+    "accelerate.commands.launch",
+    "datasets",
+    "evaluate",
+    "h5py",
+    "jinja2",
+    "jsonargparse",
+    "psutil",
+    "rich.table",
+    "safetensors.torch",
+    "scipy.optimize",
+    "submitit",
+    "tqdm",
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.bert.modeling_bert",
+    "yaml",
+    "ClusterShell.NodeSet",
+)
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Job:
+    """A child, and the connection of who asked for it."""
+
+    def __init__(self, pid: int, client: socket.socket) -> None:
+        self.pid, self.client = pid, client
+        self.ended = os.pidfd_open(pid)
+
+
+def main() -> None:
+    sys.path.remove(str(Path.cwd()))  # what is imported below must not be this checkout's
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(sys.argv[1])
+    listener.listen(64)
+    gc.collect()
+    gc.freeze()  # children share the pages
+    asked = serve(listener)
+    if asked is not None:  # this is a child
+        end(asked)
+
+
+def serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Fork for everyone who asks; in a child, what was asked for."""
+    ready = selectors.DefaultSelector()
+    ready.register(listener, selectors.EVENT_READ)
+    ready.register(0, selectors.EVENT_READ)
+    own = [Path(f"/proc/self/ns/{name}").stat().st_ino for name in ("net", "uts", "mnt")]
+    while True:
+        for key, _ in ready.select():
+            if key.fileobj is listener:
+                client = listener.accept()[0]
+                if (asked := begin(client, ready, own)) is not None:
+                    listener.close()
+                    return asked
+            elif key.data is None:  # the end of standard input
+                return None
+            elif key.fileobj == key.data.ended:
+                reap(key.data, ready)
+            else:  # whoever asked is gone, and so is what it asked for
+                ready.unregister(key.data.client)
+                os.kill(key.data.pid, signal.SIGKILL)
+
+
+def begin(
+    client: socket.socket, ready: selectors.BaseSelector, own: list[int]
+) -> dict[str, Any] | None:
+    """Fork for `client`; in the child, what it asked for."""
+    head, descriptors, _, _ = socket.recv_fds(client, 8, 6)
+    with client.makefile("rb") as request:
+        body = request.read(int.from_bytes(head, "big"))
+    try:
+        asked = json.loads(body)
+    except ValueError:  # it was killed in the middle of its request
+        client.close()
+        return None
+    pid = os.fork()
+    if pid == 0:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        jobs = {key.data for key in ready.get_map().values() if key.data is not None}
+        ready.close()
+        for job in jobs:
+            job.client.close()
+            os.close(job.ended)
+        client.close()
+        settle(asked, descriptors, own)
+        return dict(asked)
+    for fd in descriptors:
+        os.close(fd)
+    job = Job(pid, client)
+    with suppress(OSError):  # gone already, as `serve` will see
+        client.sendall(f"{pid}\n".encode())
+    ready.register(job.ended, selectors.EVENT_READ, job)
+    ready.register(client, selectors.EVENT_READ, job)
+    return None
+
+
+def reap(job: Job, ready: selectors.BaseSelector) -> None:
+    _, status = os.waitpid(job.pid, 0)
+    ready.unregister(job.ended)
+    os.close(job.ended)
+    with suppress(OSError, KeyError, ValueError):
+        ready.unregister(job.client)
+    with suppress(OSError):
+        job.client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    job.client.close()
+
+
+def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> None:
+    """Be where the asker is."""
+    os.setsid()
+    for stream, fd in enumerate(descriptors[:3]):
+        os.dup2(fd, stream)
+    for fd, wanted, inode in zip(descriptors[3:], asked["namespaces"], own, strict=True):
+        if wanted != inode and LIBC.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+    for fd in descriptors:
+        os.close(fd)
+    os.chdir(asked["cwd"])
+    os.umask(asked["umask"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    # A worker looks whether it descends from this process. The asker does, and ends it.
+    os.environ.pop("MUSTER_LAUNCHER", None)
+    os.sched_setaffinity(0, asked["cores"])
+    for number in asked["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    for number, limits in asked["limits"].items():
+        with suppress(ValueError, OSError):
+            resource.setrlimit(int(number), tuple(limits))
+
+
+def end(asked: dict[str, Any]) -> NoReturn:
+    """Run the program, and end with its exit code."""
+    code: object = 0
+    try:
+        run(asked)
+    except SystemExit as exit_:
+        code = exit_.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException as error:  # noqa: BLE001  # as the interpreter does
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # To take the libraries apart would take longer than most programs here.
+    os._exit(int(code or 0) & 0xFF)
+
+
+def run(asked: dict[str, Any]) -> None:
+    """Run the program as a new interpreter would."""
+    words = list(asked["argv"])
+    unbuffered = words[0] == "-u" or "PYTHONUNBUFFERED" in os.environ
+    words = words[1:] if words[0] == "-u" else words
+    sys.executable = asked["executable"]
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
+    random.seed()
+    extra = os.environ.get("PYTHONPATH", "")
+    sys.path[:0] = [folder for folder in extra.split(os.pathsep) if folder]
+    # The names that runpy gives a module; those of this one are in the way.
+    sys.modules.pop("__main__", None)
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        sys.modules.pop(words[1], None)  # torchrun: runpy warns of a module that is there already
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

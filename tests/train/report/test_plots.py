@@ -1,0 +1,133 @@
+"""A figure has the points that were measured, and says no more than its table."""
+
+import math
+
+import pytest
+
+from tests.train.report.folders import evaluation, make_run, step
+from tests.train.report.test_scaling import courses, unequal
+from train.report import facts, plots, sections
+from train.report.facts import Table
+from train.report.study import read_subject
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What a function of `plots` drew, as matplotlib's figure."""
+
+    def figure_of(draw, *args):
+        monkeypatch.setattr(plots, "as_svg", lambda figure: figure)
+        return draw(*args)
+
+    return figure_of
+
+
+def markers(axis) -> list[tuple[float, float]]:
+    return sorted(
+        (x, round(y, 9))
+        for line in axis.lines
+        if line.get_marker() == "o"
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("study", [courses, unequal])
+def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
+    table = study(tmp_path)
+    left, right = drawn(plots.speedup, table).axes
+    assert [left.get_title(loc="left")] == [f"against {base}" for base in table.unique("base")]
+    for axis, name in ((left, "speedup"), (right, "efficiency")):
+        assert markers(axis) == sorted((r["workers"], round(r[name], 9)) for r in table.rows)
+        for line in axis.lines[1:]:  # those between the points, too; the first is the ideal
+            assert set(line.get_xdata()) <= set(table.column("workers"))
+
+
+def test_doubtful_points_are_hollow(drawn):
+    columns = "series run workers samples_per_s base_workers base speedup ideal efficiency".split()
+    table = Table("speedup", "", columns)
+    for workers, gain in ((1, 1.0), (4, 9.5)):
+        table.add(series="ddp", workers=workers, base_workers=1, base="ddp, 1 worker",
+                  speedup=gain, ideal=workers, efficiency=gain / workers)  # fmt: skip
+    left, _ = drawn(plots.speedup, table).axes
+    fills = {
+        int(line.get_xdata()[0]): line.get_markerfacecolor()
+        for line in left.lines
+        if line.get_marker() == "o"
+    }
+    assert fills[4] == "none" != fills[1]
+
+
+def bars(rows: list[tuple[float, float | None]]) -> Table:
+    table = Table("evaluation", "", ["run", "eval_s", "low_s", "high_s"])
+    for number, (value, half) in enumerate(rows):
+        ends = {} if half is None else {"low_s": value - half, "high_s": value + half}
+        table.add(run=str(number), eval_s=value, **ends)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(1.0, None), (2.0, None)], "seconds per evaluation"),
+        ([(1.0, 0.1)], "seconds per evaluation (mean, 95 % confidence interval)"),
+        (
+            [(1.0, 0.1), (2.0, None)],
+            "seconds per evaluation (mean, 95 % confidence interval where there is one)",
+        ),
+    ],
+)
+def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, said):
+    figure = drawn(plots.bars, bars(rows), "eval_s", "seconds per evaluation", "low_s", "high_s")
+    assert figure.axes[0].get_xlabel() == said
+
+
+def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):
+    units = []
+    monkeypatch.setattr(plots, "_finish", lambda axis, names, unit, room: units.append(unit))
+    for sync in ("ddp", "all_reduce"):
+        make_run(tmp_path / sync, sync=sync, more=[evaluation(20, accuracy=0.5)])
+    sections.build(read_subject([tmp_path / "ddp", tmp_path / "all_reduce"]))
+    assert "seconds per evaluation" in units
+
+
+def test_all_phases_are_named_inside_the_figure(tmp_path, drawn):
+    paths = [make_run(tmp_path / sync, sync=sync) for sync in ("ddp", "gather_scatter")]
+    table = facts.seconds(read_subject(paths))
+    for row in table.rows:
+        row["run"] += " with a label that is as long as some are, bucket mb 25"
+    figure = drawn(plots.seconds, table)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    outer, inner = figure.bbox, legend.get_window_extent()
+    assert outer.x0 <= inner.x0 and inner.x1 <= outer.x1
+
+
+def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
+    off = [step(n, loss=1 / n + (1e-3 if n in (2, 9) else 0)) for n in range(1, 11)]
+    paths = [
+        make_run(tmp_path / "a", sync="single", workers=1, steps=10),
+        make_run(tmp_path / "b", rows={0: off, 1: off}),
+    ]
+    figure = drawn(plots.losses, facts.losses(read_subject(paths)))
+    (line,) = figure.axes[1].lines
+    y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
+
+
+def test_metrics_keep_to_their_range_and_have_no_offset(drawn):
+    table = Table("metrics", "", "run epoch step metric value".split())
+    for epoch, value in ((1, 0.998), (2, 1.0)):
+        table.add(run="a", epoch=epoch, step=epoch, metric="accuracy", value=value)
+        table.add(run="a", epoch=epoch, step=epoch, metric="eval_loss", value=2.8e-2 + 1e-9 * epoch)
+    figure = drawn(plots.metrics, table)
+    figure.canvas.draw()
+    accuracy, loss = figure.axes
+    assert accuracy.get_ylim()[1] == 1.0
+    low, high = loss.get_ylim()
+    assert high - low >= 0.02 * 2.8e-2
+    assert loss.yaxis.get_offset_text().get_text() == ""
+
+
+def test_metrics_of_one_evaluation_are_a_table(tmp_path):
+    path = make_run(tmp_path / "a", more=[evaluation(20, accuracy=0.5)])
+    assert sections._metrics(read_subject([path])).figure == ""

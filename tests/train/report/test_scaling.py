@@ -1,0 +1,109 @@
+"""Speed-up is against one run that was measured, the same for all that did the same work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.report.folders import cell, make_run, make_study, step
+from train.report import scaling, words
+from train.report.facts import Table
+from train.report.study import read_subject
+
+
+def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> Table:
+    """A study of these runs; what only a study knows of one stands in `of_bed`."""
+    cells = []
+    for name, given in runs.items():
+        settings = given.pop("of_bed", {})
+        make_run(path / "runs" / name, **given)
+        cells.append(cell(name, settings=settings, nodes=given.get("workers", 2)))
+    return scaling.speedup(read_subject([make_study(path, cells)]))
+
+
+def courses(path: Path) -> Table:
+    """As the assignments have it: two modes with a collective per parameter, ddp as it is."""
+    return table_of(
+        path,
+        {
+            "single": {"sync": "single", "workers": 1, "step_s": 0.3, "bucket_mb": 25.0},
+            "2a": {"sync": "gather_scatter", "workers": 4, "step_s": 0.6, "bucket_mb": 0.0},
+            "2b": {"sync": "all_reduce", "workers": 4, "step_s": 0.2, "bucket_mb": 0.0},
+            "3": {"sync": "ddp", "workers": 4, "step_s": 0.1, "bucket_mb": 25.0},
+        },
+    )
+
+
+def test_modes_that_send_differently_share_the_base(tmp_path):
+    table = courses(tmp_path)
+    assert set(table.column("base")) == {"single, 1 worker"}
+    by_series = {row["series"]: row["speedup"] for row in table.select(workers=4)}
+    assert by_series == pytest.approx(
+        {"gather_scatter, bucket mb 0": 0.5, "all_reduce, bucket mb 0": 1.5, "ddp, bucket mb 25": 3}
+    )
+
+
+def unequal(path: Path) -> Table:
+    """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
+    runs: dict[str, dict[str, Any]] = {"1": {"workers": 1, "batch_size": 32, "step_s": 0.7}}
+    for workers, even, auto in ((2, 1.5, 1.1), (4, 2.4, 2.0)):
+        for split, step_s in (("even", even), ("auto", auto)):
+            rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
+            runs[f"{workers}-{split}"] = {
+                "workers": workers,
+                "rows": dict.fromkeys(range(workers), rows),
+                "batch_size": 32 * workers,
+                "split": split,
+                "of_bed": {"busy": 1},
+            }
+    runs["1"] |= {"rows": {0: [step(n, samples=32, step_s=0.7) for n in range(1, 9)]}}
+    return table_of(path, runs | {"1": runs["1"] | {"split": "even"}})
+
+
+def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
+    table = unequal(tmp_path)
+    (base,) = table.unique("base")
+    assert "busy" not in base and "1 worker" in base
+    rate = {row["run"]: row["samples_per_s"] for row in table.rows}
+    for row in table.rows:
+        assert row["speedup"] == pytest.approx(rate[row["run"]] / rate[base])
+    at_four = {row["series"]: row["efficiency"] for row in table.select(workers=4)}
+    assert at_four["auto, busy 1"] > at_four["even, busy 1"]
+    assert not any("None" in row["series"] for row in table.rows)
+
+
+def test_each_part_of_a_worker_has_its_own_base_where_the_batch_grows(tmp_path):
+    runs: dict[str, dict[str, Any]] = {}
+    for workers in (1, 2, 4):
+        for part in (16, 32):
+            name = f"{workers}-{part}"
+            runs[name] = {"workers": workers, "batch_size": part * workers, "step_s": 0.1}
+    table = table_of(tmp_path, runs)
+    assert set(table.column("series")) == {"batch 16 a worker", "batch 32 a worker"}
+    assert len(table.unique("base")) == 2
+    assert set(table.column("base_workers")) == {1}
+
+
+def test_of_several_on_the_fewest_workers_the_fastest_is_the_base(tmp_path):
+    runs = {
+        f"{sync}-{workers}": {"sync": sync, "workers": workers, "step_s": step_s / workers}
+        for workers in (2, 4)
+        for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))
+    }
+    table = table_of(tmp_path, runs)
+    assert table.unique("base") == ["ddp, 2 workers"]
+    assert max(table.column("efficiency")) == pytest.approx(1)
+
+
+def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
+    runs = {
+        "a": {"sync": "single", "workers": 1, "step_s": 0.952},
+        "b": {"sync": "ddp", "workers": 4, "step_s": 0.1},
+        "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
+    }
+    told = words.of_speedup(table_of(tmp_path, runs))
+    (warning,) = [line for line in told if line.startswith("WARNING")]
+    assert "238% of ddp, 4 workers" in warning and "against (single, 1 worker)" in warning
+    assert "all_reduce" not in warning
+    told = words.of_speedup(courses(tmp_path / "sound"))
+    assert not any(line.startswith("WARNING") for line in told)
