@@ -1,9 +1,8 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from train import batchnorm
 from train.balance.planning import after_split, plan_batches
 from train.balance.probe import measure
 from train.balance.splitter import Plan, Splitter
-from train.checkpoints import random_state
+from train.checkpoints import random_state, resume
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.keeper import Keeper, Parts, Position
 from train.checkpoints.snapshot import misfits
@@ -27,7 +26,7 @@ from train.evaluation import evaluate
 from train.grad_sync import GradSync, all_gather, meet
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
-from train.measure.summary import Totals
+from train.measure.summary import FIRST_LOSSES, History
 from train.measure.traffic import Meter
 from train.optimizer import build_optimizer, build_schedule, schedule_end
 from train.precision import Precision, place, set_dropout
@@ -35,20 +34,6 @@ from train.step import Step, Wishes, to_device
 from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
 from train.world import World
-
-FIRST_LOSSES = 5  # printed one by one, as the courses ask
-RECENT_STEPS = 1000  # that --split auto looks at, at most
-
-
-@dataclass
-class History:
-    """What a finished run is summed up from, on every rank alike."""
-
-    first_losses: list[float] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
-    # the latest only: memory must not grow with steps, and the records on disk have all
-    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    evaluations: list[EvalRecord] = field(default_factory=list)
 
 
 class Trainer:
@@ -144,7 +129,8 @@ class Trainer:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
-        problems += self._schedule_problems(state)
+        ends = schedule_end(self.config, self.plan.steps_per_epoch)
+        problems += resume.moved_schedule(self.config, ends, state, self.console)
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.keeper.restore(self.parts, files, state)
         self._step.buffers.remember()
@@ -152,21 +138,6 @@ class Trainer:
             self._resume_split(self._splitter, state)
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
-
-    def _schedule_problems(self, state: dict[str, Any]) -> Iterator[str]:
-        """Whether the learning rate would jump, since the schedule ends at another step."""
-        config, now = self.config, schedule_end(self.config, self.plan.steps_per_epoch)
-        was = state.get("schedule_end", now)  # older checkpoints do not say
-        if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
-            return
-        if config.reset_data:
-            self.console.line(f"the learning rate decays until step {now}, no longer {was}")
-            return
-        yield (
-            f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
-            f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
-            f"give --schedule-steps {was}, or --reset-lr-scheduler"
-        )
 
     def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
         """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
@@ -303,13 +274,10 @@ class Trainer:
         return record.metrics
 
     def _report(self, record: StepRecord) -> None:
-        self.history.totals.add(record)
-        self.history.steps.append(record)
+        self.history.add(record)
         self.sinks.write(record)
         self.sinks.collectives(record, self._step.collectives)
         self.console.advance(record.loss)
-        if record.step <= FIRST_LOSSES:
-            self.history.first_losses.append(record.loss)
         every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")

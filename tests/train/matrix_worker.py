@@ -22,7 +22,8 @@ from tests.train.matrix_tasks import TASKS
 from train import grad_sync, rendezvous, sparse_rows
 from train.console import Console
 from train.grad_sync import all_gather
-from train.trainer import History, Trainer
+from train.measure.summary import History
+from train.trainer import Trainer
 from train.worker import end_process
 from train.world import World
 

@@ -13,8 +13,8 @@ from torch import nn
 from configs import plugins
 from configs.errors import MusterError
 from configs.schema import TrainConfig
-from train import trainer as loop
 from train.console import Console
+from train.measure import summary as measured
 from train.measure.records import StepRecord
 from train.measure.sinks import Sinks
 from train.measure.summary import Totals, rows, summarise
@@ -208,13 +208,13 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
 
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
-    """All that Python holds after 300 steps is what it held after 100, but for its own wavering."""
-    monkeypatch.setattr(loop, "RECENT_STEPS", 10)
+    """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
+    monkeypatch.setattr(measured, "RECENT_STEPS", 10)
     held = []
 
     def note(trainer, record):
         report(trainer, record)
-        if record.step in (100, 300):
+        if record.step in (40, 120):
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
 
@@ -222,11 +222,11 @@ def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "_report", note)
     tracemalloc.start()
     try:
-        run(replace(CONFIG, epochs=38, evaluate="never", max_steps=300), tmp_path)
+        run(replace(CONFIG, batch_size=8, evaluate="never", max_steps=120), tmp_path)
     finally:
         tracemalloc.stop()
     before, after = held
-    assert after - before < 200 * 100  # bytes; a record has more than 500
+    assert after - before < 80 * 250  # bytes; a record has more than 500
 
 
 @pytest.mark.parametrize("speaks", [True, False])

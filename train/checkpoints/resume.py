@@ -94,6 +94,23 @@ def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
                 yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
 
 
+def moved_schedule(
+    config: TrainConfig, now: int, state: dict[str, Any], console: Console
+) -> Iterator[str]:
+    """Why the learning rate would jump, where it decays until step `now` and did until another."""
+    was = state.get("schedule_end", now)  # older checkpoints do not say
+    if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
+        return
+    if config.reset_data:
+        console.line(f"the learning rate decays until step {now}, no longer {was}")
+        return
+    yield (
+        f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+        f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
+        f"give --schedule-steps {was}, or --reset-lr-scheduler"
+    )
+
+
 def _newest(
     found: list[Checkpoint],
 ) -> tuple[tuple[Checkpoint, tuple[Files, dict[str, Any]]] | None, list[str]]:

@@ -1,11 +1,15 @@
 """A run in a page: `summary.json`, and the small table a person sees at its end."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from configs.schema import TrainConfig
 from train.measure.records import EvalRecord, StepRecord
 
+FIRST_LOSSES = 5  # printed one by one, as the courses ask
+RECENT_STEPS = 1000  # that --split auto looks at, at most
 PHASES = ("data", "forward", "backward", "sync", "optimizer")
 TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
 
@@ -37,6 +41,24 @@ class Totals:
     def mean(self, name: str) -> float:
         """The mean of one of `TIMED`; there must have been a step."""
         return self._sums[name] / self.timed_steps
+
+
+@dataclass
+class History:
+    """What a finished run is summed up from, on every rank alike."""
+
+    first_losses: list[float] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    # the latest only: memory must not grow with steps, and the records on disk have all
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    evaluations: list[EvalRecord] = field(default_factory=list)
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step."""
+        self.totals.add(record)
+        self.steps.append(record)
+        if record.step <= FIRST_LOSSES:
+            self.first_losses.append(record.loss)
 
 
 def summarise(

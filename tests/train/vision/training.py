@@ -8,7 +8,8 @@ from configs import cli, plugins
 from configs.schema import TrainConfig
 from train.console import Console
 from train.measure.sinks import Sinks
-from train.trainer import History, Trainer
+from train.measure.summary import History
+from train.trainer import Trainer
 from train.world import World
 
 
