@@ -72,7 +72,10 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     backend: Literal["auto", "gloo", "nccl"] = setting("auto", "auto: nccl on cuda, gloo on cpu")
     threads: int | None = setting(None, "threads per worker (default: its share of the cores)")
     data_workers: int = setting(0, "processes per worker that prepare batches")
-    timeout_s: float = setting(120.0, "seconds until a worker that others wait for is given up")
+    join_timeout_s: float = setting(300.0, "seconds that workers and nodes may take to come")
+    timeout_s: float = setting(
+        120.0, "seconds that a worker may come late to a collective (but for loading and saving)"
+    )
 
     # what is written where
     logs_dir: Path | None = setting(None, "where run folders go (default: logs/ of this checkout)")
@@ -102,7 +105,8 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
             yield from too_low(name, getattr(self, name), 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
-        yield from not_positive("timeout_s", self.timeout_s)
+        for name in ("join_timeout_s", "timeout_s"):
+            yield from not_positive(name, getattr(self, name))
         for name in ("dropout", "mask_probability"):
             yield from no_share(name, getattr(self, name))
         yield from self.learning_problems()

@@ -92,7 +92,7 @@ def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
         run_dir=logs / run_id,
         worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
         module=MODULE,
-        join_s=train.timeout_s,
+        join_s=train.join_timeout_s,
         overwrite=train.overwrite,
         quiet=True,
     )

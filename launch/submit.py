@@ -175,7 +175,7 @@ def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: F
         module=f"train.{launch.program}",
         env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
         workers=launch.workers,
-        join_s=train.timeout_s,
+        join_s=train.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
         overwrite=train.overwrite,
         resumed=train.resume is not None,

@@ -48,7 +48,13 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
     from train.measure import collectives, environment, network
     from train.run_folder import open_run_folder
 
-    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+    with rendezvous.meet(
+        world,
+        config.device,
+        config.backend,
+        config.timeout_s,
+        join_timeout_s=config.join_timeout_s,
+    ) as peers:
         world = peers.world
         run_dir = ending.run_dir = open_run_folder(config, peers, what=NAME)
         torch.set_num_threads(config.threads or peers.threads)

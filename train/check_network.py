@@ -34,7 +34,13 @@ def _check(config: TrainConfig, world: World, ending: Ending) -> None:
     from train.measure import network
     from train.run_folder import open_run_folder
 
-    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+    with rendezvous.meet(
+        world,
+        config.device,
+        config.backend,
+        config.timeout_s,
+        join_timeout_s=config.join_timeout_s,
+    ) as peers:
         run_dir = ending.run_dir = open_run_folder(config, peers)
         torch.set_num_threads(config.threads or peers.threads)
         measured = network.measure(peers, config.timeout_s)

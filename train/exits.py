@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +43,14 @@ LOST_PEER_WORDS = (
 
 
 class PeerFailed(MusterError):
-    """Another worker could not go on, so this one cannot either."""
+    """Another worker could not go on, so this one cannot either.
+
+    `missing`: the ranks that a collective waited for in vain, where they are known.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class Stopped(BaseException):
@@ -107,6 +114,7 @@ class Ending:
                 message=message,
                 traceback=lines,
                 peak_memory_bytes=peak_memory_bytes(),
+                missing=error.missing if isinstance(error, PeerFailed) else (),
             )
             try:
                 write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,17 +14,20 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from configs.errors import MusterError, UsageError
 from configs.run_files import SEEN
 from train.device import choose_backend, choose_device, visible_gpus
 from train.exits import PeerFailed
 from train.network import check_own_address, choose_interface, wait_for_address
+from train.patience import PATIENCE_S, wait_for_all
+from train.peer_loss import explained
 from train.roll import Presence, fair_share, host_leader, presence, with_neighbours
+from train.stopping import StoppedCleanly
 from train.world import World
 
-# Preparing data (a download, tokenising) may take far longer than a collective.
-PREPARE_TIMEOUT_S = 3600.0
+LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Peers:
                 raise
             self.store.set(name, json.dumps({"answer": answer}))
             return answer
-        self.store.wait([name], timedelta(seconds=PREPARE_TIMEOUT_S))
+        self.store.wait([name], timedelta(seconds=PATIENCE_S))
         said = json.loads(self.store.get(name))
         if "failed" in said:
             raise PeerFailed(f"a worker on {said['host']} could not go on: {said['failed']}")
@@ -94,7 +97,7 @@ class Peers:
         return first
 
     def _wait_for_all(self, name: str) -> None:
-        deadline = time.monotonic() + PREPARE_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while self.world.world_size > 1 and self.store.add(name, 0) < self.world.world_size:
             if time.monotonic() > deadline:
                 raise PeerFailed(f"not all workers have passed {name}")
@@ -122,18 +125,30 @@ class Peers:
 
 
 @contextmanager
-def meet(world: World, device: str, backend: str, timeout_s: float) -> Iterator[Peers]:
+def meet(
+    world: World,
+    device: str,
+    backend: str,
+    timeout_s: float,
+    *,
+    join_timeout_s: float | None = None,
+) -> Iterator[Peers]:
     """The process group of all workers, from their meeting to its end.
 
+    Workers may come `join_timeout_s` seconds after one another, `timeout_s` where it is not given.
+    From then on a rank that is `timeout_s` late for a collective is given up.
+
     Raises:
-        MusterError: an address, port, worker or GPU that is not there, after `timeout_s` seconds.
+        MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
+        PeerFailed: another rank is gone, or hangs; it is named where it is known.
     """
     own = presence(world, visible_gpus(device))
     if world.world_size == 1:
         yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
         return
-    store = _open_store(world, timeout_s)
-    roll = _call_the_roll(world, own, store, timeout_s)
+    join_s = timeout_s if join_timeout_s is None else join_timeout_s
+    store = _open_store(world, join_s)
+    roll = _call_the_roll(world, own, store, join_s)
     choose_interface(world)
     chosen = choose_device(device, world, roll)
     dist.init_process_group(
@@ -141,15 +156,27 @@ def meet(world: World, device: str, backend: str, timeout_s: float) -> Iterator[
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timedelta(seconds=join_s),
     )
+    _set_pg_timeout(timedelta(seconds=timeout_s))
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
             world = with_neighbours(world, roll)
         yield Peers(world, store, roll, chosen)
         _part(world, store)
+    except StoppedCleanly:
+        with suppress(RuntimeError):  # all is on the disk, whatever becomes of the others
+            _part(world, store)
+        raise
+    except BaseException as error:
+        dist.destroy_process_group()  # whoever waits for this rank is told at once
+        reason = explained(error, world, [one.host for one in roll], store)
+        if reason is error:
+            raise
+        raise reason from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:
@@ -228,10 +255,14 @@ def _presence(said: dict[str, Any]) -> Presence:
 def _part(world: World, store: dist.Store) -> None:
     """All leave together: none closes its connections while another still uses them.
 
-    Rank 0 leaves last, since it may serve the store through which they say so.
+    Some may still be saving what all have made. Rank 0 leaves last, since it may serve the store
+    through which they say so.
     """
-    patience = timedelta(seconds=60)
-    for step in ("done", "left"):
-        store.set(f"{step}/{world.rank}", "")
-        if step == "done" or world.is_main:
-            store.wait([f"{step}/{rank}" for rank in range(world.world_size)], patience)
+    wait_for_all(world)
+    ranks = range(world.world_size)
+    store.set(f"done/{world.rank}", "")
+    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
+    store.set(f"left/{world.rank}", "")
+    if world.is_main:
+        with suppress(RuntimeError):  # one that does not say so needs the store no more
+            store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))

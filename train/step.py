@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,20 +13,13 @@ from configs.schema import TrainConfig
 from train import batchnorm
 from train.account import Collective
 from train.buffers import Buffers
-from train.checkpoints.keeper import Parts
+from train.checkpoints.keeper import Parts, Wishes
 from train.data import StepPlan
 from train.grad_sync import GradSync, all_gather, all_reduce
 from train.measure.records import StepRecord
 from train.measure.timer import PhaseTimer
 from train.task import Batch, Task
 from train.world import World
-
-
-class Wishes(NamedTuple):
-    """What at least one rank wants to be done after a step, known to all of them."""
-
-    stop: bool
-    save: bool
 
 
 class Step:

@@ -11,13 +11,13 @@ from torch.utils.data import DataLoader
 
 from configs.errors import refuse
 from configs.schema import TrainConfig
-from train import batchnorm
+from train import batchnorm, patience
 from train.balance.planning import after_split, plan_batches
 from train.balance.probe import measure
 from train.balance.splitter import Plan, Splitter
 from train.checkpoints import random_state, resume
 from train.checkpoints.exchange import Files, gather_text
-from train.checkpoints.keeper import Keeper, Parts, Position
+from train.checkpoints.keeper import Keeper, Parts, Position, Wishes
 from train.checkpoints.snapshot import misfits
 from train.compiling import compile_layers
 from train.console import Console
@@ -30,7 +30,7 @@ from train.measure.summary import FIRST_LOSSES, History
 from train.measure.traffic import Meter
 from train.optimizer import build_optimizer, build_schedule, schedule_end
 from train.precision import Precision, place, set_dropout
-from train.step import Step, Wishes, to_device
+from train.step import Step, to_device
 from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
 from train.world import World
@@ -68,6 +68,7 @@ class Trainer:
             set_dropout(model, config.dropout)
         model = place(model, config.precision, device)
         self.plan = plan_batches(config, world.world_size, device, task, self.datasets.train, model)
+        patience.wait_for_all(world)  # whose data and models came from disks of unlike speed
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
@@ -83,7 +84,6 @@ class Trainer:
         self.history = History()
         self.parts = Parts(model, self.optimizer, self.schedule, self.precision, grad_sync)
         self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
-        self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
         random_state.seed(hash_seed(config.seed, world.rank))  # but not the same dropout
 
     def _split(self, model: nn.Module) -> Splitter:
@@ -105,6 +105,7 @@ class Trainer:
             sharers=world.local_world_size,
             lengths=self.plan.lengths if self.plan.by_length else (),
         )
+        patience.wait_for_all(world)
         self._use(splitter.begin(probe, model, self.device))
         return splitter
 
@@ -162,15 +163,14 @@ class Trainer:
                     self.meter.begin()
                 for plan, batches in self._batches(last):
                     record, wishes = self._step.run(plan, batches, self._wish)
-                    self._agreed = Wishes(wishes.stop, wishes.save or self._agreed.save)
                     self._report(record)
-                    if wishes.stop or (self._agreed.save and self.at.in_epoch < per_epoch):
-                        self._keep()
+                    if wishes.stop or self.at.in_epoch < per_epoch:
+                        self._keep(wishes)
                 self._count_traffic(before, self.at.epoch + 1)
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
             if self.keeper is not None and self.keeper.is_due_at_end(self.at.step):
-                self._keep()
+                self._keep(Wishes(save=True))
         self._evaluate(when="end")
         self.console.stop()
         return self.history
@@ -196,40 +196,38 @@ class Trainer:
                 self._use(better)
         if self.keeper is None:
             return
-        due = self.keeper.is_due_after_epoch(metrics, self.at.step)
+        is_best = self.keeper.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        stop = bool(all_gather(self.world, self._wish(self.at.step))[:, 0].any()) and not is_last
-        save = due or self._agreed.save
-        self._agreed = Wishes(stop, save)
-        if stop or save:
-            self._keep()
+        told = Wishes(*all_gather(self.world, self._wish(self.at.step)).any(0).tolist())
+        save = told.save or is_best or self.keeper.is_due_after_epoch
+        # the best is waited for, and a stop is of no use at the end
+        self._keep(Wishes(told.stop and not is_last, save, told.busy and not is_best))
 
-    def _keep(self) -> None:
-        """Make a checkpoint, and end here if that was asked for."""
-        assert self.keeper is not None
-        stop, self._agreed = self._agreed.stop, Wishes(stop=False, save=False)
-        self.keeper.save(
-            self.parts,
-            {
-                "samples": len(self.datasets.train),
-                "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
-                "first_losses": self.history.first_losses,
-                "evaluations": [asdict(one) for one in self.history.evaluations],
-                "split": self._splitter and self._splitter.state(),
-            },
-        )
-        if stop:
-            self.keeper.finish()
+    def _keep(self, wishes: Wishes) -> None:
+        """Make a checkpoint if one is due, and end here if that was asked for."""
+        if self.keeper is None or not (wishes.save or wishes.stop):
+            return
+        notes = {
+            "samples": len(self.datasets.train),
+            "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
+            "first_losses": self.history.first_losses,
+            "evaluations": [asdict(one) for one in self.history.evaluations],
+            "split": self._splitter and self._splitter.state(),
+        }
+        self.keeper.make(self.parts, notes, wishes)
+        if wishes.stop:
             # by whichever rank was asked; a launcher goes by it
             reasons = gather_text(self.world, self.stopping.why, self.device)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.keeper.folder)
 
     def _wish(self, step: int) -> Tensor:
-        """What this rank wants to be done after `step`: stop, make a checkpoint."""
-        stop = self.keeper is not None and bool(self.stopping.why)
-        save = self.keeper is not None and self.keeper.is_due(step)
-        return torch.tensor([stop, save], dtype=torch.float64, device=self.device)
+        """What this rank wants after `step`, as `Wishes` has it."""
+        wishes = Wishes()
+        if self.keeper is not None:
+            is_due, is_busy = self.keeper.is_due(step), self.keeper.is_busy
+            wishes = Wishes(bool(self.stopping.why), is_due, is_busy)
+        return torch.tensor(wishes, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
@@ -239,6 +237,7 @@ class Trainer:
             itertools.islice(self.plan.epoch(epoch, self.world.rank), first, first + left)
         )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
+        patience.wait_for_all(self.world)  # which may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),

@@ -65,7 +65,13 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
     Raises:
         MusterError: a worker, a file or a setting stands against it.
     """
-    with rendezvous.meet(world, config.device, config.backend, config.timeout_s) as peers:
+    with rendezvous.meet(
+        world,
+        config.device,
+        config.backend,
+        config.timeout_s,
+        join_timeout_s=config.join_timeout_s,
+    ) as peers:
         world, device = peers.world, peers.device
         run_dir = ending.run_dir = open_run_folder(config, peers)
         if config.precision == "fp16" and device.type == "cpu":
@@ -93,7 +99,11 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
                 found = resume.load(config, world, device, folder, console, reads=writes)
                 if found is not None:
                     trainer.resume(*found)
-            yield trainer, run_dir
+            try:
+                yield trainer, run_dir
+            except RuntimeError as error:
+                error.add_note(f"after step {trainer.at.step}")
+                raise
         finally:
             console.stop()
             keeper.close()

@@ -99,7 +99,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         module=f"train.{launch.program}",
         workers=workers,
         ports=launch.ports,
-        join_s=train.timeout_s,
+        join_s=train.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )

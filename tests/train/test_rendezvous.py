@@ -10,11 +10,11 @@ import torch.distributed as dist
 from configs.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
 from train.exits import PeerFailed
-from train.rendezvous import Peers
+from train.rendezvous import Peers, _part
 from train.roll import Presence
 from train.world import World
 
-QUICK = ["--task", "synthetic", "--sync", "ddp", "--timeout-s", "3"]
+QUICK = ["--task", "synthetic", "--sync", "ddp", "--join-timeout-s", "3"]
 
 
 def only_error(ended):
@@ -50,7 +50,7 @@ def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
 )
 def test_what_nodes_say_differently_is_named_on_all(workers, said, tmp_path):
     port = free_port()
-    flags = [*QUICK, "--timeout-s", "30", "--logs-dir", str(tmp_path)]
+    flags = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
     assert all(said in only_error(one) for one in ended)
 
@@ -93,6 +93,27 @@ def both(rank_0, rank_1):
     for thread in threads:
         thread.join(timeout=20)
     return answers[0], answers[1]
+
+
+class Patient:
+    """A store that notes how long it is told to wait."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    def set(self, key, value):
+        pass
+
+    def wait(self, keys, patience):
+        self.seconds[keys[0]] = patience.total_seconds()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_saving_the_model_may_take_an_hour(rank, monkeypatch):
+    monkeypatch.setattr("train.rendezvous.wait_for_all", lambda world: None, raising=False)
+    store = Patient()
+    _part(World(rank=rank, world_size=2), store)
+    assert store.seconds["done/0"] >= 3600
 
 
 def test_rank_0_chooses_for_all():

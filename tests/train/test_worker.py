@@ -120,9 +120,10 @@ def test_a_worker_that_is_killed_ends_the_others_at_once(logs):
     ended = finish(workers, timeout_s=30)
     assert time.monotonic() - killed_at < 20
     assert [code for code, *_ in ended] == [1, 1, -signal.SIGKILL]
-    assert all("error: lost another worker" in err for _, _, err in ended[:2]), ended
+    assert all("error: lost rank 2 on " in err for _, _, err in ended[:2]), ended
     exits = logs / "killed" / "exits"
-    assert read_json(exits / "rank_00000.json")["cause"] == "lost_peer"
+    told = read_json(exits / "rank_00000.json")
+    assert told["cause"] == "lost_peer" and told["missing"] == [2]
     assert not (exits / "rank_00002.json").exists()
 
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,18 @@ class Damaged(MusterError):
     """A checkpoint is not what was written."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was written to its end; only `read` tells whether it still is as written."""
+    """A folder that was written to its end; only `read` tells whether it still is as written.
+
+    Runs that write into one folder are numbered in their order: of two checkpoints the later run's
+    is the newer one, whatever their steps.
+    """
 
     step: int
     path: Path
+    run: int = 0  # 0: written before runs were numbered
+    origin: int = 0  # the run that began anew, of those that went on from one another
 
     @property
     def state(self) -> dict[str, Any]:
@@ -58,10 +64,16 @@ def found(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a folder, the newest first."""
     paths = folder.glob("step_*") if folder.is_dir() else ()
     names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in paths)
-    return sorted(
-        (Checkpoint(int(name[1]), path) for name, path in names if name and is_finished(path)),
-        reverse=True,
-    )
+    runs = {path: (int(name[1]), _runs(path)) for name, path in names if name and is_finished(path)}
+    # a manifest that cannot be read hides nothing: its checkpoint counts as one of the last run
+    last = max((numbers for _, numbers in runs.values() if numbers), default=(0, 0))
+    every = (Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items())
+    return sorted(every, key=lambda one: (one.run, one.step), reverse=True)
+
+
+def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The newest, and those before it that it goes on from: not those of runs beside it."""
+    return [one for one in newest_first if one.origin == newest_first[0].origin]
 
 
 def is_finished(path: Path) -> bool:
@@ -70,12 +82,18 @@ def is_finished(path: Path) -> bool:
 
 
 def write(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    *,
+    run: int = 0,
+    origin: int = 0,
 ) -> Checkpoint:
     """Write `tensors` (a file each) and `state` as the checkpoint of `step`.
 
-    One of this step that is there already gives way. A write that fails is tried again, but not
-    on a full disk; what was there before stays.
+    `run` and `origin` are those of `Checkpoint`. One of this step that is there already gives way.
+    A write that fails is tried again, but not on a full disk; what was there before stays.
 
     Raises:
         OSError: it could not be written, thrice.
@@ -84,9 +102,9 @@ def write(
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
     for left in range(TRIES - 1, -1, -1):
         try:
-            _write(partial, tensors, {**state, "step": step})
+            _write(partial, tensors, {**state, "step": step}, {"run": run, "origin": origin})
             _move(partial, path)
-            return Checkpoint(step, path)
+            return Checkpoint(step, path, run, origin)
         except (OSError, safetensors.SafetensorError) as error:
             full = is_full(error)
             shutil.rmtree(partial, ignore_errors=True)
@@ -125,8 +143,11 @@ def read(checkpoint: Checkpoint) -> tuple[dict[str, dict[str, Tensor]], dict[str
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
-    """Remove all but the newest checkpoints and the best, and what this host left unfinished."""
-    for old in found(folder)[keep_last:]:
+    """Remove all but the newest checkpoints and the best, and what this host left unfinished.
+
+    Those of other runs, which the newest does not go on from, stay.
+    """
+    for old in line(found(folder))[keep_last:]:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
             # first without its name, so that half of it is never taken for one
@@ -142,8 +163,20 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _runs(path: Path) -> tuple[int, int] | None:
+    """A checkpoint's run and origin; None: its manifest cannot be read."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        return int(manifest.get("run", 0)), int(manifest.get("origin", 0))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
 def _write(
-    partial: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    partial: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    runs: Mapping[str, int],
 ) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -154,7 +187,7 @@ def _write(
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
         force(path)
-    manifest = json.dumps({"version": VERSION, "sha256": sums}, indent=2)
+    manifest = json.dumps({"version": VERSION, **runs, "sha256": sums}, indent=2)
     (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
     force(partial / MANIFEST)
     force(partial)

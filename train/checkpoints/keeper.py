@@ -3,7 +3,7 @@
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,12 +12,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from configs.errors import UsageError
 from configs.schema import TrainConfig
+from train import patience
+from train.checkpoints import folder as on_disk
 from train.checkpoints import memory, random_state, snapshot
 from train.checkpoints.exchange import Files, gather_text
-from train.checkpoints.folder import Checkpoint
 from train.checkpoints.resume import DATA, OPTIMIZER, SCHEDULE
-from train.checkpoints.writer import Writer
-from train.grad_sync import GradSync
+from train.checkpoints.writer import Writer, warn
+from train.grad_sync import GradSync, all_gather
 from train.measure.sinks import Sinks
 from train.precision import Precision
 from train.world import World
@@ -45,6 +46,14 @@ class Parts:
     at: Position = field(default_factory=Position)
 
 
+class Wishes(NamedTuple):
+    """What at least one rank says after a step, known to all of them."""
+
+    stop: bool = False  # it was asked to
+    save: bool = False  # a checkpoint is due
+    busy: bool = False  # it is still writing the last one
+
+
 class Keeper:
     """Makes checkpoints of a training; every rank calls it alike, some of them write."""
 
@@ -67,55 +76,96 @@ class Keeper:
             )
         self.folder = folder
         self._saved = -1  # the step of the last one
-        self._saved_at = time.monotonic()
-        self._is_due = False
+        self._due_since = time.monotonic()  # the last one, made or skipped
+        self._progress = ""  # of the last one, when it was last asked for
+        self._told = -1  # the step of the last one that was said to be slow
         self._best: float | None = None
+        self._best_step: int | None = None
+        self._run: int | None = None  # among those that write into this folder
+        self._origin: int | None = None  # the run that this one goes on from, at the very first
 
     def is_due(self, step: int) -> bool:
-        """Whether one should be made after `step`, and can be at once; rank 0 decides for all."""
-        if self._interval is None or not self._world.is_main or self._writer is None:
+        """Whether one should be made after `step`; rank 0 decides for all."""
+        if self._interval is None or not self._world.is_main:
             return False
         if self._interval.unit == "step":
-            self._is_due |= step % int(self._interval.every) == 0
-        elif self._interval.unit == "min":
-            self._is_due |= time.monotonic() - self._saved_at >= 60 * self._interval.every
-        return self._is_due and not self._writer.is_busy
+            return step % int(self._interval.every) == 0
+        waited_s = time.monotonic() - self._due_since
+        return self._interval.unit == "min" and waited_s >= 60 * self._interval.every
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this rank is still writing the last one."""
+        writes = self._writer is not None and self._writer.is_busy
+        self._progress = self._writer.progress if self._writer is not None and writes else ""
+        return writes
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one should be made when all is done, to go on with more steps one day."""
         return self._interval is not None and self._saved != step
 
-    def is_due_after_epoch(self, metrics: dict[str, float], step: int) -> bool:
-        """Whether one should be made at the end of an epoch, whose metrics are the same on all.
+    @property
+    def is_due_after_epoch(self) -> bool:
+        """Whether one should be made at the end of every epoch."""
+        return self._interval is not None and self._interval.unit == "epoch"
+
+    def is_best(self, metrics: dict[str, float], step: int) -> bool:
+        """Whether --keep-best wants that of `step`, by metrics that are the same on all ranks.
 
         Raises:
             UsageError: --keep-best names none of them.
         """
         name = self._config.keep_best
-        if name is not None and metrics:
-            if name not in metrics:
-                raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
-            sign = -1 if "loss" in name else 1
-            if self._best is None or sign * metrics[name] > sign * self._best:
-                self._best = metrics[name]
-                if self._writer is not None:
-                    self._writer.wait()
-                    self._writer.best = step
-                return True
-        return self._interval is not None and self._interval.unit == "epoch"
+        if name is None or not metrics:
+            return False
+        if name not in metrics:
+            raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
+        sign = -1 if "loss" in name else 1
+        if self._best is not None and sign * metrics[name] <= sign * self._best:
+            return False
+        self._best, self._best_step = metrics[name], step
+        return True
 
-    def save(self, parts: Parts, notes: dict[str, Any]) -> None:
-        """Make a checkpoint; the step that follows waits for the copies, not for the disk."""
+    def make(self, parts: Parts, notes: dict[str, Any], wishes: Wishes) -> None:
+        """Make a checkpoint that is due, or skip it where a rank is still writing the last one.
+
+        If the training is to stop, wait for the last one, make this one, and wait for it.
+
+        Raises:
+            MusterError: the training is to stop, and it could not be written.
+        """
+        if wishes.busy and not wishes.stop:
+            self._skip(parts.at.step)
+            return
+        self._save(parts, notes)
+        if wishes.stop:
+            self.close()
+            patience.wait_for_all(self._world)
+            if self._writer is not None:
+                self._writer.require(self._saved)
+
+    def _skip(self, step: int) -> None:
+        """Let a checkpoint be; a rank that is busy says so, once for each that it writes."""
+        self._due_since = time.monotonic()
+        if self._progress and self._told != self._saved:
+            self._told = self._saved
+            warn(f"step {step}: no checkpoint, for the disk is slow: {self._progress}")
+
+    def _save(self, parts: Parts, notes: dict[str, Any]) -> None:
+        """Make a checkpoint, once the last one is on the disk of every rank that writes.
+
+        The step that follows waits for the copies, not for the disk.
+        """
         started = time.perf_counter()
+        runs = self._begin()
         parts.grad_sync.settle(parts.model)
         remembered = memory.gather(
             self._world, parts.grad_sync.state(), self._device, keeps=self._writer is not None
         )
         generators = gather_text(self._world, random_state.capture(), self._device)
-        self._saved, self._saved_at, self._is_due = parts.at.step, time.monotonic(), False
+        self._saved, self._due_since = parts.at.step, time.monotonic()
         if self._writer is None:
             return
-        self._writer.wait()
         files = {
             "model": snapshot.of_model(parts.model),
             "optimizer": snapshot.of_optimizer(parts.model, parts.optimizer),
@@ -131,20 +181,30 @@ class Keeper:
                 name: getattr(self._config, name) for name in (*DATA, *SCHEDULE, *OPTIMIZER)
             },
             "best": self._best,
-            "best_step": self._writer.best,
+            "best_step": self._best_step,
             **notes,
         }
-        self._writer.start(parts.at.step, files, state, stall_s=time.perf_counter() - started)
+        self._writer.start(
+            parts.at.step,
+            files,
+            state,
+            stall_s=time.perf_counter() - started,
+            runs=runs,
+            best=self._best_step,
+        )
 
-    def finish(self) -> Checkpoint | None:
-        """Return when the last one is on the disk: it, on ranks that write.
-
-        Raises:
-            MusterError: it could not be written.
-        """
-        if self._writer is None or self._saved < 0:
-            return None
-        return self._writer.require(self._saved)
+    def _begin(self) -> tuple[int, int]:
+        """Wait until no rank writes; this run's number in the folder, and its origin's."""
+        earlier = 0
+        if self._writer is not None:
+            self._writer.wait()
+            if self._run is None:
+                earlier = max((one.run for one in on_disk.found(self.folder)), default=0)
+        patience.wait_for_all(self._world)
+        if self._run is None:
+            every = all_gather(self._world, torch.tensor([earlier], device=self._device))
+            self._run = 1 + int(every.max())
+        return self._run, self._run if self._origin is None else self._origin
 
     def close(self) -> None:
         """Wait for what is still being written, whatever becomes of it."""
@@ -176,9 +236,8 @@ class Keeper:
             parts.at = Position(step=parts.at.step, before=parts.at.step)
         if same:
             random_state.restore(state["generators"][self._world.rank])
-        self._best = state["best"]
-        if self._writer is not None:
-            self._writer.best = state["best_step"]
+        self._best, self._best_step = state["best"], state["best_step"]
+        self._origin = state["origin"]
         self._saved = parts.at.step
 
 

@@ -10,6 +10,7 @@ import torch
 from configs.errors import UsageError
 from configs.run_files import CHECKPOINTS
 from configs.schema import TrainConfig
+from train import patience
 from train.checkpoints import folder as on_disk
 from train.checkpoints.exchange import Files, gather_text, share
 from train.checkpoints.folder import Checkpoint, Damaged
@@ -43,12 +44,14 @@ def load(
     assert config.resume is not None
     place = folder if config.resume == AUTO else Path(config.resume).expanduser()
     found, notes = _newest(candidates(place)) if reads else (None, [])
-    mine = json.dumps({"step": found[0].step if found else -1, "notes": notes})
+    newest_here = [found[0].run, found[0].step] if found else None
+    patience.wait_for_all(world)  # one disk may be far slower than another
+    mine = json.dumps({"newest": newest_here, "notes": notes})
     answers = [json.loads(text) for text in gather_text(world, mine, device)]
     for note in dict.fromkeys(note for answer in answers for note in answer["notes"]):
         console.line(note)
-    newest = max(answer["step"] for answer in answers)
-    if newest < 0:
+    newest = max(filter(None, (answer["newest"] for answer in answers)), default=None)
+    if newest is None:
         damaged = any(answer["notes"] for answer in answers)
         if config.resume == AUTO and not damaged:
             console.line(f"no checkpoint in {place} yet: starting from the beginning")
@@ -56,27 +59,32 @@ def load(
         raise UsageError(
             f"--resume {config.resume}: {'no whole' if damaged else 'no'} checkpoint in {place}"
         )
-    source = [answer["step"] for answer in answers].index(newest)
+    source = [answer["newest"] for answer in answers].index(newest)
     own: tuple[Files, dict[str, Any]] = ({}, {})
     if world.rank == source and found is not None:
-        own = found[1]
+        files, state = found[1]
+        is_here = found[0].path.parent.resolve() == folder.resolve()
+        own = files, {**state, "origin": found[0].origin if is_here else None}
     files, state = share(world, source, *own, device)
     problems = list(mismatches(config, state))
     if problems:
         raise UsageError("\n".join(problems))
-    console.line(f"going on from step {newest} ({place})")
+    console.line(f"going on from step {state['step']} ({place})")
     return files, state
 
 
 def candidates(place: Path) -> list[Checkpoint]:
     """The checkpoints that `place` stands for, the newest first.
 
-    It may be one of them (then older ones beside it follow), the folder of several, or a run's.
+    It may be one of them (then older ones beside it follow), the folder of several, or a run's. Of
+    several runs that wrote into one folder, the last one's count, and what it had gone on from.
     """
     if on_disk.is_finished(place):
-        own = [one for one in on_disk.found(place.parent) if one.path.name <= place.name]
-        return own or [Checkpoint(0, place)]
-    return on_disk.found(place) or on_disk.found(CHECKPOINTS.path(place))
+        beside = on_disk.found(place.parent)
+        names = [one.path.name for one in beside]
+        own = beside[names.index(place.name) :] if place.name in names else [Checkpoint(0, place)]
+        return on_disk.line(own)
+    return on_disk.line(on_disk.found(place) or on_disk.found(CHECKPOINTS.path(place)))
 
 
 def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from configs.writing import is_full
 from train.checkpoints import folder as on_disk
 from train.measure.records import CheckpointRecord
 
+FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # how soon, and how seldom at last, a wait is told
+
 
 class Writer:
     """Writes one checkpoint at a time, in a thread of its own, and removes old ones."""
@@ -23,9 +25,9 @@ class Writer:
     ) -> None:
         self.folder = folder
         self.last: on_disk.Checkpoint | None = None  # that this writer has finished
-        self.best: int | None = None  # the step that is kept, however old
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
+        self._step, self._started = 0, 0.0  # what is being written, since when
         self._records: list[CheckpointRecord] = []  # from the thread, for the one that trains
 
     @property
@@ -43,21 +45,38 @@ class Writer:
         state: Mapping[str, Any],
         *,
         stall_s: float,
+        runs: tuple[int, int] = (0, 0),
+        best: int | None = None,
     ) -> None:
-        """Begin to write a checkpoint of copies that nobody changes any more."""
+        """Begin to write a checkpoint of copies that nobody changes any more.
+
+        `runs` are `run` and `origin` of `Checkpoint`; that of the step `best` stays, however old.
+        """
         self.wait()
+        self._step, self._started = step, time.perf_counter()
         self._thread = threading.Thread(
-            target=self._write, args=(step, tensors, state, stall_s), name="checkpoint"
+            target=self._write, args=(step, tensors, state, stall_s, runs, best), name="checkpoint"
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        """Return when nothing is being written; where that takes long, say so now and then."""
+        pause_s = FIRST_WORD_S
+        while self._thread is not None:
+            self._thread.join(pause_s)
+            if self._thread.is_alive():
+                pause_s = min(2 * pause_s, LAST_WORD_S)
+                warn(f"waiting for the disk: {self.progress}")
+            else:
+                self._thread = None
         while self._records:
             self._note(self._records.pop(0))
+
+    @property
+    def progress(self) -> str:
+        """What is being written, where, and for how long."""
+        seconds = time.perf_counter() - self._started
+        return f"step {self._step} has been written to {self.folder} for {seconds:.0f} s"
 
     def require(self, step: int) -> on_disk.Checkpoint:
         """The checkpoint of `step`, when it is on the disk.
@@ -76,13 +95,16 @@ class Writer:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         stall_s: float,
+        runs: tuple[int, int],
+        best: int | None,
     ) -> None:
-        started, error = time.perf_counter(), ""
+        run, origin = runs
+        error = ""
         try:
-            self.last = on_disk.write(self.folder, step, tensors, state)
-            on_disk.prune(self.folder, self._keep_last, self.best)
+            self.last = on_disk.write(self.folder, step, tensors, state, run=run, origin=origin)
+            on_disk.prune(self.folder, self._keep_last, best)
         except OSError as failed:
-            error = self._complain(step, failed)
+            error = self._complain(step, failed, origin)
         self._records.append(
             CheckpointRecord(
                 step=step,
@@ -90,15 +112,20 @@ class Writer:
                 path=str(self.folder),
                 payload_bytes=sum(one.nbytes for own in tensors.values() for one in own.values()),
                 stall_s=stall_s,
-                write_s=time.perf_counter() - started,
+                write_s=time.perf_counter() - self._started,
                 error=error,
             )
         )
 
-    def _complain(self, step: int, error: OSError) -> str:
-        left = on_disk.found(self.folder)
+    def _complain(self, step: int, error: OSError, origin: int) -> str:
+        left = [one for one in on_disk.found(self.folder) if one.origin == origin]
         kept = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
         why = "the disk is full" if is_full(error) else (error.strerror or str(error))
         text = f"step {step}: no checkpoint in {self.folder}: {why}; {kept}"
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        warn(text)
         return text
+
+
+def warn(text: str) -> None:
+    """Tell who watches this run, also with --quiet."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)

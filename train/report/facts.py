@@ -11,9 +11,9 @@ from train.report.study import Entry, Subject
 
 # What two runs may differ in and still have one loss curve.
 FREE = frozenset(
-    "sync workers nodes split bucket_mb threads data_workers timeout_s backend device save_model"
-    " evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network profile"
-    " max_restarts stop_signal rate busy overlap sparse_rows"
+    "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
+    " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
+    " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
     " length_balance pad compile".split()
 )
 INEXACT = frozenset({"local_sgd"})  # modes that have a curve of their own for every size

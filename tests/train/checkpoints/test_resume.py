@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,75 @@ def test_when_checkpoints_are_made_and_which_are_kept(tmp_path, every, keep_last
     run(replace(CONFIG, checkpoint_every=every, keep_last=keep_last), tmp_path)
     found = steps(tmp_path / "checkpoints")
     assert found == kept if kept is not None else found[0] == 16
+
+
+END = 99
+
+
+@pytest.mark.parametrize(
+    ("every", "free_at", "kept", "told"),
+    [
+        ("3", 10, [16, 15, 12, 3], "step 6"),
+        ("3", END, [16, 3], "step 6"),
+        ("epoch", END, [16, 8], "step 16"),
+        ("1e-9min", 5, None, "step 2"),  # later ones come in one step or the next
+    ],
+)
+def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_waits(
+    tmp_path, monkeypatch, capsys, every, free_at, kept, told
+):
+    write, is_due_at_end = on_disk._write, Keeper.is_due_at_end
+    is_free, writers = threading.Event(), []
+
+    def slow(*given):
+        writers.append(threading.current_thread())
+        is_free.wait(60)
+        write(*given)
+
+    def at_step(step):
+        if step >= free_at:
+            is_free.set()
+            writers[-1].join()
+
+    def at_end(keeper, step):
+        threading.Timer(0.2, is_free.set).start()
+        return is_due_at_end(keeper, step)
+
+    monkeypatch.setattr(on_disk, "_write", slow)
+    monkeypatch.setattr(Keeper, "is_due_at_end", at_end)
+    run(replace(CONFIG, checkpoint_every=every, keep_last=99), tmp_path, at_step)
+    found = steps(tmp_path / "checkpoints")
+    assert found == kept if kept else (found[0], found[-1]) == (16, 1) and not {2, 5} & set(found)
+    warned = [line for line in capsys.readouterr().err.splitlines() if "is slow" in line]
+    assert warned[0].startswith(f"warning: {told}: no checkpoint, for the disk is slow: step ")
+    busy_with = [line.split(": step ")[-1].split()[0] for line in warned]
+    assert len(set(busy_with)) == len(warned) and (kept is None or len(warned) == 1)
+
+
+def test_an_earlier_run_in_the_same_folder_is_left_alone_and_not_gone_on_from(tmp_path):
+    config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=2)
+    run(replace(config, checkpoint_every="5"), tmp_path / "a")
+    assert set(steps(tmp_path / "here")) & {16, 15} == {16, 15}
+    run(replace(config, checkpoint_every="1", max_steps=4), tmp_path / "b")
+    assert steps(tmp_path / "here")[0] == 4
+    assert {16, 15} < set(steps(tmp_path / "here"))
+    again = replace(config, resume="auto", checkpoint_every="1", max_steps=6)
+    _, lines = run(again, tmp_path / "c")
+    assert lines[0] == f"going on from step 4 ({tmp_path / 'here'})"
+    found = steps(tmp_path / "here")
+    assert found[0] == 6 and len(found) == 4 and {16, 15} < set(found)  # two of each
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_is_the_newer_one(tmp_path):
+    config = replace(CONFIG, checkpoint_dir=tmp_path / "here", keep_last=9)
+    for stop in (4, 8, 12):
+        run(replace(config, checkpoint_every="4", max_steps=stop, resume="auto"), tmp_path / "a")
+    assert steps(tmp_path / "here") == [12, 8, 4]
+    older = str(tmp_path / "here" / "step_00000004")
+    run(replace(config, resume=older, checkpoint_every="9", max_steps=6), tmp_path / "b")
+    assert steps(tmp_path / "here") == [6, 12, 8, 4]
+    _, lines = run(replace(config, resume="auto", max_steps=7), tmp_path / "c")
+    assert lines[0] == f"going on from step 6 ({tmp_path / 'here'})"
 
 
 def test_the_best_by_a_metric_is_kept(tmp_path):
