@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from configs.schema import TrainConfig
 from train.account import Collective
 from train.batchnorm import synced_buffers
-from train.buckets import flatten, groups, spread
+from train.buckets import as_real, flatten, groups, spread
 from train.precision import Precision
 from train.world import World
 
@@ -71,6 +71,15 @@ class GradSync(ABC):
         A gradient missing on every rank stays None; one missing on some counts as zero there.
         """
 
+    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+        """`sync`, and the `row` (n,) of every rank: (world_size, n).
+
+        A mode in which ranks tell each other something small by itself sends the row along.
+        """
+        rows = all_gather(self.world, row)
+        self.sync(model)
+        return rows
+
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
         return nullcontext()
@@ -100,7 +109,7 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     """Make `tensors` those of rank 0, on every rank."""
     if world.world_size == 1:
         return
-    for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
+    for group in groups([as_real(tensor.detach()) for tensor in tensors], BROADCAST_BYTES):
         as_it_is = len(group) == 1 and group[0].is_contiguous()
         flat = group[0] if as_it_is else flatten(group)
         dist.broadcast(flat, src=0)

@@ -29,8 +29,10 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
         )
     betas = (config.adam_beta1, config.adam_beta2)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    # One fused kernel over all parameters: several times faster than a loop over them.
-    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
+    # One fused kernel over all parameters: several times faster than a loop over them. Torch has
+    # none for complex numbers.
+    fused = all(param.is_floating_point() for param in trained)
+    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=fused)
 
 
 def build_schedule(config: TrainConfig, optimizer: Optimizer, epoch_steps: int) -> LambdaLR:
