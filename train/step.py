@@ -21,7 +21,6 @@ from train.measure.timer import PhaseTimer
 from train.task import Batch, Task
 from train.world import World
 
-
 CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 
 

@@ -105,8 +105,7 @@ class NoSinks:
         pass
 
 
-def train(case: Case, world: World) -> tuple[History, nn.Module, Trainer]:
-    task = TASKS[case.task]
+def train(case: Case, world: World, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
     config = TrainConfig(
         task="synthetic",
         sync=case.mode,
@@ -121,7 +120,7 @@ def train(case: Case, world: World) -> tuple[History, nn.Module, Trainer]:
         length_balance=case.mode != "single",  # so that the references are cut without lengths
         batch_size=BATCH,
         epochs=25,
-        max_steps=STEPS[case.task],
+        max_steps=steps,
         warmup_steps=5,
         device="cpu",
         **task.optimizer,
@@ -179,7 +178,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
         for case in cases(peers.world.world_size):
-            history, model, trainer = train(case, peers.world)
+            history, model, trainer = train(case, peers.world, TASKS[case.task], STEPS[case.task])
             assert_same_bits(peers.world, trainer, case)
             assert_communicates_once(case, history, model)
             found[case.name] = {
