@@ -16,7 +16,7 @@ class Bucket:
 
     That tensor is there from when they are taken until they are given back: while the next forward
     pass fills the memory with activations, no bucket is in it. A gradient alone in its bucket
-    stays where the backward pass has put it. A complex number is two real ones in `flat`.
+    stays where the backward pass has put it.
     """
 
     flat: Tensor
@@ -25,7 +25,7 @@ class Bucket:
         self.params = list(params)
         self.missing = len(self.params)  # gradients that the backward pass has not made yet
         self.had: list[bool] = []  # of each parameter: whether this rank had a gradient of it
-        self._gradients: list[Tensor] = []  # as parameters get them: parts of `flat`
+        self.views: list[Tensor] = []  # the parts of `flat`, each as parameters get it
         # In memory a gradient lies as its parameter does: fused optimizers take it for granted.
         strides = [torch.empty_like(param, device="meta").stride() for param in params]
         sizes = [param.numel() for param in params]
@@ -36,16 +36,6 @@ class Bucket:
         ]
         self._size = sum(sizes)
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether the gradients are here."""
-        return bool(self._gradients)
-
-    @property
-    def views(self) -> list[Tensor]:
-        """The parts of `flat`, each in the shape of its parameter."""
-        return [as_real(gradient) for gradient in self._gradients]
-
     @torch.no_grad()
     def take(self) -> None:
         """Move the gradients here; one that is missing counts as zero."""
@@ -53,12 +43,11 @@ class Bucket:
         self.had = [gradient is not None for gradient in found]
         first = found[0]
         if len(found) == 1 and first is not None and self._stays(first):
-            whole, self._gradients = first.as_strided((self._size,), (1,)), [first]
+            self.flat, self.views = first.as_strided((self._size,), (1,)), [first]
         else:
-            whole = self.params[0].new_empty(self._size)
-            self._gradients = [whole.as_strided(*form) for form in self._forms]
-            _fill(self._gradients, found)
-        self.flat = as_real(whole).view(-1)
+            self.flat = self.params[0].new_empty(self._size)
+            self.views = [self.flat.as_strided(*form) for form in self._forms]
+            _fill(self.views, found)
         for param in self.params:
             param.grad = None  # its memory is free from here on
 
@@ -70,21 +59,21 @@ class Bucket:
 
     def give_back(self, wanted: Sequence[bool]) -> None:
         """Each parameter's gradient is its part of `flat`; None where it is not wanted."""
-        for param, gradient, is_wanted in zip(self.params, self._gradients, wanted, strict=True):
+        for param, gradient, is_wanted in zip(self.params, self.views, wanted, strict=True):
             param.grad = gradient if is_wanted else None
         self._let_go()
 
     @torch.no_grad()
     def add_back(self) -> None:
         """Likewise, to what each parameter's gradient is already."""
-        for param, gradient in zip(self.params, self._gradients, strict=True):
+        for param, gradient in zip(self.params, self.views, strict=True):
             assert param.grad is not None
             param.grad += gradient
         self._let_go()
 
     def _let_go(self) -> None:
         self.missing = len(self.params)
-        self._gradients = []
+        self.views = []
         del self.flat
 
 
@@ -105,11 +94,6 @@ def _is_own(gradient: Tensor) -> bool:
     storage = gradient.untyped_storage()
     holders = torch._C._storage_Use_Count(storage._cdata)
     return holders == 2  # the gradient, and `storage` itself
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    """`tensor`, or of complex numbers (...) their parts, (..., 2), in the same memory."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:

@@ -34,11 +34,11 @@ def evaluate(
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
     Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
+    `model` has no sync mode's wrapper: DDP's may not run where ranks have different numbers of
+    batches.
     """
     timer = PhaseTimer(next(model.parameters()).device)
-    # Without DDP's wrapper: it may not run where ranks have different numbers of batches.
-    plain = getattr(model, "module", model)
-    plain.eval()
+    model.eval()
     metrics: dict[str, float] = {}
     local_samples = 0
     for name, samples in datasets.evaluation.items():
@@ -58,7 +58,7 @@ def evaluate(
         for at in positions:
             with timer.phase("predict"), precision.autocast():
                 batch = to_device(next(batches))
-                output = task.forward(plain, batch)
+                output = task.forward(model, batch)
             with timer.phase("metric"):
                 units = task.units(batch)
                 units = torch.tensor([len(at)]) if units is None else units.cpu()
@@ -66,7 +66,7 @@ def evaluate(
                 sums += torch.stack([losses * units, units])
                 metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
             local_samples += len(at)
-        device = next(plain.parameters()).device
+        device = next(model.parameters()).device
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         with timer.phase("sync"):
             total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()

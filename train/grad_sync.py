@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from configs.schema import TrainConfig
 from train.account import Collective
-from train.batchnorm import synced_buffers
-from train.buckets import as_real, flatten, groups, spread
+from train.buckets import flatten, groups, spread
 from train.precision import Precision
 from train.world import World
 
@@ -47,7 +46,11 @@ class GradSync(ABC):
         self.payload_bytes += tensor.nbytes
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model to train; afterwards its replicas are equal on all ranks."""
+        """The model to train; afterwards its replicas are equal on all ranks.
+
+        It may be `model` in a wrapper: the parameters to train stay those of `model`, which is
+        evaluated and saved without it.
+        """
         broadcast(self.world, [*model.parameters(), *model.buffers()])
         return model
 
@@ -109,7 +112,7 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
     """Make `tensors` those of rank 0, on every rank."""
     if world.world_size == 1:
         return
-    for group in groups([as_real(tensor.detach()) for tensor in tensors], BROADCAST_BYTES):
+    for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
         as_it_is = len(group) == 1 and group[0].is_contiguous()
         flat = group[0] if as_it_is else flatten(group)
         dist.broadcast(flat, src=0)
@@ -148,18 +151,20 @@ class DdpAccount:
         tensors = [*model.parameters(), *model.buffers()]
         nbytes = sum(tensor.nbytes for tensor in tensors)
         self._grad_sync.world.account.control["broadcast"] += nbytes
+        trained = sum(param.requires_grad for param in model.parameters())
+        self._flags_bytes = trained * torch.int32.itemsize
 
     def stepped(self, model: DistributedDataParallel) -> None:
         """DDP has reduced every bucket, and which parameters were used at all."""
         account = self._grad_sync.world.account
+        model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
         logged = model._get_ddp_logging_data()
         self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
         self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
         for one in self.collectives(model, logged):
             account.add(one)
             self._grad_sync.payload_bytes += one.nbytes
-        count = sum(param.requires_grad for param in model.parameters())
-        account.control["all_reduce"] += count * torch.int32.itemsize
+        account.control["all_reduce"] += self._flags_bytes
 
     def collectives(
         self, model: DistributedDataParallel, logged: Mapping[str, Any]
@@ -197,18 +202,3 @@ def all_gather(world: World, row: Tensor) -> Tensor:
 def meet(world: World, device: torch.device) -> None:
     """Wait until all ranks are here."""
     all_gather(world, torch.zeros(1, device=device))
-
-
-@torch.no_grad()
-def average_buffers(world: World, model: nn.Module, weight: float) -> None:
-    """Make floating-point buffers (local BatchNorm's statistics) the weighted mean over ranks.
-
-    `weight` is this rank's share of the global batch; over all ranks it sums to one. So a rank
-    without samples does not count, and afterwards all ranks hold the same bits.
-    """
-    if world.world_size == 1:
-        return
-    equal = synced_buffers(model)
-    for buffer in model.buffers():
-        if buffer.is_floating_point() and buffer not in equal:
-            all_reduce(world, buffer.mul_(weight), dist.ReduceOp.SUM)

@@ -29,10 +29,13 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
         )
     betas = (config.adam_beta1, config.adam_beta2)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    # One fused kernel over all parameters: several times faster than a loop over them. Torch has
-    # none for complex numbers.
-    fused = all(param.is_floating_point() for param in trained)
-    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=fused)
+    # One fused kernel over all parameters: several times faster than a loop over them.
+    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
+
+
+def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
+    """The step at which the learning rate has decayed."""
+    return config.schedule_steps or config.epochs * epoch_steps
 
 
 def build_schedule(config: TrainConfig, optimizer: Optimizer, epoch_steps: int) -> LambdaLR:
@@ -42,7 +45,7 @@ def build_schedule(config: TrainConfig, optimizer: Optimizer, epoch_steps: int) 
     have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
     a run that stops early has had the same rates.
     """
-    horizon = config.schedule_steps or config.epochs * epoch_steps
+    horizon = schedule_end(config, epoch_steps)
     power, end = 1.0, 0.0
     if config.schedule == "polynomial":
         power, end = config.power, config.end_lr / config.lr

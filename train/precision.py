@@ -1,5 +1,6 @@
 """The arithmetic of a step: weights stay full precision, the forward pass may use less."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -7,7 +8,62 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from configs.errors import refuse
+
+CODES = (  # of quantised weights; their scales lie elsewhere
+    torch.int8, torch.uint8,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+)  # fmt: skip
 REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def place(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
+    """`model` on `device` in float32; in float64 with --precision fp64.
+
+    What is in bfloat16 stays so, but for fp64. Complex buffers stay complex.
+
+    Raises:
+        UsageError: a parameter is complex or quantised; the message names it.
+    """
+    refuse([*_complex(model), *_quantised(model)])
+    model = model.to(device)
+    if precision == "fp64":
+        return model.double()
+    return model._apply(
+        lambda one: one.float() if one.dtype in (torch.float16, torch.float64) else one
+    )
+
+
+def _complex(model: nn.Module) -> Iterator[str]:
+    for name, param in model.named_parameters():
+        if param.is_complex():
+            yield (
+                f"the model's parameter {name} is complex ({_name(param)}), which optimizers and "
+                "collectives do not all take; make it a real one with a last dimension of 2, and "
+                "use torch.view_as_complex in the forward pass"
+            )
+            return
+
+
+def _quantised(model: nn.Module) -> Iterator[str]:
+    """A line for a model that holds codes where a cast would take them for numbers."""
+    remedy = "give the model without quantisation"
+    for name, param in model.named_parameters():
+        if param.is_quantized or param.dtype in CODES or type(param.data) is not Tensor:
+            yield f"the model's parameter {name} is quantised ({_name(param)}); {remedy}"
+            return
+    for name, module in model.named_modules():
+        kind = type(module)
+        by_transformers = getattr(module, "hf_quantizer", None) is not None
+        if by_transformers or ".quantized" in kind.__module__:
+            yield f"the model's part {name or 'itself'} is quantised ({kind.__name__}); {remedy}"
+            return
+
+
+def _name(param: nn.Parameter) -> str:
+    kind = type(param.data)
+    dtype = str(param.dtype).removeprefix("torch.")
+    return dtype if kind is Tensor else f"{kind.__name__} of {dtype}"
 
 
 class Precision:

@@ -8,6 +8,7 @@ python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased 
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +56,12 @@ class CourseRun:
     output_dir: Path
     note: str
 
+    @property
+    def run_dir(self) -> Path:
+        """The run folder, on the main rank, which has named it."""
+        assert self.config.run_id is not None
+        return self.config.logs_root / self.config.run_id
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = course.parse(sys.argv[1:] if argv is None else argv)
@@ -66,8 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run.world.is_main:
         print(run.note, flush=True)
     code = worker.train(run.config, run.by_hand)
-    if code == 0 and run.world.is_main and args.do_eval:
-        write_results(run)
+    if code == 0 and run.world.is_main:
+        if args.do_train:
+            copy_model(run)
+        if args.do_eval:
+            write_results(run)
     return code
 
 
@@ -98,11 +108,14 @@ def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
     return CourseRun(config, by_hand, world, args.output_dir, _note(args, config, world))
 
 
+def copy_model(run: CourseRun) -> None:
+    """Model and tokenizer for `from_pretrained(OUTPUT_DIR)`, as the skeleton leaves them."""
+    shutil.copytree(run.run_dir / "model", run.output_dir, dirs_exist_ok=True)
+
+
 def write_results(run: CourseRun) -> None:
     """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
-    run_id = run.config.run_id
-    assert run_id is not None
-    text = (run.config.logs_root / run_id / "summary.json").read_text(encoding="utf-8")
+    text = (run.run_dir / "summary.json").read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = run.output_dir.with_name(f"{run.output_dir.name}-MM")
     for folder, suffix in ((run.output_dir, ""), (second, "_mm")):

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 4096
 def candidates(model: nn.Module) -> list[nn.Parameter]:
     """Trained weights that only `nn.Embedding` modules hold, and that are worth it.
 
-    Of real numbers, row after row in memory: others go in buckets.
+    One that does not lie row after row in memory goes in a bucket.
     """
     held_by_others = {
         param
@@ -33,9 +33,8 @@ def _weights(model: nn.Module, excluded: set[nn.Parameter]) -> Iterator[nn.Param
         if not isinstance(module, nn.Embedding):
             continue
         for weight in module.parameters(recurse=False):
-            plain = weight.is_floating_point() and weight.is_contiguous()
-            is_large = weight.nbytes >= LEAST_BYTES
-            if weight.requires_grad and plain and is_large and weight not in excluded:
+            is_large = weight.nbytes >= LEAST_BYTES and weight.is_contiguous()
+            if weight.requires_grad and is_large and weight not in excluded:
                 yield weight
 
 

@@ -13,9 +13,10 @@ from configs.errors import MusterError
 from configs.schema import TrainConfig
 from train import batchnorm
 from train.account import Collective
+from train.buffers import Buffers
 from train.checkpoints.keeper import Parts
 from train.data import StepPlan
-from train.grad_sync import GradSync, all_reduce, average_buffers
+from train.grad_sync import GradSync, all_reduce
 from train.measure.records import StepRecord
 from train.measure.timer import PhaseTimer
 from train.task import Batch, Task
@@ -50,6 +51,7 @@ class Step:
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
+        self.buffers = Buffers(world, parts.model)
         self.collectives: list[Collective] = []  # of the last step's gradients
         # found once: a walk through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
@@ -80,20 +82,28 @@ class Step:
                 with timer.phase("backward"):
                     self.grad_sync.backward(self.parts.precision.scale(loss))
             local_loss += loss.detach()
-        with timer.phase("sync"):
-            # each rank's part of the loss, and what it wants to be done after this step
-            row = torch.cat([local_loss.reshape(1), wish(self.parts.at.step + 1)])
-            rows = self.grad_sync.exchange(self.model, row)
-            average_buffers(self.world, self.model, plan.local_samples / plan.samples)
         with timer.phase("optimizer"):
+            # A mode that is not exact leaves gradients local: they are clipped as they are.
+            is_exact = self.grad_sync.is_exact
+            own_norm = torch.zeros(()) if is_exact else self._clip()
+        with timer.phase("sync"):
+            # This rank's part of the loss, its gradient's norm where that is its own, what it wants
+            # to be done after this step, its changed buffers: in one collective.
+            row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
+            row += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
+            told = self.grad_sync.exchange(self.model, torch.cat(row))
+            rows, marks = told.tensor_split([4], dim=1)
+            self.buffers.average(plan.local_samples / plan.samples, marks)
+        with timer.phase("optimizer"):
+            if is_exact:
+                rows[:, 1] = self._clip()
             lr = float(self.parts.schedule.get_last_lr()[0])
-            norm = self._clip()
             self.parts.precision.step(self.parts.optimizer)
             self.parts.optimizer.zero_grad(set_to_none=True)
             self.parts.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
-        global_loss, grad_norm, wishes = self._read(rows, norm)
+        global_loss, grad_norm, wishes = self._read(rows.cpu())
         seconds = timer.seconds
         self.parts.at.step += 1
         self.parts.at.in_epoch += 1
@@ -139,7 +149,7 @@ class Step:
         return list(local * self.world.world_size / total)
 
     def _clip(self) -> Tensor:
-        """Clip the gradient that sync left; its norm before that."""
+        """Clip the gradients; their norm before that."""
         self.parts.precision.unscale(self.parts.optimizer)
         gradients = [param.grad for param in self._params if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
@@ -149,35 +159,39 @@ class Step:
             nn.utils.clip_grads_with_norm_(self._params, limit, norm)
         return norm
 
-    def _read(self, rows: Tensor, norm: Tensor) -> tuple[float, float, Wishes]:
-        """The loss, the gradient's norm, and what ranks want, once the device has computed it all.
+    def _read(self, rows: Tensor) -> tuple[float, float, Wishes]:
+        """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.
 
-        Only here a step waits for its device, for everything at once.
+        Only for these rows a step waits for its device.
         """
-        told = torch.cat([rows.flatten(), norm.detach().reshape(1).to(rows)]).cpu()
-        rows, grad_norm = told[:-1].view_as(rows), told[-1].item()
-        losses, step = rows[:, 0], self.parts.at.step + 1
-        broken = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
-        if broken:
+        step = self.parts.at.step + 1
+        losses, norms = rows[:, 0].tolist(), rows[:, 1].tolist()
+        if broken := _not_finite(losses):
             ranks = ", ".join(map(str, broken))
             raise MusterError(
                 f"step {step}: the loss on rank {ranks} is "
-                f"{losses[broken[0]].item()}, not a number to learn from; try a lower --lr than "
+                f"{losses[broken[0]]}, not a number to learn from; try a lower --lr than "
                 f"{self.config.lr}, or --precision fp32"
             )
-        if not math.isfinite(grad_norm) and not self.parts.precision.can_overflow:
-            where = "every rank" if self.grad_sync.is_exact else f"rank {self.world.rank}"
+        broken = _not_finite(norms)
+        if broken and not self.parts.precision.can_overflow:
+            ranks = ", ".join(map(str, broken))
             raise MusterError(
-                f"step {step}: the gradient's norm is {grad_norm} on {where}; "
+                f"step {step}: the gradient's norm is {norms[broken[0]]} on "
+                f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
                 f"try a lower --lr than {self.config.lr}"
             )
-        mean = losses.sum().item() / self.world.world_size
-        return mean, grad_norm, Wishes(*rows[:, 1:].any(0).tolist())
+        mean = math.fsum(losses) / self.world.world_size
+        return mean, norms[self.world.rank], Wishes(*rows[:, 2:].any(0).tolist())
+
+
+def _not_finite(numbers: Sequence[float]) -> list[int]:
+    return [rank for rank, number in enumerate(numbers) if not math.isfinite(number)]
 
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
     """`batch` on the device of `model`, its real numbers in the model's precision."""
-    dtype = next(model.parameters()).dtype.to_real()
+    dtype = next(model.parameters()).dtype
     return {
         name: tensor.to(
             device=device,

@@ -27,8 +27,8 @@ from train.grad_sync import GradSync, all_gather, meet
 from train.measure.records import EvalRecord, StepRecord
 from train.measure.sinks import Sinks
 from train.measure.traffic import Meter
-from train.optimizer import build_optimizer, build_schedule
-from train.precision import Precision, set_dropout
+from train.optimizer import build_optimizer, build_schedule, schedule_end
+from train.precision import Precision, place, set_dropout
 from train.step import Step, Wishes, to_device
 from train.stopping import StoppedCleanly, StopRequest
 from train.task import Batch, Task
@@ -76,9 +76,7 @@ class Trainer:
         model = task.build_model()
         if config.dropout is not None:
             set_dropout(model, config.dropout)
-        model = model.to(
-            device=device, dtype=torch.float64 if config.precision == "fp64" else torch.float32
-        )
+        model = place(model, config.precision, device)
         self.plan = plan_batches(config, world.world_size, device, task, self.datasets.train, model)
         self._splitter = self._split(model) if config.split == "auto" else None
         if config.batchnorm == "synced" and world.world_size > 1:
@@ -93,8 +91,7 @@ class Trainer:
         self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
         self.precision = grad_sync.precision(config, device)
         self.history = History()
-        bare = getattr(self.model, "module", self.model)
-        self.parts = Parts(bare, self.optimizer, self.schedule, self.precision, grad_sync)
+        self.parts = Parts(model, self.optimizer, self.schedule, self.precision, grad_sync)
         self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
         self._agreed = Wishes(stop=False, save=False)  # by all ranks, at the last step
         random_state.seed(hash_seed(config.seed, world.rank))  # but not the same dropout
@@ -142,12 +139,29 @@ class Trainer:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
+        problems += self._schedule_problems(state)
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.keeper.restore(self.parts, files, state)
+        self._step.buffers.remember()
         if self._splitter is not None:
             self._resume_split(self._splitter, state)
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
+
+    def _schedule_problems(self, state: dict[str, Any]) -> Iterator[str]:
+        """Whether the learning rate would jump, since the schedule ends at another step."""
+        config, now = self.config, schedule_end(self.config, self.plan.steps_per_epoch)
+        was = state.get("schedule_end", now)  # older checkpoints do not say
+        if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
+            return
+        if config.reset_data:
+            self.console.line(f"the learning rate decays until step {now}, no longer {was}")
+            return
+        yield (
+            f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+            f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
+            f"give --schedule-steps {was}, or --reset-lr-scheduler"
+        )
 
     def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
         """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
@@ -222,6 +236,7 @@ class Trainer:
             self.parts,
             {
                 "samples": len(self.datasets.train),
+                "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
                 "first_losses": self.history.first_losses,
                 "evaluations": [asdict(one) for one in self.history.evaluations],
                 "split": self._splitter and self._splitter.state(),
@@ -271,7 +286,7 @@ class Trainer:
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
-            self.task, self.model, self.datasets, self.world, self.precision,
+            self.task, self.parts.model, self.datasets, self.world, self.precision,
             lambda batch: to_device(batch, self.parts.model, self.device),
             self.config.eval_batch_size,
             by_length=self.config.length_balance, step=self.at.step, epoch=epoch,

@@ -166,7 +166,7 @@ def train(case: Case, world: World) -> dict[str, Tensor]:
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
     )
-    model = getattr(trainer.model, "module", trainer.model)
+    model = trainer.parts.model
     grads: list[Tensor] = []
 
     def note(*_: Any) -> None:

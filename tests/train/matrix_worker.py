@@ -135,14 +135,14 @@ def train(case: Case, world: World, task: Any, steps: int) -> tuple[History, nn.
         NoSinks(),  # type: ignore[arg-type]
     )
     history = trainer.fit()
-    return history, getattr(trainer.model, "module", trainer.model), trainer
+    return history, trainer.parts.model, trainer
 
 
 def assert_same_bits(world: World, trainer: Trainer, case: Case) -> None:
     """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
     for tensor in [*trainer.model.parameters(), *trainer.model.buffers(), *_states(trainer)]:
-        digest.update(tensor.detach().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
     digests = all_gather(world, own)
     assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"

@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from configs.schema import ByHand
 from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, train
 from tests.train.model_kinds import KINDS
 from train import grad_sync, rendezvous, sparse_rows
-from train.buckets import as_real
 from train.worker import end_process
 from train.world import World
 
@@ -53,22 +50,14 @@ def raises(case: Case) -> bool:
 def outcome(case: Case, world: World) -> dict[str, Any]:
     """What `case` has ended with."""
     try:
-        history, _, trainer = train(case, world, KINDS[case.task], STEPS)
+        history, model, trainer = train(case, world, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
     assert_same_bits(world, trainer, case)
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-        "params": torch.cat([flat(param) for param in bare(trainer.model).parameters()]),
+        "params": torch.cat([one.detach().flatten() for one in model.parameters()]),
     }
-
-
-def bare(model: nn.Module) -> nn.Module:
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def flat(param: Tensor) -> Tensor:
-    return as_real(param.detach()).double().flatten()
 
 
 def main() -> None:

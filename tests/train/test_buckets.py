@@ -90,20 +90,6 @@ def test_a_gradient_lies_in_memory_as_its_parameter_does(count):
                 assert torch.equal(param.grad, 2 * param)
 
 
-def test_a_complex_gradient_travels_as_real_numbers():
-    params = [nn.Parameter(torch.zeros(2, dtype=torch.complex64)) for _ in range(2)]
-    for group in (params[:1], params):
-        bucket = Bucket(group)
-        for param in group:
-            param.grad = torch.tensor([1 + 2j, 3j])
-        bucket.take()
-        assert bucket.flat.tolist() == [1, 2, 0, 3] * len(group)
-        assert bucket.views[0].tolist() == [[1, 2], [0, 3]]
-        bucket.flat *= 2
-        bucket.give_back([True] * len(group))
-        assert [param.grad.tolist() for param in group] == [[2 + 4j, 6j]] * len(group)
-
-
 def test_a_bucket_has_memory_from_when_it_is_full_until_gradients_are_let_go():
     params = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
     bucket = Bucket(params)

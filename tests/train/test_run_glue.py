@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
@@ -201,12 +202,27 @@ def test_a_run_from_elsewhere_writes_its_results_and_will_not_overwrite_them(cou
     assert summary["steps"] == 4
     results = course_folder / "out" / "eval_results.txt"
     assert results.read_text() == f"acc = {summary['accuracy']}\n"
+    _can_be_loaded(course_folder / "out", run_dir / "model")
     results.write_text("mine\n")
     done = run_script(course_folder)
     assert (done.returncode, results.read_text()) == (2, "mine\n")
     assert done.stderr == (
         f"error: --output_dir {course_folder}/out has something in it; "
         "give another, or --overwrite_output_dir\n"
+    )
+
+
+def _can_be_loaded(output_dir, model):
+    """As the course's skeleton leaves it: weights, configuration and tokenizer."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(output_dir)
+    saved = AutoModelForSequenceClassification.from_pretrained(model)
+    assert all(map(torch.equal, loaded.state_dict().values(), saved.state_dict().values()))
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    assert (
+        tokenizer("a cat")["input_ids"]
+        == AutoTokenizer.from_pretrained(model)("a cat")["input_ids"]
     )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from configs.schema import TrainConfig
 from train.optimizer import build_optimizer
 from train.precision import Precision
-from train.step import Step, to_device
+from train.step import Step
 from train.sync_modes import single
 from train.world import World
 
@@ -43,20 +43,3 @@ def test_a_norm_that_is_no_number_reaches_every_gradient():
     model.bias.grad = torch.ones(1)
     assert step(model, max_grad_norm=1.0)._clip().isnan()
     assert model.bias.grad.isnan()
-
-
-def test_the_norm_of_complex_gradients_is_that_of_their_parts():
-    model = nn.Linear(1, 1, bias=False, dtype=torch.complex64)
-    model.weight.grad = torch.tensor([[3 + 4j]])
-    made = step(model, max_grad_norm=1.0, optimizer="adamw")  # which torch cannot fuse here
-    assert made._clip().item() == 5.0
-    assert abs(model.weight.grad.item()) == pytest.approx(1.0)
-    made.parts.optimizer.step()
-
-
-def test_real_inputs_stay_real_before_complex_weights():
-    model = nn.Linear(1, 1, dtype=torch.complex64)
-    batch = to_device(
-        {"x": torch.ones(1, dtype=torch.float64), "n": torch.ones(1).int()}, model, CPU
-    )
-    assert (batch["x"].dtype, batch["n"].dtype) == (torch.float32, torch.int32)

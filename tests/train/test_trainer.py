@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 from dataclasses import asdict, replace
 
 import pytest
@@ -12,9 +11,7 @@ from torch import nn
 from configs import plugins
 from configs.errors import MusterError
 from configs.schema import TrainConfig
-from train import grad_sync
 from train.console import Console
-from train.grad_sync import average_buffers
 from train.measure.records import StepRecord
 from train.measure.sinks import Sinks
 from train.measure.summary import rows, summarise
@@ -186,36 +183,6 @@ def test_what_is_no_number_is_named_by_step_and_changes_nothing(bad, tmp_path):
         MusterError, match=r"step 3: the (loss on rank 0 is nan|gradient's norm is)"
     ):
         run(CONFIG, tmp_path, task)
-
-
-def test_buffers_become_their_weighted_mean(monkeypatch):
-    """BatchNorm's statistics over ranks with 3 and 1 of 4 samples, and one without any."""
-    means, weights = [2.0, 6.0, 100.0], [0.75, 0.25, 0.0]
-    models = [nn.BatchNorm1d(1) for _ in means]
-    gate, sums = threading.Barrier(3), {}
-
-    def fake_all_reduce(world, tensor, op):
-        sums.setdefault(id(threading.current_thread()), []).append(tensor)
-        gate.wait()
-        call = len(sums[id(threading.current_thread())]) - 1
-        total = sum(parts[call].clone() for parts in sums.values())
-        gate.wait()
-        tensor.copy_(total)
-        gate.wait()
-        return tensor
-
-    monkeypatch.setattr(grad_sync, "all_reduce", fake_all_reduce)
-    for model, mean in zip(models, means, strict=True):
-        model.running_mean.fill_(mean)
-    threads = [
-        threading.Thread(target=average_buffers, args=(World(rank=r, world_size=3), m, w))
-        for r, (m, w) in enumerate(zip(models, weights, strict=True))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
-    assert [model.running_mean.item() for model in models] == [3.0, 3.0, 3.0]
 
 
 def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_path):

@@ -1,6 +1,7 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
-from inspect import signature
+from functools import lru_cache
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,23 @@ def is_configuration(name: str) -> bool:
 
 def inputs(model: nn.Module, batch: Batch) -> Batch:
     """What `model` takes of a batch, labels apart; DistilBERT, for one, takes no token types."""
-    kind: Any = type(getattr(model, "module", model))
-    taken = signature(kind.forward).parameters
-    return {key: tensor for key, tensor in batch.items() if key in taken and key != "labels"}
+    return {key: tensor for key, tensor in batch.items() if key != "labels" and _takes(model, key)}
+
+
+def _takes(model: nn.Module, key: str) -> bool:
+    """Whether `key` is named by its forward, or by that of a part it hands **kwargs on to.
+
+    DDP's wrapper and PEFT's name few inputs and hand the others on.
+    """
+    names, hands_on = _named_inputs(type(model))
+    return key in names or (hands_on and any(_takes(child, key) for child in model.children()))
+
+
+@lru_cache
+def _named_inputs(kind: type[nn.Module]) -> tuple[frozenset[str], bool]:
+    """The inputs that `forward` of such a module names, and whether it takes any others."""
+    found = signature(kind.forward).parameters
+    return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
 
 
 def _has_head(config: Any, spec: Spec) -> bool:

@@ -33,6 +33,9 @@ class Accelerate(GradSync):
         on_gpu = config.device == "cuda"
         if on_gpu:  # the one this worker was given; by itself it takes that of its local rank
             os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
+            # Else it gives DDP device_ids=[LOCAL_RANK], which there is not where a worker sees
+            # one GPU only.
+            os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
         if world.world_size > 1:
             # Accelerate reads the world from torchrun's variables, which nobody set by hand; and
             # it would choose its own number of threads where OMP_NUM_THREADS is not set.

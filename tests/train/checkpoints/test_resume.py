@@ -190,6 +190,25 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, change, said):
     assert said in str(error.value)
 
 
+def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
+    """The learning rate of the next step would jump."""
+    run(replace(CONFIG, max_steps=8, checkpoint_every="8"), tmp_path / "cut")
+    longer = replace(CONFIG, resume=str(tmp_path / "cut"), epochs=4)
+    with pytest.raises(UsageError) as error:
+        run(longer, tmp_path / "again")
+    assert str(error.value).endswith(
+        "its learning rate decays until step 16, but with --epochs 4 and --schedule-steps unset "
+        "it does until step 32; give --schedule-steps 16, or --reset-lr-scheduler"
+    )
+    whole, _ = run(CONFIG, tmp_path / "whole")
+    same, _ = run(replace(longer, schedule_steps=16, max_steps=12), tmp_path / "same")
+    assert told(same) == {step: one for step, one in told(whole).items() if 8 < step <= 12}
+    run(replace(longer, reset_lr_scheduler=True), tmp_path / "reset")
+    steady = replace(CONFIG, schedule="constant")
+    run(replace(steady, max_steps=8, checkpoint_every="8"), tmp_path / "steady")
+    run(replace(steady, resume=str(tmp_path / "steady"), epochs=3), tmp_path / "steadier")
+
+
 def test_another_model_is_refused(tmp_path):
     class Wider(synthetic.Synthetic):
         def build_model(self):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.train.glue.made import MODEL, WORDS, build, refusal
+from train.glue import models
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
@@ -106,3 +107,30 @@ def test_sizes_that_do_not_fit_the_model_are_refused(made):
     )
     (made / "vocab.txt").write_text("\n".join([*WORDS, *(f"w{i}" for i in range(40))]))
     assert "the tokenizer has 57 tokens, but --model" in refusal(build(made))
+
+
+def test_inputs_reach_a_model_through_what_is_around_it(made):
+    """DDP and PEFT name few inputs, and hand on the others; DistilBERT would only lose them."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+    task = build(made, "rte")
+    task.prepare()
+    model = task.build_model()
+    batch = task.collate(list(task.build_datasets().train))
+    wanted = {"input_ids", "attention_mask", "token_type_ids"}
+    assert set(batch) == {*wanted, "labels"}
+    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
+    distilled = DistilBertForSequenceClassification(
+        DistilBertConfig(vocab_size=40, dim=16, n_layers=1, n_heads=2, hidden_dim=16)
+    )
+    assert set(models.inputs(model, batch)) == set(models.inputs(adapted, batch)) == wanted
+    assert set(models.inputs(distilled, batch)) == {"input_ids", "attention_mask"}
+    adapted_distilled = get_peft_model(
+        distilled, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"])
+    )
+    assert set(models.inputs(adapted_distilled, batch)) == {"input_ids", "attention_mask"}
+    assert torch.equal(
+        task.forward(adapted.eval(), batch).logits,
+        model(**{name: batch[name] for name in wanted}).logits,
+    )
