@@ -7,7 +7,16 @@ import pytest
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from tests.benchmarks import (
-    bench, cases, figure, made, memory, overhead, places, results, startup, targets,
+    bench,
+    cases,
+    figure,
+    made,
+    memory,
+    overhead,
+    places,
+    results,
+    startup,
+    targets,
 )  # fmt: skip
 from tests.benchmarks.cases import BASE, OURS, PADDED, Case
 from tests.benchmarks.places import Steps
