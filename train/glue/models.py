@@ -139,7 +139,8 @@ def _takes(model: nn.Module, key: str) -> bool:
 
     DDP's wrapper and PEFT's name few inputs and hand the others on.
     """
-    names, hands_on = _named_inputs(type(model))
+    kind: Any = type(model)
+    names, hands_on = _named_inputs(kind)
     return key in names or (hands_on and any(_takes(child, key) for child in model.children()))
 
 
