@@ -157,6 +157,7 @@ class DdpAccount:
     def stepped(self, model: DistributedDataParallel) -> None:
         """DDP has reduced every bucket, and which parameters were used at all."""
         account = self._grad_sync.world.account
+        assert model.logger is not None
         model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
         logged = model._get_ddp_logging_data()
         self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
