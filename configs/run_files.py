@@ -154,8 +154,10 @@ def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
 
 
 def clears(run_dir: Path, path: Path, *, resumed: bool) -> bool:
-    """Whether `clear` would remove `path`, or something in it."""
-    return any(one == path or path in one.parents for one in _to_clear(run_dir, resumed=resumed))
+    """Whether `clear` would remove `path`, or something in it; what is around it is no such."""
+    return path not in run_dir.parents and any(
+        one == path or path in one.parents for one in _to_clear(run_dir, resumed=resumed)
+    )
 
 
 def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:

@@ -1,15 +1,29 @@
 """The benchmark compares like with like: its peers train what we train, sample for sample."""
 
+import sys
 from statistics import fmean
+from unittest import mock
 
 import pytest
 
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
-from tests.benchmarks import bench, cases, figure, made, memory, places, results, startup, targets
+from tests.benchmarks import (
+    bench,
+    cases,
+    figure,
+    made,
+    memory,
+    overhead,
+    places,
+    results,
+    startup,
+    targets,
+)  # fmt: skip
 from tests.benchmarks.cases import BASE, OURS, PADDED, Case
 from tests.benchmarks.places import Steps
 from tests.benchmarks.results import Results
+from tests.preload import interpreter
 
 STEPS = 4
 TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -29,7 +43,8 @@ class Runs:
 
     def losses(self, case):
         if case not in self.known:
-            with places.place(places.LOOPBACK, nodes=2, threads=1) as place:
+            warm = mock.patch.object(sys, "executable", interpreter())
+            with warm, places.place(places.LOOPBACK, nodes=2, threads=1) as place:
                 steps = bench.run(place, case, self.made, self.args, self.folder)
             assert min(steps.step_s) > 0
             self.known[case] = steps.losses
@@ -149,6 +164,19 @@ def test_starting_up_is_held_against_torchrun_and_answers_against_seconds():
     ]  # fmt: skip
     assert verdicts["submit.py --help: its answer"][-1] == "met"
     assert verdicts["submit.py --dry-run: its answer"][-1] == "missed"
+
+
+def test_overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddps():
+    found = {"plain": [4.0, 5.0, 9.0], "ddp": [9.0, 9.0, 9.0], "all_reduce": [9.6, 9.4, 9.5]}
+    rows = overhead.table({way: [1e-3 * one for one in ms] for way, ms in found.items()})
+    assert rows[1][:3] == ["plain", "5.00", ""]
+    assert rows[3] == ["all_reduce", "9.50", "4.50", "1.12", "wanted <= 1.10: missed"]
+
+
+def test_the_overhead_benchmark_runs():
+    found = overhead.measured(ranks=2, steps=2)
+    assert list(found) == ["plain", "ddp", "all_reduce"]
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
 
 
 def test_commands_of_the_start_up_benchmark_answer():

@@ -4,6 +4,7 @@ torch's own SyncBatchNorm refuses the CPU and counts every rank's samples. Here 
 whether its samples count, so that one that only keeps the others company changes nothing.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -98,21 +99,20 @@ def _replaced(
     return done[module]
 
 
-def count_samples(model: nn.Module, counts: bool) -> None:
-    """Say whether the samples that `model` runs from now on count in its statistics."""
-    for module in model.modules():
-        if isinstance(module, SyncedBatchNorm):
-            module.counts = counts
+def synced_layers(model: nn.Module) -> list[SyncedBatchNorm]:
+    """The layers of `model` that are over all ranks."""
+    return [module for module in model.modules() if isinstance(module, SyncedBatchNorm)]
+
+
+def count_samples(layers: Iterable[SyncedBatchNorm], counts: bool) -> None:
+    """Say whether the samples that `layers` see from now on count in their statistics."""
+    for layer in layers:
+        layer.counts = counts
 
 
 def synced_buffers(model: nn.Module) -> set[Tensor]:
     """The buffers of `model` that are the same bits on every rank by themselves."""
-    return {
-        buffer
-        for module in model.modules()
-        if isinstance(module, SyncedBatchNorm)
-        for buffer in module.buffers(recurse=False)
-    }
+    return {buffer for layer in synced_layers(model) for buffer in layer.buffers(recurse=False)}
 
 
 def local_statistics(values: Tensor, counts: bool) -> Tensor:

@@ -1,6 +1,7 @@
 """Gradients side by side in one tensor, so that one collective moves many of them."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -13,79 +14,83 @@ LITTLE = 1 / 8  # of a bucket
 class Bucket:
     """The gradients of some parameters of one dtype, as parts of the tensor `flat` (n,).
 
-    That tensor is there from the first gradient that comes until they are let go: while the next
-    forward pass fills the memory with activations, no bucket is in it. A gradient alone in its
-    bucket stays where the backward pass has put it.
+    That tensor is there from when they are taken until they are given back: while the next forward
+    pass fills the memory with activations, no bucket is in it. A gradient alone in its bucket
+    stays where the backward pass has put it.
     """
 
     flat: Tensor
 
     def __init__(self, params: Sequence[nn.Parameter]) -> None:
         self.params = list(params)
-        self._place: dict[nn.Parameter, Tensor] = {}
-        self._taken: set[nn.Parameter] = set()
-        self._had: set[nn.Parameter] = set()
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._taken) == len(self.params)
-
-    @property
-    def views(self) -> list[Tensor]:
-        """The parts of `flat`, each in the shape of its parameter."""
-        return list(self._place.values())
+        self.missing = len(self.params)  # gradients that the backward pass has not made yet
+        self.had: list[bool] = []  # of each parameter: whether this rank had a gradient of it
+        self.views: list[Tensor] = []  # the parts of `flat`, each as parameters get it
+        # In memory a gradient lies as its parameter does: fused optimizers take it for granted.
+        strides = [torch.empty_like(param, device="meta").stride() for param in params]
+        sizes = [param.numel() for param in params]
+        begins = accumulate(sizes, initial=0)
+        self._forms = [
+            (param.size(), stride, begin)
+            for param, stride, begin in zip(params, strides, begins, strict=False)
+        ]
+        self._size = sum(sizes)
 
     @torch.no_grad()
-    def take(self, param: nn.Parameter) -> None:
-        """Move its gradient here; one that is missing counts as zero."""
-        gradient = param.grad
-        if gradient is not None and len(self.params) == 1 and _is_own(gradient):
-            self._lay_out(gradient.view(-1))
+    def take(self) -> None:
+        """Move the gradients here; one that is missing counts as zero."""
+        found = [param.grad for param in self.params]
+        self.had = [gradient is not None for gradient in found]
+        first = found[0]
+        if len(found) == 1 and first is not None and self._stays(first):
+            self.flat, self.views = first.as_strided((self._size,), (1,)), [first]
         else:
-            if not self._taken:
-                self._lay_out(param.new_empty(sum(one.numel() for one in self.params)))
-            _fill(self._place[param], gradient)
-        self._taken.add(param)
-        if gradient is not None:
-            self._had.add(param)
+            self.flat = self.params[0].new_empty(self._size)
+            self.views = [self.flat.as_strided(*form) for form in self._forms]
+            _fill(self.views, found)
+        for param in self.params:
             param.grad = None  # its memory is free from here on
 
-    def _lay_out(self, flat: Tensor) -> None:
-        self.flat = flat
-        parts = zip(self.params, flat.split([one.numel() for one in self.params]), strict=True)
-        self._place = {param: part.view_as(param) for param, part in parts}
-
-    def take_rest(self) -> None:
-        """Likewise all that are not here yet."""
-        for param in self.params:
-            if param not in self._taken:
-                self.take(param)
-
-    def had(self, param: nn.Parameter) -> bool:
-        """Whether this rank had a gradient of it."""
-        return param in self._had
+    def _stays(self, gradient: Tensor) -> bool:
+        """Whether a gradient alone in its bucket can be sent from where it is."""
+        return (
+            not gradient.is_sparse and gradient.stride() == self._forms[0][1] and _is_own(gradient)
+        )
 
     def give_back(self, wanted: Sequence[bool]) -> None:
         """Each parameter's gradient is its part of `flat`; None where it is not wanted."""
-        for param, place, is_wanted in zip(self.params, self.views, wanted, strict=True):
-            param.grad = place if is_wanted else None
-        self._taken.clear()
-        self._had.clear()
-        self._place.clear()
+        for param, gradient, is_wanted in zip(self.params, self.views, wanted, strict=True):
+            param.grad = gradient if is_wanted else None
+        self._let_go()
+
+    @torch.no_grad()
+    def add_back(self) -> None:
+        """Likewise, to what each parameter's gradient is already."""
+        for param, gradient in zip(self.params, self.views, strict=True):
+            assert param.grad is not None
+            param.grad += gradient
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.missing = len(self.params)
+        self.views = []
         del self.flat
 
 
-def _fill(place: Tensor, gradient: Tensor | None) -> None:
-    if gradient is None:
-        place.zero_()
-    else:
-        place.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+def _fill(places: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    into, dense = [], []
+    for place, gradient in zip(places, gradients, strict=True):
+        if gradient is None:
+            place.zero_()
+        else:
+            into.append(place)
+            dense.append(gradient.to_dense() if gradient.is_sparse else gradient)
+    if into:
+        torch._foreach_copy_(into, dense)
 
 
 def _is_own(gradient: Tensor) -> bool:
-    """Whether it is in one piece, and no other's: autograd may let two gradients share memory."""
-    if gradient.is_sparse or not gradient.is_contiguous():
-        return False
+    """Whether its memory is no other's: autograd may let two gradients share it."""
     storage = gradient.untyped_storage()
     holders = torch._C._storage_Use_Count(storage._cdata)
     return holders == 2  # the gradient, and `storage` itself

@@ -1,11 +1,12 @@
 """DDP sends less than its buckets: torch's own communication hooks, with account and memory."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
     fp16_compress_hook,
@@ -43,6 +44,7 @@ class HookAccount(DdpAccount):
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         super().wrapped(model)
+        _let_it_warn(next(model.parameters()).device)
         if self._config.compress == "none":
             return
         hook = self._cast if self._power is None else self._power_sgd
@@ -117,3 +119,25 @@ class HookAccount(DdpAccount):
     def _memories(state: PowerSGDState) -> dict[str, dict[int, Tensor]]:
         kept = (state.error_dict, state.p_memory_dict, state.q_memory_dict)
         return dict(zip(MEMORIES, kept, strict=True))
+
+
+def _let_it_warn(device: torch.device) -> None:
+    """Take a warning that torch's C++ gives once in a process, here, where it can be left out.
+
+    DDP says that --sync ddp looks for unused parameters in a model that has none; but another step
+    may have some. Collective: DDP makes the replicas of its model equal.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
+        _InPython.apply(torch.ones(1, 1, device=device))
+
+
+class _InPython(torch.autograd.Function):
+    """What C++ warns of in here is a warning of Python's, not a line on stderr."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        with torch.enable_grad():
+            model = nn.Linear(1, 1).to(values.device)
+            DistributedDataParallel(model, find_unused_parameters=True)(values)
+        return values

@@ -74,6 +74,15 @@ class GradSync(ABC):
         A gradient missing on every rank stays None; one missing on some counts as zero there.
         """
 
+    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+        """`sync`, and the `row` (n,) of every rank: (world_size, n).
+
+        A mode in which ranks tell each other something small by itself sends the row along.
+        """
+        rows = all_gather(self.world, row)
+        self.sync(model)
+        return rows
+
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
         return nullcontext()
@@ -142,18 +151,21 @@ class DdpAccount:
         tensors = [*model.parameters(), *model.buffers()]
         nbytes = sum(tensor.nbytes for tensor in tensors)
         self._grad_sync.world.account.control["broadcast"] += nbytes
+        trained = sum(param.requires_grad for param in model.parameters())
+        self._flags_bytes = trained * torch.int32.itemsize
 
     def stepped(self, model: DistributedDataParallel) -> None:
         """DDP has reduced every bucket, and which parameters were used at all."""
         account = self._grad_sync.world.account
+        assert model.logger is not None
+        model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
         logged = model._get_ddp_logging_data()
         self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
         self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
         for one in self.collectives(model, logged):
             account.add(one)
             self._grad_sync.payload_bytes += one.nbytes
-        count = sum(param.requires_grad for param in model.parameters())
-        account.control["all_reduce"] += count * torch.int32.itemsize
+        account.control["all_reduce"] += self._flags_bytes
 
     def collectives(
         self, model: DistributedDataParallel, logged: Mapping[str, Any]

@@ -40,4 +40,5 @@ def _gloo(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     """A group of all ranks whose barriers can have a time limit of their own, and be polled."""
     if dist.get_backend(everyone) == "gloo":
         return everyone
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+    return group

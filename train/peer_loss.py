@@ -88,7 +88,8 @@ class Exchange:
 
     def _run(self) -> None:
         with suppress(RuntimeError):  # the store is gone, with the rank that served it
-            self._store.append("ends", json.dumps(asdict(self._own)) + "\n")
+            line = json.dumps(asdict(self._own)) + "\n"
+            self._store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
             while len(self.ends) < self._world_size:
                 lines = self._store.get("ends").decode().splitlines()
                 self.answered = True

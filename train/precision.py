@@ -29,9 +29,8 @@ def place(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
     model = model.to(device)
     if precision == "fp64":
         return model.double()
-    return model._apply(
-        lambda one: one.float() if one.dtype in (torch.float16, torch.float64) else one
-    )
+    model._apply(lambda one: one.float() if one.dtype in (torch.float16, torch.float64) else one)
+    return model
 
 
 def _complex(model: nn.Module) -> Iterator[str]:

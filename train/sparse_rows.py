@@ -15,7 +15,10 @@ ROWS_AT_ONCE = 4096
 
 
 def candidates(model: nn.Module) -> list[nn.Parameter]:
-    """Trained weights that only `nn.Embedding` modules hold, and that are worth it."""
+    """Trained weights that only `nn.Embedding` modules hold, and that are worth it.
+
+    One that does not lie row after row in memory goes in a bucket.
+    """
     held_by_others = {
         param
         for module in model.modules()
@@ -30,7 +33,7 @@ def _weights(model: nn.Module, excluded: set[nn.Parameter]) -> Iterator[nn.Param
         if not isinstance(module, nn.Embedding):
             continue
         for weight in module.parameters(recurse=False):
-            is_large = weight.nbytes >= LEAST_BYTES
+            is_large = weight.nbytes >= LEAST_BYTES and weight.is_contiguous()
             if weight.requires_grad and is_large and weight not in excluded:
                 yield weight
 

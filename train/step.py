@@ -15,11 +15,13 @@ from train.account import Collective
 from train.buffers import Buffers
 from train.checkpoints.keeper import Parts, Wishes
 from train.data import StepPlan
-from train.grad_sync import GradSync, all_gather, all_reduce
+from train.grad_sync import GradSync, all_reduce
 from train.measure.records import StepRecord
 from train.measure.timer import PhaseTimer
 from train.task import Batch, Task
 from train.world import World
+
+CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 
 
 class Step:
@@ -43,6 +45,10 @@ class Step:
         self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
         self.buffers = Buffers(world, parts.model)
         self.collectives: list[Collective] = []  # of the last step's gradients
+        # found once: a walk through the modules of a BERT takes half a millisecond
+        self._params = list(wrapped.parameters())
+        self._batchnorms = batchnorm.synced_layers(wrapped)
+        wrapped.train()
 
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
@@ -50,7 +56,8 @@ class Step:
         """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
         timer = PhaseTimer(self.device)
         sent_before = self.grad_sync.payload_bytes
-        self.model.train()
+        if not self.parts.model.training:  # it has just been evaluated
+            self.model.train()
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with timer.phase("data"):
             loaded = [next(batches) for _ in plan.micro_batches]
@@ -60,26 +67,28 @@ class Step:
             with timer.phase("data"):
                 batch = to_device(micro, self.model, self.device)
             is_last = number == len(loaded)
-            batchnorm.count_samples(self.model, plan.micro_batches[number - 1].samples > 0)
+            batchnorm.count_samples(self._batchnorms, plan.micro_batches[number - 1].samples > 0)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
                 with timer.phase("forward"), self.parts.precision.autocast():
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
                 with timer.phase("backward"):
                     self.grad_sync.backward(self.parts.precision.scale(loss))
             local_loss += loss.detach()
-        with timer.phase("sync"):
-            self.grad_sync.sync(self.model)
         with timer.phase("optimizer"):
-            norm = self._clip()
+            # A mode that is not exact leaves gradients local: they are clipped as they are.
+            is_exact = self.grad_sync.is_exact
+            own_norm = torch.zeros(()) if is_exact else self._clip()
         with timer.phase("sync"):
-            # This rank's part of the loss, its gradient's norm (its own where a mode leaves
-            # gradients local), what it wants to be done after this step, its changed buffers.
-            own = [local_loss.reshape(1), norm.detach().reshape(1).to(local_loss)]
-            own += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
-            told = all_gather(self.world, torch.cat(own))
+            # This rank's part of the loss, its gradient's norm where that is its own, what it wants
+            # to be done after this step, its changed buffers: in one collective.
+            row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
+            row += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
+            told = self.grad_sync.exchange(self.model, torch.cat(row))
             rows, marks = told.tensor_split([2 + len(Wishes._fields)], dim=1)
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
+            if is_exact:
+                rows[:, 1] = self._clip()
             lr = float(self.parts.schedule.get_last_lr()[0])
             self.parts.precision.step(self.parts.optimizer)
             self.parts.optimizer.zero_grad(set_to_none=True)
@@ -132,10 +141,15 @@ class Step:
         return list(local * self.world.world_size / total)
 
     def _clip(self) -> Tensor:
-        """Clip the gradient that sync left; its norm before that."""
+        """Clip the gradients; their norm before that."""
         self.parts.precision.unscale(self.parts.optimizer)
-        limit = self.config.max_grad_norm or float("inf")
-        return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        gradients = [param.grad for param in self._params if param.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        limit = self.config.max_grad_norm
+        # Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
+        if limit and (norm.is_cuda or not norm + CLIP_EPSILON <= limit):
+            nn.utils.clip_grads_with_norm_(self._params, limit, norm)
+        return norm
 
     def _read(self, rows: Tensor) -> tuple[float, float, Wishes]:
         """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.

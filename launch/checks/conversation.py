@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -74,14 +75,20 @@ class Conversation:
                 process.wait()
             errors.close()
 
-    def ask(self, timeout_s: float, **message: Any) -> dict[int, Answer]:
-        """The answers by node, of those that answered within `timeout_s` seconds."""
+    def ask(
+        self, timeout_s: float, of: Collection[int] | None = None, **message: Any
+    ) -> dict[int, Answer]:
+        """The answers by node, of those that answered within `timeout_s` seconds.
+
+        `of`: the nodes to wait for, as others have never answered; None: all.
+        """
+        wanted = set(range(self._way.count) if of is None else of)
         self._number += 1
         asked, deadline = time.time(), time.monotonic() + timeout_s
         for _, wire, _ in self._starts:
             wire.send(**message, number=self._number)
         answers: dict[int, Answer] = {}
-        while len(answers) < self._way.count and time.monotonic() < deadline:
+        while not wanted <= answers.keys() and time.monotonic() < deadline:
             over = all(wire.ended for _, wire, _ in self._starts)
             for _, wire, _ in self._starts:
                 for part in wire.receive():

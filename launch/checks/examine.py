@@ -21,7 +21,8 @@ from launch.machines.network import Choice, Routes
 from launch.machines.nodes import Probe
 from launch.slurm.cluster import ask
 
-ANSWER_S = 90.0  # srun may wait for nodes, and ssh for names, before the first answer
+# srun may wait for nodes, and ssh for names, before the first answer; and a machine may be busy.
+ANSWER_S = 90.0
 CONNECT_S = 4.0
 PINGS = 3
 LOOPBACK = "127.0.0.1"
@@ -127,7 +128,7 @@ def _look(
         chosen = chosen or _choose(way, own, named, given, wanted, routes)
     except MusterError as error:
         trouble = str(error)
-    pings = [guests.ask(CONNECT_S, do="time") for _ in range(PINGS)] if there else []
+    pings = [guests.ask(ANSWER_S, there, do="time") for _ in range(PINGS)] if there else []
     listening, reached = _try_pairs(guests, there, chosen, master_port)
     called = dict(zip(there, names, strict=True))
     return Case(
@@ -161,10 +162,10 @@ def _try_pairs(
         return {}, {}
     addresses = {str(index): one for index, one in zip(there, chosen.addresses, strict=True)}
     ports = [master_port] if master_port is not None else []
-    said = guests.ask(CONNECT_S + 5, do="listen", addresses=addresses, ports=ports)
+    said = guests.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
     listening = {index: one.said for index, one in said.items() if "port" in one.said}
     servers = {str(index): (addresses[str(index)], one["port"]) for index, one in listening.items()}
-    tried = guests.ask(3 * CONNECT_S + 5, do="connect", servers=servers, patience_s=CONNECT_S)
+    tried = guests.ask(ANSWER_S, there, do="connect", servers=servers, patience_s=CONNECT_S)
     return listening, {index: one.said.get("reached", {}) for index, one in tried.items()}
 
 
@@ -185,7 +186,8 @@ def _routes(
     guests: Conversation, there: Sequence[int], to: Sequence[str]
 ) -> list[Mapping[str, str]]:
     """The own address from which each node sends to each of those in `to`."""
-    said = guests.ask(ANSWER_S, do="describe", request={"to": to}, source=_source(route.__file__))
+    source = _source(route.__file__)
+    said = guests.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
     return [said[index].said.get("probe", {}) if index in said else {} for index in there]
 
 

@@ -7,7 +7,6 @@ of the run on this node end within seconds.
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,10 +27,10 @@ from launch.supervise.interface import name_of, variables
 from launch.supervise.member import Member
 from launch.supervise.mirror import Mirror
 from launch.supervise.processes import Victim
-from launch.supervise.records import failed, open_log, stopped_cleanly, write_exit, write_here
-from launch.supervise.spawn import how_it_ended, spawn
+from launch.supervise.records import stopped_cleanly, write_exit, write_here
 from launch.supervise.stopping import Stoppable
 from launch.supervise.wire import Wire
+from launch.supervise.workload import Workload
 from launch.terminal import unhurried
 
 TICK_S = 0.05
@@ -41,8 +40,7 @@ ECHO_S = 1.5
 STOP_S = 2.0
 # Time for the others to write down how they ended, too.
 LEAVE_S = 5.0
-# A worker that failed ends those beside it; after so long one of them does not let itself be ended.
-LOOK_S, FAILED_S = 1.0, 3.0
+DRAIN_S = 5.0
 # A scheduler tells of its time limit, or of preemption.
 NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -66,11 +64,11 @@ class Agent:
         self._signals: list[int] = []
         self._noticed = False
         self._hurry = False
-        self._looked = 0.0  # for workers that have failed
-        self._failed_at: float | None = None  # when it was first seen that one has
         self._told: Ended | None = None  # by the launcher, to stop
+        self._finished: Ended | None = None  # this node's workers have ended, and well
+        self._waits_until: float | None = None  # for other nodes to end, once told to stop
         self._peers: Head | Member | None = None
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._workload: Workload | None = None
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
         self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
         # Without a launcher that shows rank 0, its own agent does.
@@ -121,13 +119,14 @@ class Agent:
             if peers.waiting != told:
                 told = peers.waiting
                 self._say(waiting=told)
-        self._start(peers, peers.master_port)
-        while any(child.poll() is None for child in self._children):
+        workload = self._workload = self._start(peers, peers.master_port)
+        while workload.runs:
             self._tick()
-            self._look_for_failure()
-        self._look_for_failure()
+            self._look_for_failure(workload)
+        self._look_for_failure(workload)
         stopped = stopped_cleanly(assignment, peers.ranks)
         ended = Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
+        self._finished = ended
         self._write_exit(ended)
         peers.done()
         while not peers.settled():
@@ -181,6 +180,12 @@ class Agent:
 
     def _stop(self, ended: Ended, why: str) -> None:
         """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
+        if self._finished is not None:
+            grace_s = self._assignment.stop_grace_s
+            self._waits_until = self._waits_until or time.monotonic() + grace_s
+            if self._in_a_hurry() or time.monotonic() > self._waits_until:
+                raise self._finished
+            return
         if not self._workers.is_asked and not self._in_a_hurry():
             self._ask_workers(why)
         if self._in_a_hurry() or not self._workers.has_time:
@@ -190,7 +195,7 @@ class Agent:
         if self._workers.ask(why):
             self._say(stopping=self._workers.grace_s)
 
-    def _start(self, peers: Head | Member, master_port: int) -> None:
+    def _start(self, peers: Head | Member, master_port: int) -> Workload:
         assignment = self._assignment
         interface = name_of(peers.own_address, assignment.network, assignment.name)
         here = write_here(assignment, peers.own_address, interface, peers.ranks)
@@ -208,35 +213,11 @@ class Agent:
         }
         for name, value in variables(interface, peers.own_address).items():
             env.setdefault(name, value)
-        with open_log(assignment) as log:
-            for command in assignment.commands:
-                self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
+        return Workload(assignment, peers.ranks, master_port, env)
 
-    def _look_for_failure(self) -> None:
-        assert self._peers is not None
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            code = child.poll()
-            if code in (None, 0) or (code == STOPPED and self._is_busy()):
-                continue
-            if not stopped_cleanly(self._assignment, self._peers.ranks):
-                raise Ended(
-                    1, "command", how_it_ended(child.returncode, command, self._assignment.name)
-                )
-        self._look_for_hung(self._peers.ranks)
-
-    def _look_for_hung(self, ranks: Sequence[int]) -> None:
-        """Workers that have failed while others go on: torchrun would wait half a minute."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_S or not self._is_busy():
-            return
-        self._looked = now
-        gone = failed(self._assignment, ranks)
-        if not gone:
-            return
-        self._failed_at = self._failed_at or now
-        if now - self._failed_at > FAILED_S:
-            name, names = self._assignment.name, ", ".join(map(str, gone))
-            raise Ended(1, "command", f"rank {names} on {name} failed, and others there went on")
+    def _look_for_failure(self, workload: Workload) -> None:
+        if failure := workload.failure():
+            raise Ended(1, "command", failure)
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
@@ -261,7 +242,7 @@ class Agent:
             if self._mirror is not None:
                 self._mirror.send_rest(launcher)
             launcher.send(ended=record)
-            _drain(launcher)
+            launcher.drain(DRAIN_S)
         elif ended.message and ended.cause != "stopped":
             print(f"error: {ended.message}", file=sys.stderr, flush=True)
         return ended.code
@@ -290,7 +271,7 @@ class Agent:
             self._keep_in_touch()
 
     def _is_busy(self) -> bool:
-        return any(child.poll() is None for child in self._children)
+        return self._workload is not None and self._workload.runs
 
     def _keep_in_touch(self) -> None:
         if self._peers is not None:
@@ -313,10 +294,3 @@ class Agent:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
-
-
-def _drain(launcher: Wire) -> None:
-    deadline = time.monotonic() + 5.0
-    while launcher.waiting_bytes and not launcher.ended and time.monotonic() < deadline:
-        time.sleep(TICK_S)
-        launcher.receive()

@@ -107,8 +107,8 @@ class Head(Peers):
                 link.wire.send(nonce=link.own_nonce, shown=shown)
                 continue
             self._strangers.remove(link)
-            facts = port, link.peer_nonce, link.own_nonce, *map(str, who(message))
-            if shows(message, token, "member", *facts):
+            facts = [link.peer_nonce, link.own_nonce, *map(str, who(message))]
+            if shows(message, token, "member", port, *facts):
                 self._welcome(link, *who(message))
             else:
                 link.drop()

@@ -113,6 +113,13 @@ class Wire:
             self.noise.append(line.decode(errors="replace").rstrip())
         return None
 
+    def drain(self, timeout_s: float) -> None:
+        """Stay until the other side has taken all that was sent, and no longer than `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.receive()
+
     def close(self) -> None:
         """Close both directions; what was not taken yet is lost."""
         with self._lock:  # a number that is free again may soon be that of another file

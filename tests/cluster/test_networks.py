@@ -1,9 +1,17 @@
 """Networks as they are elsewhere: routed, two cards in one, IPv6; and more nodes than a few."""
 
 import json
+import re
+import shutil
+import socket
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from configs.launching import SshConfig
+from launch.machines import openssh
+from launch.spec import NodeSpec
 from tests.cluster import no_torch, ways
 from tests.cluster.beds import TESTBED, TestBed
 from tests.cluster.ways import finish, losses, start
@@ -81,3 +89,29 @@ def test_sixty_four_workers_of_a_program_without_torch(other_bed, tmp_path):
     ends = [json.loads(one.read_text()) for one in tmp_path.glob("run/agents/*.exit.json")]
     assert [one["code"] for one in ends] == [0] * 16
     assert found["over_s"] < PATIENCE_S
+
+
+def test_a_login_that_a_busy_server_drops_is_tried_again(bed, tmp_path):
+    """An sshd that takes one login at a time, as a jump host may take ten of sixty nodes."""
+    usual = (bed.ssh_config.parent / "ssh" / "node1.conf").read_text()
+    conf = tmp_path / "sshd.conf"
+    conf.write_text(re.sub("MaxStartups .*", "MaxStartups 1:100:1", usual))
+    sshd = [str(shutil.which("sshd")), "-D", "-e", "-f", str(conf), "-p", "2222"]
+    argv = ["exec", "node1", "--", *sshd]
+    server = subprocess.Popen([sys.executable, TESTBED, *argv], stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        while "listening" not in server.stderr.readline():
+            assert server.poll() is None
+        config = SshConfig(ssh_config=bed.ssh_config)
+        with ThreadPoolExecutor(1) as pool:
+            with socket.create_connection(("10.10.1.2", 2222)) as other:
+                assert other.recv(4) == b"SSH-"  # and says nothing itself
+                login = pool.submit(openssh.run, NodeSpec("node1", 1, port=2222), config, ["id"])
+                while "MaxStartups" not in (line := server.stderr.readline()):
+                    assert line
+            done = login.result(timeout=60)
+        assert done.returncode == 0 and done.stdout.startswith("uid=0"), done.stderr
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)

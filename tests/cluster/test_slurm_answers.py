@@ -1,8 +1,12 @@
-"""A real Slurm that falls silent, and jobs that are pending or requeued: nothing is called over."""
+"""A real Slurm that falls silent, and jobs that are pending or requeued: nothing is called over.
+
+None of it waits for workers to train: what Slurm and the agents do comes before that.
+"""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -11,101 +15,125 @@ import pytest
 from launch.bed import daemons
 from launch.bed import slurm as bed_slurm
 from tests.cluster import ways
-from tests.cluster.beds import REPOSITORY, bring_up
+from tests.cluster.beds import REPOSITORY, TestBed, bring_up
 from tests.cluster.conftest import USUAL
-from tests.cluster.ways import Run, finish, start
+from tests.cluster.ways import finish, start
 from tests.launch.submit import SUBMIT, wait_until
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
-SCRIPT = ways.sbatch("multinode.sh")
+ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+PATIENCE_S = 120.0
 
 
-def jobs(bed, logs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return bed.run(sys.executable, JOBS, "--logs-dir", str(logs), *words, timeout_s=180)
+class Run:
+    """A run on a bed, from the moment Slurm has its job."""
+
+    def __init__(self, bed: TestBed, folder: Path, argv: list[str]) -> None:
+        self.bed, self.folder = bed, folder
+        self.process = start(bed, [*argv, *ENDLESS, "--logs-dir", str(folder)])
+        assert wait_until(lambda: bool(self._job().get("job_id")), PATIENCE_S), self.process.poll()
+
+    def _job(self) -> dict:
+        for path in self.folder.glob("*/job.json"):
+            return json.loads(path.read_text())
+        return {}
+
+    @property
+    def job_id(self) -> str:
+        return str(self._job()["job_id"])
+
+    def has_agents(self, count: int) -> bool:
+        return wait_until(lambda: len(self._agents()) == count, PATIENCE_S)
+
+    def _agents(self) -> list[Path]:
+        return sorted(self.folder.glob("*/agents/node_?????.json"))
+
+    def environments(self) -> list[dict[str, str]]:
+        """What Slurm tells each node's agent."""
+        pids = [json.loads(path.read_text())["pid"] for path in self._agents()]
+        return [psutil.Process(pid).environ() for pid in pids]
+
+    def jobs(self, verb: str) -> str:
+        argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), verb]
+        return self.bed.run(*argv, timeout_s=240).stdout
+
+    def is_queued(self) -> bool:
+        queue = self.bed.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
+        return any(line.split()[0] == self.job_id for line in queue if "COMPLETING" not in line)
 
 
-def test_a_controller_that_is_down_ends_nothing(bed, tmp_path):
-    run = Run(bed, ways.slurm, tmp_path)
+@pytest.fixture
+def run(bed, tmp_path) -> Iterator[Callable[..., Run]]:
+    made = []
+
+    def make(*argv: str, on: TestBed = bed) -> Run:
+        made.append(Run(on, tmp_path, list(argv)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        ways.cancel_all(one.bed)
+        finish(one.process)
+
+
+def submitted(*flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "slurm", *flags]
+
+
+def multinode(folder: Path, *options: str) -> list[str]:
+    output = f"--output={folder / 'job.out'}"
+    return [*ways.SBATCH, *options, output, str(REPOSITORY / "slurm" / "multinode.sh")]
+
+
+def test_a_controller_that_is_down_ends_nothing(run):
+    one = run(*submitted("--nodes", "1", "--wait"))
     try:
-        controller().kill()
-        status = jobs(bed, tmp_path, "status").stdout
+        assert one.has_agents(1)
+        pid = daemons.pid(bed_slurm.CONTROLLER)
+        assert pid is not None
+        psutil.Process(pid).kill()
+        status = one.jobs("status")
         assert ": unknown (job " in status and "does not answer" in status
-        assert run.process.poll() is None and run.left() != []
-        bring_up(*USUAL)
-        said = jobs(bed, tmp_path, "cancel").stdout
-        assert said.endswith(": stopped\n"), said
-        run.gone_after_s(10)
-        code, out, err = run.end()
-        assert code == 75 and "completed" not in out, out + err
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.process.wait(timeout=15)
     finally:
         bring_up(*USUAL)
-        ways.cancel_all(bed)
+    assert one.jobs("cancel").endswith(": stopped\n")
+    assert not one.is_queued()
+    code, out, err = finish(one.process)
+    assert code > 0 and "unknown" in out and "completed" not in out, out + err
 
 
-def controller() -> psutil.Process:
-    pid = daemons.pid(bed_slurm.CONTROLLER)
-    assert pid is not None
-    return psutil.Process(pid)
+def test_a_pending_job_is_cancelled(run):
+    one = run(*submitted("--slurm", "begin=now+1hour"))
+    assert f": pending (job {one.job_id}; BeginTime)" in one.jobs("status")
+    assert one.jobs("cancel").endswith(": stopped\n")
+    assert not one.is_queued()
+    assert "is over already: stopped" in one.jobs("cancel")
 
 
-def test_a_pending_job_is_cancelled(bed, tmp_path):
-    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--slurm", "begin=now+1hour"]
-    code, out, err = finish(start(bed, [sys.executable, SUBMIT, "--launcher", "slurm", *flags]))
-    assert code == 0, out + err
-    assert ": pending (job " in (said := jobs(bed, tmp_path, "status").stdout) and "Begin" in said
-    done = jobs(bed, tmp_path, "cancel")
-    assert done.stdout.endswith(": stopped\n"), done
-    assert not bed.run("squeue", "--noheader").stdout.strip()
-    assert "is over already: stopped" in jobs(bed, tmp_path, "cancel").stdout
+def test_a_requeued_job_is_cancelled_before_it_starts_again(run, tmp_path):
+    one = run(*multinode(tmp_path, "--nodes=1"))
+    assert one.has_agents(1)
+    one.bed.run("scontrol", "requeuehold", one.job_id)
+    assert wait_until(lambda: ": pending (job " in one.jobs("status"), PATIENCE_S)
+    assert one.jobs("cancel").endswith(": stopped\n")
+    assert not one.is_queued()
 
 
-def test_a_requeued_job_is_cancelled_before_it_starts_again(bed, tmp_path):
-    run = Run(bed, SCRIPT, tmp_path)
-    try:
-        job = json.loads((run.run_dir / "job.json").read_text())
-        assert (job["cluster"], job["attempt"]) == ("muster", 0)
-        bed.run("scontrol", "requeuehold", job["job_id"])
-        assert wait_until((run.run_dir / "exit.json").exists, timeout_s=60)
-        held = "pending"
-        assert wait_until(
-            lambda: f"{run.run_dir.name}: {held}" in jobs(bed, tmp_path, "status").stdout, 60
-        ), jobs(bed, tmp_path, "status")
-        done = jobs(bed, tmp_path, "cancel")
-        assert done.stdout.endswith(": stopped\n"), done
-        assert not bed.run("squeue", "--noheader").stdout.strip()
-    finally:
-        ways.cancel_all(bed)
-        finish(run.process)
+def test_a_step_has_all_cores_that_its_job_has(run, tmp_path):
+    one = run(*multinode(tmp_path, "--nodes=2", "--exclusive"))
+    assert one.has_agents(2)
+    assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["8", "8"]
 
 
-def test_a_step_has_all_cores_that_its_job_has(bed, tmp_path):
-    def whole_nodes(bed, nodes, *flags):
-        argv = SCRIPT(bed, nodes, *flags)
-        return [*argv[:2], "--exclusive", *argv[2:]]
-
-    run = Run(bed, whole_nodes, tmp_path)
-    try:
-        assert {run.agent(node).environ()["SLURM_CPUS_ON_NODE"] for node in range(4)} == {"8"}
-    finally:
-        ways.cancel_all(bed)
-        finish(run.process)
-
-
-def test_a_step_has_the_gpus_and_their_cores(other_bed, tmp_path):
-    """One worker for each GPU; how many cores go with it is said per GPU, or by the cluster."""
+def test_a_step_has_the_gpus_and_their_cores(other_bed, run, tmp_path):
+    """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
     if bed_slurm.version() < bed_slurm.PRETENDS_GPUS:
         pytest.skip(f"Slurm {bed_slurm.version()} does not pretend GPUs")
-
-    def with_gpus(bed, nodes, *flags):
-        argv = SCRIPT(bed, 2, *flags)
-        return [*argv[:2], "--gpus-per-node=2", "--cpus-per-gpu=3", *argv[2:]]
-
     bed = other_bed("--nodes", "2", "--gpus", "2")
-    run = Run(bed, with_gpus, tmp_path)  # four ranks on two nodes
-    try:
-        seen = [run.agent(node).environ() for node in range(2)]
-        assert [one["SLURM_CPUS_ON_NODE"] for one in seen] == ["6", "6"]
-        assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0,1", "0,1"]
-    finally:
-        ways.cancel_all(bed)
-        finish(run.process)
+    argv = multinode(tmp_path, "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=3")
+    one = run(*argv, on=bed)
+    assert one.has_agents(2)
+    assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["6", "6"]
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in one.environments()] == ["0,1", "0,1"]

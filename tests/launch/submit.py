@@ -33,9 +33,11 @@ def start(
     )
 
 
-def submit(*flags: str, cwd: str | Path = "/", timeout_s: float = 120) -> tuple[int, str, str]:
+def submit(
+    *flags: str, cwd: str | Path = "/", timeout_s: float = 120, python: str | None = None
+) -> tuple[int, str, str]:
     """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
-    process = start(*flags, cwd=cwd, python=interpreter())
+    process = start(*flags, cwd=cwd, python=python or interpreter())
     try:
         out, err = process.communicate(timeout=timeout_s)
     finally:

@@ -83,7 +83,7 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
 
 def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
     flags = ["--launcher", "local", "--nodes", "2", *ENDLESS, "--detach"]
-    code, out, err = submit(*flags, "--logs-dir", str(tmp_path))
+    code, out, err = submit(*flags, "--logs-dir", str(tmp_path), python=sys.executable)
     assert code == 0, err
     run = next(path.parent for path in tmp_path.glob("*/config.yaml"))
     assert f"python launch/jobs.py cancel {run.name}" in out

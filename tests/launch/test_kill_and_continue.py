@@ -84,8 +84,12 @@ def finished(run_dir: Path) -> list[str]:
 @pytest.mark.parametrize("moment", range(MOMENTS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
+    """With torchrun and, in half the time, without."""
     chance = random.Random(f"{kind} {moment}")
-    process = start(*FLAGS, "--logs-dir", str(tmp_path), "--run-id", "run", "--max-restarts", "3")
+    workers = ["--workers", ("torchrun", "manual", "manual")[moment % 3]]
+    process = start(
+        *FLAGS, *workers, "--logs-dir", str(tmp_path), "--run-id", "run", "--max-restarts", "3"
+    )
     run_dir = tmp_path / "run"
     assert wait_until(lambda: finished(run_dir), timeout_s=60)
     time.sleep(chance.random() * 1.5)

@@ -50,7 +50,8 @@ def _started() -> str:
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.preload.server", str(address)],
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # as a worker sets it before it imports torch, which reads it then
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

@@ -1,11 +1,14 @@
 """Buckets leave while the backward pass goes on, in one order on all ranks."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from configs.schema import TrainConfig
-from train import bucket_size, bucket_sync, grad_sync
+from train import bucket_size, bucket_sync, grad_sync, sparse_rows
 from train.bucket_sync import BucketSync, Done, Pending
 from train.world import World
 
@@ -129,3 +132,79 @@ def test_auto_tries_sizes_and_says_once_which_one_stays():
         model.zero_grad()
     (line,) = news
     assert line.startswith("bucket-mb auto: ")
+
+
+class Shared(nn.Module):
+    """One layer used several times; each time is a graph of its own, computed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.times = 1
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = self.first(values)
+        for _ in range(self.times):
+            values = torch.tanh(checkpoint(self.shared, values, use_reentrant=True))
+        return values
+
+
+@pytest.mark.parametrize("bucket_mb", [0, 25])
+@pytest.mark.parametrize("times", [(3, 3, 3), (1, 3, 3, 2, 4, 1)])
+def test_a_layer_in_several_backward_passes_of_a_step_sends_their_sum(times, bucket_mb):
+    torch.manual_seed(0)
+    sync, alone = Recording(config(bucket_mb=bucket_mb)), Shared()
+    model = sync.wrap(copy.deepcopy(alone))
+    for model.times in times:
+        alone.times = model.times
+        alone(torch.ones(2, 3)).square().sum().backward()
+        backward(sync, model)
+        sync.sync(model)
+        for param, one in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(param.grad, one.grad)
+        model.zero_grad()
+        alone.zero_grad()
+
+
+def test_what_came_late_once_is_waited_for_from_then_on():
+    sync, model = Recording(config()), Shared()
+    model = sync.wrap(model)
+    left = []
+    for model.times in (1, 2, 2):
+        left.append(backward(sync, model))
+        sync.sync(model)
+        left.append(len(sync.started))
+        model.zero_grad()
+    assert left == [0, 2, 2, 3, 2, 2]
+
+
+def test_a_model_of_embeddings_alone(monkeypatch):
+    monkeypatch.setattr(sparse_rows, "LEAST_BYTES", 0)
+    sync, model = Recording(config()), nn.Embedding(5, 2)
+    model = sync.wrap(model)
+    for _ in range(2):
+        model.zero_grad()
+        sync.backward(model(torch.tensor([1, 1, 3])).sum())
+        sync.sync(model)
+        assert model.weight.grad.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1], [0, 0]]
+
+
+def test_what_ranks_say_of_themselves_goes_along_with_their_flags(monkeypatch):
+    """Whatever bytes there are: the largest of each is that of the rank that they belong to."""
+    told = []
+
+    def both(world, tensor, op):
+        told.append(tensor)
+        other = tensor.clone()
+        other[:16], other[16:32] = (
+            0,
+            torch.tensor([-0.5, 7.0], dtype=torch.float64).view(torch.uint8),
+        )
+        return tensor.maximum(other)
+
+    monkeypatch.setattr(bucket_sync, "all_reduce", both)
+    sync, model = Recording(config()), network()
+    model = sync.wrap(model)
+    backward(sync, model)
+    rows = sync.exchange(model, torch.tensor([float("nan"), -3.0], dtype=torch.float64))
+    assert str(rows.tolist()) == "[[nan, -3.0], [-0.5, 7.0]]" and len(told) == 1

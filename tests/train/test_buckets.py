@@ -2,6 +2,7 @@
 
 import weakref
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,28 +48,56 @@ def test_gradients_are_taken_and_given_back():
     bucket = Bucket(params)
     params[0].grad = torch.arange(6.0).view(3, 2).t()  # not contiguous
     params[2].grad = torch.tensor([7.0])
-    bucket.take(params[0])
-    assert params[0].grad is None and not bucket.is_full
-    bucket.take_rest()
-    assert bucket.is_full and bucket.flat.tolist() == [0, 2, 4, 1, 3, 5, 0, 0, 0, 0, 7]
-    assert [bucket.had(param) for param in params] == [True, False, True]
+    bucket.take()
+    assert all(param.grad is None for param in params)
+    assert bucket.flat.tolist() == [0, 2, 4, 1, 3, 5, 0, 0, 0, 0, 7]
+    assert bucket.had == [True, False, True]
 
     bucket.flat *= 2
     bucket.give_back([True, False, True])
     assert params[0].grad.tolist() == [[0, 4, 8], [2, 6, 10]]
     assert params[1].grad is None and params[2].grad.tolist() == [14]
-    assert not bucket.is_full and not bucket.had(params[0])
 
 
-def test_a_bucket_has_memory_from_its_first_gradient_until_they_are_let_go():
+def test_more_of_a_gradient_is_added_to_what_is_there():
+    params = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    bucket = Bucket(params)
+    params[1].grad = torch.ones(2)
+    bucket.take()
+    for param in params:
+        param.grad = torch.full((2,), 5.0)
+    bucket.add_back()
+    assert [param.grad.tolist() for param in params] == [[5, 5], [6, 6]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gradient_lies_in_memory_as_its_parameter_does(count):
+    """A fused optimizer goes through parameter, gradient and moments as they lie in memory."""
+    values = torch.arange(48.0).view(2, 3, 4, 2)
+    params = [nn.Parameter(values.to(memory_format=torch.channels_last)) for _ in range(count)]
+    params.append(nn.Parameter(torch.zeros(5, 3).t()))
+    for group in (params[:count], params):
+        bucket = Bucket(group)
+        for layout in (torch.channels_last, torch.contiguous_format):
+            for param in group:
+                param.grad = param.detach().clone()
+            params[0].grad = params[0].grad.contiguous(memory_format=layout)
+            bucket.take()
+            bucket.flat *= 2
+            bucket.give_back([True] * len(group))
+            for param in group:
+                assert param.grad.stride() == param.stride()
+                assert torch.equal(param.grad, 2 * param)
+
+
+def test_a_bucket_has_memory_from_when_it_is_full_until_gradients_are_let_go():
     params = [nn.Parameter(torch.zeros(4)) for _ in range(2)]
     bucket = Bucket(params)
     for _ in range(2):
         assert not hasattr(bucket, "flat") and not bucket.views
         params[0].grad = torch.ones(4)
-        bucket.take(params[0])
+        bucket.take()
         memory = weakref.ref(bucket.flat.untyped_storage())
-        bucket.take_rest()
         bucket.give_back([True, True])
         assert params[1].grad.data_ptr() == params[0].grad.data_ptr() + params[0].grad.nbytes
         for param in params:
@@ -81,7 +110,7 @@ def test_a_gradient_alone_in_its_bucket_stays_where_it_is():
     param.grad = torch.ones(2, 3)
     place = param.grad.data_ptr()
     bucket = Bucket([param])
-    bucket.take(param)
+    bucket.take()
     bucket.flat *= 2
     bucket.give_back([True])
     assert param.grad.data_ptr() == place and param.grad.tolist() == [[2] * 3] * 2
@@ -92,7 +121,7 @@ def test_gradients_that_share_memory_are_kept_apart():
     params = [nn.Parameter(torch.ones(1, 2, 3)), nn.Parameter(torch.ones(6))]
     buckets = {param: Bucket([param]) for param in params}
     for param in params:
-        param.register_post_accumulate_grad_hook(lambda param: buckets[param].take(param))
+        param.register_post_accumulate_grad_hook(lambda param: buckets[param].take())
     (params[0].view(2, 3) + params[1].view(2, 3)).square().sum().backward()
     for bucket in buckets.values():
         bucket.flat *= 2
@@ -104,5 +133,5 @@ def test_a_sparse_gradient_becomes_dense():
     param = nn.Parameter(torch.zeros(3, 2))
     param.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2))
     bucket = Bucket([param])
-    bucket.take(param)
+    bucket.take()
     assert bucket.flat.tolist() == [0, 0, 1, 1, 0, 0]

@@ -34,9 +34,10 @@ def start(
     python_args: Sequence[str],
     env: dict[str, str] | None = None,
     cwd: str | Path = REPOSITORY,
+    python: str | None = None,
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [interpreter(), *python_args],
+        [python or interpreter(), *python_args],
         cwd=cwd,
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
@@ -139,14 +140,14 @@ def _takes(model: nn.Module, key: str) -> bool:
 
     DDP's wrapper and PEFT's name few inputs and hand the others on.
     """
-    names, hands_on = _named_inputs(type(model))
+    names, hands_on = _named_inputs(type(model).forward)
     return key in names or (hands_on and any(_takes(child, key) for child in model.children()))
 
 
 @lru_cache
-def _named_inputs(kind: type[nn.Module]) -> tuple[frozenset[str], bool]:
-    """The inputs that `forward` of such a module names, and whether it takes any others."""
-    found = signature(kind.forward).parameters
+def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]:
+    """The inputs that `forward` names, and whether it takes any others."""
+    found = signature(forward).parameters
     return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
 
 

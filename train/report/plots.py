@@ -203,10 +203,10 @@ def metrics(table: Table) -> str:
                     style = {"color": colour[label], "linestyle": dashes(number)}
                     axis.plot(x, y, marker="o", markersize=4, clip_on=False, **style)
                     ends.append((x[-1], y[-1], label, colour[label]))
+            _range(axis, table.column("value", metric=metric))
             label_ends(axis, ends)
             axis.set_ylabel(plain(metric))
             whole_numbers(axis)
-            _range(axis, table.column("value", metric=metric))
         axes[-1][0].set_xlabel("epoch")
         return as_svg(figure)
 

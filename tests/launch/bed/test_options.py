@@ -64,3 +64,21 @@ def test_a_name_stands_for_the_control_address_if_there_is_one():
     (control,) = nodes.of(Options(nodes=1, control_network=True), [0])
     assert (plain.known_as, control.known_as) == ("10.10.1.1", "192.168.77.1")
     assert plain.address == control.address == "10.10.1.1"
+
+
+def test_the_kind_of_network_is_part_of_the_bed():
+    two = read("2", None, rails=2)
+    assert str(two) == "--nodes 2 --rails 2"
+    assert [node.second for node in nodes.of(two, [0])] == ["10.10.1.101", "10.10.1.102"]
+    six = read("2", None, ipv6=True)
+    assert str(six) == "--nodes 2 --ipv6"
+    (_, node) = nodes.of(six, [0])
+    assert (node.address, node.known_as) == ("fd00:10:10:1::2", "192.168.77.2")
+    assert node.slurm_address == "192.168.77.2"  # Slurm would have to be told of IPv6
+    assert str(read("2", None, routed=True)) == "--nodes 2 --routed"
+
+
+@pytest.mark.parametrize("other", [{"rails": 2}, {"ipv6": True}])
+def test_a_router_stands_in_no_network(other):
+    with pytest.raises(UsageError, match="--routed and --"):
+        read("2", None, routed=True, **other)

@@ -21,7 +21,7 @@ def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
         path = tmp_path / "traced" / "profile" / f"rank_{rank:05d}.json"
         events = json.loads(path.read_text())["traceEvents"]
         names = [one.get("name") for one in events]
-        assert names.count("muster.optimizer") == 5  # steps 3 to 7
+        assert names.count("muster.backward") == 5  # steps 3 to 7
         assert "muster.sync" in names and "gloo:all_reduce" in names
 
 
@@ -31,7 +31,7 @@ def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):
     assert code == 0, err
     (path,) = (tmp_path / "short" / "profile").iterdir()
     names = [one.get("name") for one in json.loads(path.read_text())["traceEvents"]]
-    assert names.count("muster.optimizer") == 2
+    assert names.count("muster.backward") == 2
 
 
 def test_ddp_says_how_much_of_its_communication_is_hidden(tmp_path):

@@ -35,11 +35,11 @@ def markers(axis) -> list[tuple[float, float]]:
 def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
     table = study(tmp_path)
     left, right = drawn(plots.speedup, table).axes
-    assert [left.get_title(loc="left")] == [f"against {base}" for base in table.unique("base")]
     for axis, name in ((left, "speedup"), (right, "efficiency")):
         assert markers(axis) == sorted((r["workers"], round(r[name], 9)) for r in table.rows)
         for line in axis.lines[1:]:  # those between the points, too; the first is the ideal
             assert set(line.get_xdata()) <= set(table.column("workers"))
+    assert [left.get_title(loc="left")] == [f"against {base}" for base in table.unique("base")]
 
 
 def test_doubtful_points_are_hollow(drawn):

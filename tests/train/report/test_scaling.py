@@ -45,19 +45,24 @@ def test_modes_that_send_differently_share_the_base(tmp_path):
 
 def unequal(path: Path) -> Table:
     """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
-    runs: dict[str, dict[str, Any]] = {"1": {"workers": 1, "batch_size": 32, "step_s": 0.7}}
-    for workers, even, auto in ((2, 1.5, 1.1), (4, 2.4, 2.0)):
-        for split, step_s in (("even", even), ("auto", auto)):
-            rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
-            runs[f"{workers}-{split}"] = {
-                "workers": workers,
-                "rows": dict.fromkeys(range(workers), rows),
-                "batch_size": 32 * workers,
-                "split": split,
-                "of_bed": {"busy": 1},
-            }
-    runs["1"] |= {"rows": {0: [step(n, samples=32, step_s=0.7) for n in range(1, 9)]}}
-    return table_of(path, runs | {"1": runs["1"] | {"split": "even"}})
+    runs: dict[str, dict[str, Any]] = {}
+    for workers, split, busy, step_s in (
+        (1, "even", 0, 0.7),
+        (2, "even", 0, 0.8),
+        (2, "even", 1, 1.5),
+        (2, "auto", 1, 1.1),
+        (4, "even", 1, 2.4),
+        (4, "auto", 1, 2.0),
+    ):
+        rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
+        runs[f"{workers}-{split}-{busy}"] = {
+            "workers": workers,
+            "rows": dict.fromkeys(range(workers), rows),
+            "batch_size": 32 * workers,
+            "split": split,
+            "of_bed": {"busy": busy} if busy else {},
+        }
+    return table_of(path, runs)
 
 
 def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):

@@ -1,0 +1,42 @@
+"""The batch script that submit.py makes asks for what the run needs."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.launching import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from launch.launchers.slurm import build
+from launch.spec import LaunchSpec
+
+
+def options(launch=None, slurm=None) -> dict[str, str]:
+    """sbatch's options by name, and srun's under `srun`."""
+    config = LaunchConfig(launcher="slurm", **(launch or {}))
+    launcher = build(Settings(config, SshConfig(), SlurmConfig(**(slurm or {}))))
+    spec = LaunchSpec("run", Path("/logs/run"), (), workers=config.workers)
+    lines = launcher.show(spec, launcher.assume()).splitlines()
+    given = [line.split("--", 1)[1] for line in lines if line.startswith("#SBATCH --")]
+    (srun,) = (line for line in lines if line.startswith("srun "))
+    return {**dict(one.partition("=")[::2] for one in given), "srun": srun}
+
+
+@pytest.mark.parametrize(
+    ("launch", "slurm", "cores"),
+    [
+        ({"nodes": Nodes(2), "nproc_per_node": "4"}, {}, "4"),
+        ({"nproc_per_node": "2,3"}, {}, "3"),
+        ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
+        ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
+        ({}, {"gpus_per_node": "4"}, None),  # the cluster knows best what goes with a GPU
+        ({"nproc_per_node": "4", "workers": "manual"}, {}, None),  # one task, one worker
+    ],
+)
+def test_a_node_has_at_least_a_core_for_each_worker(launch, slurm, cores):
+    given = options(launch, slurm)
+    assert given.get("cpus-per-task") == cores
+    assert (f"--cpus-per-task={cores}" in given["srun"]) == (cores is not None)
+
+
+def test_a_short_job_is_not_told_of_its_end_as_it_starts():
+    assert options(slurm={"time": "1"})["signal"] == "USR2@15"
+    assert options(slurm={"time": "1:00:00"})["signal"] == "USR2@90"
