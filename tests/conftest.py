@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.preload import QUICK
@@ -25,6 +26,11 @@ os.environ |= {
     # Tests that start commands find this python's tools, however pytest itself was started.
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
+
+
+# How long an example takes says something of the machine, and nothing of the code.
+hypothesis.settings.register_profile("muster", deadline=None)
+hypothesis.settings.load_profile("muster")
 
 
 @pytest.fixture(scope="session", autouse=True)
