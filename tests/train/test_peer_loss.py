@@ -76,7 +76,8 @@ def test_only_an_echo_is_explained_by_others():
     assert end_of(0, Stopped(15)).kind == "stopped" and lost(0).is_echo and late(0).is_echo
 
 
-def test_ranks_tell_each_other_over_the_store():
+def test_ranks_tell_each_other_over_the_store(monkeypatch):
+    monkeypatch.setattr("train.peer_loss.GRACE_S", 100.0)
     store, ended = dist.HashStore(), {}
 
     def leave(rank, error):
@@ -86,12 +87,11 @@ def test_ranks_tell_each_other_over_the_store():
     failed = UnicodeError("bad text")
     errors = [LATE, LOST, failed]
     threads = [threading.Thread(target=leave, args=one) for one in enumerate(errors)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
-    assert time.monotonic() - started < 1.5  # all have told: nobody is waited for
+        thread.join(timeout=50)
+        assert not thread.is_alive()  # all have told: nobody is waited for
     assert ended[2] is failed
     assert str(ended[0]) == str(ended[1]) == "rank 2 on c failed: UnicodeError: bad text"
 
