@@ -28,9 +28,9 @@ from train.worker import end_process
 from train.world import World
 
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
-# Three epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
+# Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
 # and gaps that grow. The whole matrix, with WHOLE_MATRIX=1, takes 100.
-STEPS = 100 if "WHOLE_MATRIX" in os.environ else 12
+STEPS = 100 if "WHOLE_MATRIX" in os.environ else 8
 TRAININGS = [
     ("bert", "fp64"),
     ("bert", "fp32"),
