@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.preload import interpreter
+
 REPOSITORY = Path(__file__).parents[2]
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 INTERFACE = "exp0"
 PYTHON = {"MUSTER_PYTHON": sys.executable}
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(monkeypatch):
+    monkeypatch.setitem(PYTHON, "MUSTER_PYTHON", interpreter())
 
 
 def doctor(bed, *flags: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
