@@ -8,7 +8,9 @@ import pytest
 
 from configs.errors import MusterError
 from launch.bed.commands import refuse_unfit_box
+from tests.cluster import ways
 from tests.cluster.beds import TestBed, bring_up, take_down
+from tests.preload import interpreter
 
 USUAL = ("--nodes", "4")
 OWN_BOX = Path("/run/own-box")  # made by boxed.sh
@@ -34,6 +36,12 @@ def _usual_bed(_fit_box: None) -> Iterator[TestBed]:
 def bed(_usual_bed: TestBed) -> TestBed:
     """The usual bed of four nodes; whatever a test did to its daemons, they are alive again."""
     return bring_up(*USUAL)
+
+
+@pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nodes start begins at once; not for tests that look at whose child a process is."""
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 
 
 @pytest.fixture

@@ -9,12 +9,16 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from configs.launching import SshConfig
 from launch.machines import openssh
 from launch.spec import NodeSpec
 from tests.cluster import no_torch, ways
 from tests.cluster.beds import TESTBED, TestBed
 from tests.cluster.ways import finish, losses, start
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
 PATIENCE_S = 240  # far more than it takes where nothing else runs

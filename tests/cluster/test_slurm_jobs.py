@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import ways
 from tests.cluster.beds import REPOSITORY
 from tests.cluster.ways import Run, finish, losses, start
@@ -49,6 +51,7 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(bed, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_text_stays_text_on_the_way_through_slurm(bed, tmp_path):
     folder = ["--logs-dir", str(tmp_path), "--task", "rte", "--model", WILD]
     code, _, _ = finish(start(bed, SCRIPT(bed, 1, "--sync", "single", *folder)))
@@ -58,6 +61,7 @@ def test_text_stays_text_on_the_way_through_slurm(bed, tmp_path):
     assert pwned() == []
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_folder_with_a_wild_name_is_a_folder(bed, tmp_path):
     folder = tmp_path / 'it\'s a "$(touch pwned)" folder'
     code, out, err = submit(bed, "--nodes", "2", "--logs-dir", str(folder))

@@ -14,15 +14,11 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import finish, losses, start
-from tests.preload import interpreter
 from tests.launch.submit import unnamed
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
-
-
-@pytest.fixture(autouse=True)
-def _warm_workers(monkeypatch):
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 
 
 def ssh(bed, hosts, *flags) -> tuple[int, str, str]:

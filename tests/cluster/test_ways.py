@@ -12,6 +12,8 @@ from tests.cluster.beds import REPOSITORY, TESTBED
 from tests.cluster.ways import environment, finish, losses, start
 from tests.preload import interpreter
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 FLAGS = ["--task", "synthetic", "--max-steps", "6", "--evaluate", "never", "--threads", "1"]
 WAYS = {
     "multinode.sh": ways.sbatch("multinode.sh"),
@@ -24,11 +26,6 @@ WAYS = {
 }
 # Four nodes for the mode that most use; two are enough to tell whether another is started right.
 NODES = {"single": 1, "ddp": 4}
-
-
-@pytest.fixture(autouse=True)
-def _warm_workers(monkeypatch):
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", interpreter())
 
 
 def reference(bed, nodes: int, sync: str, folder: Path) -> list[float]:
