@@ -99,7 +99,8 @@ def test_the_launcher_is_killed(bed, tmp_path):
 
 def test_a_connection_is_cut(bed, tmp_path):
     run = Run(bed, ways.ssh, tmp_path)
-    clients = [one for one in psutil.Process(run.process.pid).children() if one.name() == "ssh"]
+    below = psutil.Process(run.process.pid).children(recursive=True)
+    clients = [one for one in below if one.name() == "ssh"]
     run.hit(clients[2].kill)
     run.gone_after_s(DEAD_S)
     code, _, err = run.end()
