@@ -31,7 +31,8 @@ class Run:
     def __init__(self, bed: TestBed, folder: Path, argv: list[str]) -> None:
         self.bed, self.folder = bed, folder
         self.process = start(bed, [*argv, *ENDLESS, "--logs-dir", str(folder)])
-        assert wait_until(lambda: bool(self._job().get("job_id")), PATIENCE_S), self.process.poll()
+        begun = wait_until(lambda: self._job().get("job_id") or self.has_failed(), PATIENCE_S)
+        assert begun and not self.has_failed(), self.process.communicate(timeout=10)
 
     def _job(self) -> dict:
         for path in self.folder.glob("*/job.json"):
@@ -41,6 +42,9 @@ class Run:
     @property
     def job_id(self) -> str:
         return str(self._job()["job_id"])
+
+    def has_failed(self) -> bool:
+        return self.process.poll() not in (None, 0)
 
     def has_agents(self, count: int) -> bool:
         return wait_until(lambda: len(self._agents()) == count, PATIENCE_S)
@@ -102,6 +106,9 @@ def test_a_controller_that_is_down_ends_nothing(run):
     assert not one.is_queued()
     code, out, err = finish(one.process)
     assert code > 0 and "unknown" in out and "completed" not in out, out + err
+    # A controller that has just come back may hold nodes for unknown, and refuse jobs for them.
+    states = ["sinfo", "--noheader", "--format=%T"]
+    assert wait_until(lambda: set(one.bed.run(*states).stdout.split()) == {"idle"}, PATIENCE_S)
 
 
 def test_a_pending_job_is_cancelled(run):
