@@ -19,6 +19,9 @@ from train.exits import PeerFailed, Stopped, judge
 from train.world import World
 
 GRACE_S = 2.0  # for the others to tell how they end
+ALONE_S = (
+    6.0  # likewise, where no agent is there to find the cause: on a busy machine ends take long
+)
 TELL_S = 0.5  # for telling it, where this rank need not know of the others
 POLL_S = 0.05
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
@@ -65,7 +68,8 @@ def explained(
     own = end_of(world.rank, error)
     serves = world.is_main and not world.agent_store
     exchange = Exchange(own, world.world_size, store, serves=serves)
-    exchange.wait(GRACE_S if own.is_echo or serves else TELL_S)
+    grace_s = GRACE_S if world.agent_store else ALONE_S
+    exchange.wait(grace_s if own.is_echo or serves else TELL_S)
     if not own.is_echo:
         return error
     return blame(own, exchange.ends, hosts, answered=exchange.answered or world.agent_store)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.preload import interpreter
+from tests.preload import interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -36,6 +36,7 @@ def start(
     cwd: str | Path = REPOSITORY,
     python: str | None = None,
 ) -> subprocess.Popen[str]:
+    skip_if_quick()
     return subprocess.Popen(
         [python or interpreter(), *python_args],
         cwd=cwd,
