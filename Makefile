@@ -43,7 +43,7 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 
 test: test-here test-cluster ## install what is needed, then run all tests
 
-test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode (4 min)
+test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
 
 test-all: export WHOLE_MATRIX := 1
