@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+# Ctrl-Z of a terminal. Whoever suspends a launcher has not ended its run.
+SUSPEND = signal.SIGTSTP
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -22,6 +24,12 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
         # nohup has a run outlive its terminal
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def on_suspend(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Have `handler` called from now on; it is for it to stop this process."""
+    if signal.getsignal(SUSPEND) != signal.SIG_IGN:  # of a shell without job control
+        signal.signal(SUSPEND, handler)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from configs.errors import STOPPED
 from configs.run_files import AGENT_ERRORS
 from configs.writing import writing
 from launch.follow import Follower
-from launch.signals import on_stop
+from launch.signals import on_stop, on_suspend
 from launch.supervise import mirror, processes
 from launch.supervise.assignment import Assignment
 from launch.supervise.heartbeat import SILENT_S, Heartbeat
@@ -108,6 +108,7 @@ class Session:
         self.job_id = str(os.getpid())
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
+        self._to_suspend = False
         self._run_dir = run_dir
         self._is_local = is_local
         self._heartbeat = Heartbeat()
@@ -117,6 +118,7 @@ class Session:
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
         on_stop(self._note)
+        on_suspend(self._note_suspend)
         self._others = processes.children() if is_local else frozenset()
         if is_local:
             processes.adopt_orphans()
@@ -161,12 +163,23 @@ class Session:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
+        if self._to_suspend:
+            self._suspend()
         for agent in self._agents:
             for message in agent.wire.receive():
                 self._take(agent, message)
         self._show()
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
+
+    def _suspend(self) -> None:
+        """Stop this process until somebody has it go on; the run goes on meanwhile."""
+        self._to_suspend = False
+        for agent in self._agents:
+            agent.wire.send(suspended=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for agent in self._agents:
+            agent.wire.send(suspended=False)
 
     def _tick_until(self, deadline: float) -> None:
         """Until all is over; past the deadline, too, while nodes still send what they have."""
@@ -235,6 +248,9 @@ class Session:
 
     def _interrupted_twice(self) -> bool:
         return self.signals.count(signal.SIGINT) > 1
+
+    def _note_suspend(self, number: int, frame: FrameType | None) -> None:
+        self._to_suspend = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signals.append(number)

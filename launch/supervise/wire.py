@@ -33,6 +33,7 @@ class Wire:
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of ours has come
         self.heard = time.monotonic()  # when anything last came
+        self.is_suspended = False  # the other side said so: nothing comes until it goes on
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
 
@@ -43,7 +44,8 @@ class Wire:
 
     @property
     def silent_s(self) -> float:
-        return time.monotonic() - self.heard
+        """Since when nothing has come that should have."""
+        return 0.0 if self.is_suspended else time.monotonic() - self.heard
 
     def send(self, **message: Any) -> None:
         with self._lock:
@@ -108,6 +110,7 @@ class Wire:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
+                self.is_suspended = bool(message.get("suspended", self.is_suspended))
                 return message
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line.decode(errors="replace").rstrip())

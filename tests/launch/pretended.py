@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from launch.elastic import lead
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.supervise.assignment import Assignment
 from launch.supervise.session import Post, Session
@@ -55,3 +56,8 @@ class Pretended:
         self.launched += 1
         posts = [post(spec.run_dir, self._mode)]
         return Session(spec.run_dir, posts, prefixes=False, quiet=True)
+
+
+if __name__ == "__main__":  # pretended.py MODE RUN_DIR: lead one run, as submit.py does
+    run = LaunchSpec("run", Path(sys.argv[2]), ("--task=synthetic",), join_s=20.0)
+    sys.exit(lead(Pretended(sys.argv[1]), "local", run, FACTS, restarts=0, least=1))

@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from launch import registry
@@ -14,7 +16,8 @@ from launch.elastic import conclude, lead
 from launch.spec import LaunchSpec
 from launch.supervise import processes
 from tests.launch.pretended import FACTS, Pretended
-from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
+from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES, SILENT_S
+from tests.launch.submit import REPOSITORY, wait_until
 
 ARGV = ("--task=synthetic",)
 
@@ -59,6 +62,23 @@ def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
     os.close(reads)
     assert code == 0, registry.read_end(spec.run_dir)
     assert len(b"".join(taken)) == PRINTED_BYTES
+
+
+def test_ctrl_z_suspends_the_launcher_and_not_the_run(tmp_path):
+    """As in a shell: Ctrl-Z, then `fg` after longer than anybody may be silent."""
+    command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        assert wait_until(lambda: (tmp_path / "exits").exists())
+        process.send_signal(signal.SIGTSTP)
+        stopped = psutil.Process(process.pid)
+        assert wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        time.sleep(SILENT_S + 1)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=60) == 0, registry.read_end(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Over:
