@@ -1,6 +1,7 @@
 """A run that goes on: with which settings, and from which checkpoint."""
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from launch.spec import LaunchSpec
 from launch.supervise.agent import NOTICE
 
 
-def continued(train: TrainConfig, run_dir: Path) -> TrainConfig:
-    """The settings to go on from the newest checkpoint of this run; as they were without one."""
-    folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-    if train.resume is not None and not last_step(folder):
-        return train  # it has not got further than what it was to go on from itself
+def continued(train: TrainConfig, folder: Path, run_ids: Collection[str]) -> TrainConfig:
+    """The settings to go on from the newest checkpoint in `folder` that one of `run_ids` wrote.
+
+    Without one they stay: the run goes on from what it was to go on from itself, if from anything,
+    and not from what another run has left in the same folder.
+    """
+    if not has_checkpoint(folder, run_ids):
+        return train
     return replace(
         train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
     )
@@ -24,13 +28,21 @@ def continued(train: TrainConfig, run_dir: Path) -> TrainConfig:
 def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
     """`spec`, to go on from the newest checkpoint."""
     (train,) = cli.parse([TrainConfig], spec.worker_argv, prog="", description="")
-    return replace(spec, worker_argv=tuple(cli.to_argv(continued(train, run_dir))))
+    folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
+    train = continued(train, folder, [spec.run_id])
+    return replace(spec, worker_argv=tuple(cli.to_argv(train)))
 
 
-def last_step(folder: Path) -> int:
-    """The step of the newest finished checkpoint of a folder; 0 without any."""
-    names = (path.parent.name.removeprefix("step_") for path in folder.glob("step_*/manifest.json"))
-    return max((int(name) for name in names if name.isdigit()), default=0)
+def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
+    """Whether one of these runs has written a checkpoint into `folder` to its end."""
+    for manifest in folder.glob("step_*/manifest.json"):
+        try:
+            state = json.loads(manifest.with_name("state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # damaged, or just being removed
+        if isinstance(state, dict) and state.get("run_id") in run_ids:
+            return True
+    return False
 
 
 def stopped_for_notice(run_dir: Path) -> bool:
@@ -41,8 +53,8 @@ def stopped_for_notice(run_dir: Path) -> bool:
         return False
 
 
-def checkpoints_of_job(logs_root: Path, job_id: str, cluster: str | None) -> Path | None:
-    """Where the last attempt of a Slurm job wrote its checkpoints."""
+def of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
+    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
     found = []
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         job = registry.read_job(path.parent)
@@ -54,4 +66,5 @@ def checkpoints_of_job(logs_root: Path, job_id: str, cluster: str | None) -> Pat
     run_dir = max(found)[1]  # a cluster may count its jobs from 1 again
     config = str(run_files.CONFIG.path(run_dir))
     (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
-    return Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
+    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
+    return folder, [path.name for _, path in found]

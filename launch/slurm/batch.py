@@ -85,10 +85,11 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job = f"job{allocation.name}"
     job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
     train = _named(train, f"{size}-{job}", launch.measures, allocation.attempt)
-    earlier = attempts.checkpoints_of_job(train.logs_root, allocation.name, allocation.cluster)
+    earlier = attempts.of_job(train.logs_root, allocation.name, allocation.cluster)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
-        folder = train.checkpoint_dir or earlier
-        train = attempts.continued(replace(train, checkpoint_dir=folder), folder.parent)
+        last, run_ids = earlier
+        folder = train.checkpoint_dir or last
+        train = attempts.continued(replace(train, checkpoint_dir=folder), folder, run_ids)
     assert train.run_id is not None
     spec = LaunchSpec(
         run_id=train.run_id,

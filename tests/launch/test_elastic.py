@@ -93,6 +93,9 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     done = tmp_path / "checkpoints" / "step_00000007"
     done.mkdir(parents=True)
     (done / "manifest.json").touch()
+    (done / "state.json").write_text('{"run_id": "of somebody else"}')
+    assert attempts.with_flags(spec, tmp_path).worker_argv == spec.worker_argv
+    (done / "state.json").write_text('{"run_id": "run"}')
     again = attempts.with_flags(spec, tmp_path).worker_argv
     assert "--resume=auto" in again and "--lr=0.5" in again
     assert not any("reset" in word for word in again)

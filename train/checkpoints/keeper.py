@@ -177,6 +177,7 @@ class Keeper:
             "precision": parts.precision.state(),
             "generators": generators,
             "world_size": self._world.world_size,
+            "run_id": self._config.run_id,  # a launcher that starts it again looks for its own
             "settings": {
                 name: getattr(self._config, name) for name in (*DATA, *SCHEDULE, *OPTIMIZER)
             },
