@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from configs import run_files
-from tests.preload import interpreter, skip_if_quick
+from tests.preload import below, interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
@@ -71,7 +71,7 @@ def alive(folder: Path) -> list[int]:
 
 def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
     """One worker of a launcher, from the moment its process is there."""
-    for process in psutil.Process(launcher.pid).children(recursive=True):
+    for process in below(psutil.Process(launcher.pid)):
         try:
             if process.environ().get("RANK") == str(rank):
                 return process

@@ -14,6 +14,7 @@ from launch.elastic import Outcome
 from launch.spec import LaunchSpec
 from launch.supervise.aside import put_aside
 from tests.launch.submit import start, submit, wait_until, worker
+from tests.preload import interpreter
 
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
 SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20"]
@@ -33,10 +34,11 @@ def losses(run_dir: Path) -> dict[int, float]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker_changes_no_loss(tmp_path, rank):
-    flags = [*FLAGS, *SLOW, "--epochs", "12", "--logs-dir", str(tmp_path)]
+    flags = [*FLAGS, *SLOW, "--epochs", "5", "--logs-dir", str(tmp_path)]
     code, _, err = submit(*flags, "--run-id", "whole")
     assert code == 0, err
-    process = start(*flags, "--run-id", "hurt", "--max-restarts", "2")
+    hurt = [*flags, "--run-id", "hurt", "--max-restarts", "2"]
+    process = start(*hurt, python=interpreter())
     assert wait_until(lambda: any(tmp_path.glob("hurt/checkpoints/step_????????")), timeout_s=60)
     victim = worker(process, rank)
     assert victim is not None

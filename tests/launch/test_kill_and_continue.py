@@ -15,18 +15,19 @@ import pytest
 
 from tests.launch.submit import alive, start, submit, wait_until, worker
 from tests.launch.test_elastic import losses
+from tests.preload import below, children, interpreter
 
 MOMENTS = int(os.environ.get("SOAK_MOMENTS", "3"))
 NODES = 3
 # So many checkpoints that a kill often falls into the writing of one.
 FLAGS = [
     "--launcher", "local", "--task", "synthetic", "--nodes", str(NODES), "--threads", "1",
-    "--epochs", "10", "--evaluate", "never", "--checkpoint-every", "7", "--no-save-model",
+    "--epochs", "5", "--evaluate", "never", "--checkpoint-every", "7", "--no-save-model",
 ]  # fmt: skip
 
 
 def agents(launcher: subprocess.Popen) -> list[psutil.Process]:
-    return psutil.Process(launcher.pid).children()
+    return children(psutil.Process(launcher.pid))
 
 
 def kill_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
@@ -41,8 +42,7 @@ def kill_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random)
 
 def kill_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
     agent = chance.choice(agents(launcher))
-    below = agent.children(recursive=True)
-    for process in (agent, *below):
+    for process in (agent, *below(agent)):
         try:
             process.kill()
         except psutil.NoSuchProcess:
@@ -88,11 +88,12 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     chance = random.Random(f"{kind} {moment}")
     workers = ["--workers", ("torchrun", "manual", "manual")[moment % 3]]
     process = start(
-        *FLAGS, *workers, "--logs-dir", str(tmp_path), "--run-id", "run", "--max-restarts", "3"
-    )
+        *FLAGS, *workers, "--logs-dir", str(tmp_path), "--run-id", "run", "--max-restarts", "3",
+        python=interpreter(),
+    )  # fmt: skip
     run_dir = tmp_path / "run"
     assert wait_until(lambda: finished(run_dir), timeout_s=60)
-    time.sleep(chance.random() * 1.5)
+    time.sleep(chance.random())
     before = finished(run_dir)
     if process.poll() is None and agents(process):
         KINDS[kind](process, run_dir, chance)

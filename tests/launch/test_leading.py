@@ -69,7 +69,7 @@ def test_ctrl_z_suspends_the_launcher_and_not_the_run(tmp_path):
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
     try:
-        assert wait_until(lambda: (tmp_path / "exits").exists())
+        assert wait_until((tmp_path / "exits").exists)
         process.send_signal(signal.SIGTSTP)
         stopped = psutil.Process(process.pid)
         assert wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)

@@ -16,6 +16,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -36,9 +37,29 @@ def skip_if_quick() -> None:
         pytest.skip("it starts processes: make test")
 
 
+def below(process: psutil.Process) -> list[psutil.Process]:
+    """Its children, their children and so on; those of a stand-in are those of its child."""
+    found = []
+    for child in children(process):
+        found += [child, *below(child)]
+    return found
+
+
+def children(process: psutil.Process) -> list[psutil.Process]:
+    """What a process has started; what a stand-in has started is started by its child."""
+    for record in _folder().glob(f"socket.{process.pid}"):
+        process = psutil.Process(int(record.read_text()))
+    return process.children()
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="muster-preload-"))
+
+
 @cache
 def _started() -> str:
-    folder = Path(tempfile.mkdtemp(prefix="muster-preload-"))
+    folder = _folder()
     address = folder / "socket"
     text = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
     client = folder / "python"

@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 # Whatever takes long to import in torchrun, an agent or a worker.
 LIBRARIES = (
     "torch",
@@ -64,6 +66,10 @@ class Job:
     def __init__(self, pid: int, client: socket.socket) -> None:
         self.pid, self.client = pid, client
         self.ended = os.pidfd_open(pid)
+        asker = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
+        # for `tests.preload.children`
+        self.record = Path(f"{sys.argv[1]}.{int.from_bytes(asker, sys.byteorder)}")
+        self.record.write_text(str(pid))
 
 
 def main() -> None:
@@ -97,9 +103,9 @@ def serve(listener: socket.socket) -> dict[str, Any] | None:
                 return None
             elif key.fileobj == key.data.ended:
                 reap(key.data, ready)
-            else:  # whoever asked is gone, and so is what it asked for
+            else:  # whoever asked is gone, and so is what it asked for, with what that has started
                 ready.unregister(key.data.client)
-                os.kill(key.data.pid, signal.SIGKILL)
+                end_tree(key.data.pid)
 
 
 def begin(
@@ -135,10 +141,23 @@ def begin(
     return None
 
 
+def end_tree(pid: int) -> None:
+    """Have a child and all below it be over: they are below nobody else, who would do it."""
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    os.kill(pid, signal.SIGKILL)
+    for process in below:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def reap(job: Job, ready: selectors.BaseSelector) -> None:
     _, status = os.waitpid(job.pid, 0)
     ready.unregister(job.ended)
     os.close(job.ended)
+    job.record.unlink(missing_ok=True)
     with suppress(OSError, KeyError, ValueError):
         ready.unregister(job.client)
     with suppress(OSError):
