@@ -33,7 +33,7 @@ mount -t sysfs sysfs sys # which lists this network's interfaces
 mount --rbind /sys/fs/cgroup sys/fs/cgroup
 mount --rbind /dev dev
 mount -t tmpfs -o mode=0755 tmpfs run
-mount -t tmpfs -o mode=1777 tmpfs tmp
+mount --rbind /tmp tmp # files of the tests, whose process outside the box names them
 mkdir -p run/sshd run/lock
 touch run/own-box
 for folder in "${own[@]}"; do
@@ -50,6 +50,7 @@ grep -q ^sshd: etc/passwd || echo 'sshd:x:100:65534::/run/sshd:/usr/sbin/nologin
 [[ -e etc/hosts ]] || echo '127.0.0.1 localhost' >etc/hosts
 [[ -e etc/shells ]] || echo /bin/bash >etc/shells
 [[ -e usr/bin/sh ]] || ln -s bash usr/bin/sh
+[[ -e usr/bin/python3 ]] || ln -s "${prefixes[1]}/bin/python3" usr/bin/python3 # a node has one
 for tool in usr/{bin,sbin}/*-wlm; do
     if [[ -e $tool && ! -e ${tool%-wlm} ]]; then ln -s "${tool##*/}" "${tool%-wlm}"; fi
 done
