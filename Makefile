@@ -61,7 +61,7 @@ test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, e
 		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python") $(ARGS)
 
 soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
-	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/test_kill_and_continue.py $(ARGS)
+	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
@@ -71,7 +71,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/machines/*.sh slurm/*.sh tests/cluster/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/ssh/*.sh slurm/*.sh tests/cluster/*.sh)
 
 format: $(DEV) ## rewrite the source in the house's form
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -10,13 +10,13 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
-from configs.benching import BenchConfig
-from configs.ending import run as run
+from configs.entry_point import run as run
 from configs.errors import UsageError, refuse
-from configs.given import SWITCH, Given, dashed, from_argv, from_file, joined
-from configs.launching import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.plugins import REPOSITORY
-from configs.schema import TrainConfig
+from configs.raw import SWITCH, Given, dashed, from_argv, from_file, joined
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
+from configs.settings.train import TrainConfig
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup"})

@@ -1,4 +1,7 @@
-"""A folder of plug-ins: a file's name is a flag's value, its `build` is what the flag selects."""
+"""A folder of plug-ins: a file's name is a flag's value, its `build` is what the flag selects.
+
+`base.py` is the contract that all of them fulfil, and no value.
+"""
 
 import importlib
 from pathlib import Path
@@ -8,11 +11,13 @@ from configs.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+NO_VALUES = ("__init__", "base")
+
 
 def names(package: str) -> list[str]:
     """The plug-ins of `package` ("train.tasks"), by listing its folder: nothing is imported."""
     folder = REPOSITORY.joinpath(*package.split("."))
-    return sorted(file.stem for file in folder.glob("*.py") if not file.stem.startswith("_"))
+    return sorted(file.stem for file in folder.glob("*.py") if file.stem not in NO_VALUES)
 
 
 def load(package: str, name: str) -> Any:

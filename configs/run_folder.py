@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs import run_files
 from configs.errors import UsageError, refuse
-from configs.schema import TrainConfig
+from configs.settings.train import TrainConfig
 
 # Settings that name what a run reads.
 READ = ("model", "tokenizer", "data_dir", "cache_dir")

@@ -19,16 +19,17 @@ import time
 from dataclasses import replace
 
 from configs.errors import UsageError
-from configs.launching import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_files import NETWORK
 from configs.run_folder import claim
-from configs.schema import TrainConfig
-from launch import choice, registry
-from launch.checks import bandwidth, visit
-from launch.checks.table import console, show
-from launch.elastic import conclude
+from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.train import TrainConfig
+from launch import detect
+from launch.checks import bandwidth, preflight
+from launch.checks.check_table import console, show
+from launch.runs import run_record
+from launch.runs.restart import conclude
+from launch.runs.terminal import unhurried
 from launch.spec import Facts, Launcher, LaunchSpec
-from launch.terminal import unhurried
 
 MODULE = "train.check_network"
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
@@ -43,12 +44,12 @@ def main() -> int:
     )
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    name = choice.launcher(launch)
+    name = detect.launcher(launch)
     # A port that is taken is a row of the table, and the nodes are looked at but once.
     wish = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(wish, ssh, slurm))
-    examined = visit.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
+    examined = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
     show(examined.rows)
     if examined.problems:
         count = len(examined.problems)
@@ -65,16 +66,16 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
         return 0
     spec = replace(_spec(train, facts), workers=launch.workers, ports=launch.ports)
     plan = launcher.plan(spec, facts)
-    registry.write_down(spec, plan, name, cli.to_yaml(train))
+    run_record.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
-    registry.begin(spec, name, job.job_id, cluster=job.cluster)
+    run_record.begin(spec, name, job.job_id, cluster=job.cluster)
     with unhurried():
         outcome = conclude(job, facts.world_size, spec)
     if outcome.code:
         return outcome.code
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))
-    names = bandwidth.names(measured, registry.nodes_of_ranks(spec.run_dir))
+    names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
     for title, table in bandwidth.tables(measured, names):
         console().print(f"{title}\n", table, sep="")
     verdict, problems = bandwidth.verdict(measured, names)

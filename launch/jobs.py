@@ -23,9 +23,9 @@ import time
 from configs import run_files
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
-from launch import registry, states
-from launch.follow import Follower
-from launch.slurm.watching import Watcher
+from launch.runs import run_record, run_state
+from launch.runs.log_tail import Follower
+from launch.slurm.job_state import Watcher
 
 POLL_S = 0.5
 
@@ -41,7 +41,7 @@ def main() -> int:
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
         case _:
-            states.cancel(_find(root, args.run), print)
+            run_state.cancel(_find(root, args.run), print)
             return 0
 
 
@@ -92,7 +92,7 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
     """The newest run of a job, which may have been requeued; one for each cluster's job."""
     newest: dict[str | None, Path] = {}
     for run in runs:
-        job = registry.read_job(run) or {}
+        job = run_record.read_job(run) or {}
         if job.get("job_id") == job_id:
             newest.setdefault(job.get("cluster"), run)
     return list(newest.values())
@@ -107,7 +107,7 @@ def _list(root: Path, number: int) -> int:
         table.add_column(column, no_wrap=column != "more")
     watcher = Watcher(os.environ)
     for run in _runs(root)[:number]:
-        job, state = registry.read_job(run) or {}, states.of(run, watcher)
+        job, state = run_record.read_job(run) or {}, run_state.of(run, watcher)
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
         table.add_row(run.name, *where, state.word, state.detail)
     # a file or a pipe has no width that lines must be broken for
@@ -116,7 +116,7 @@ def _list(root: Path, number: int) -> int:
 
 
 def _status(run: Path) -> int:
-    state = states.of(run)
+    state = run_state.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
@@ -148,8 +148,8 @@ def _last_step(run: Path) -> str | None:
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
     follower, watcher = Follower(run, prefixes=True, only=rank), Watcher(os.environ)
     while True:
-        over = states.of(run, watcher).over
-        follower.nodes = registry.nodes_of_ranks(run)
+        over = run_state.of(run, watcher).over
+        follower.nodes = run_record.nodes_of_ranks(run)
         follower.poll(last=over or not follow)
         if over or not follow:
             return 0

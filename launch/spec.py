@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from configs.launching import Slots
+from configs.settings.launch import Slots
 
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
 DECIDED = "<decided on node0>"
@@ -44,7 +44,7 @@ class LaunchSpec:
     run_dir: Path
     worker_argv: tuple[str, ...]  # flags of the module
     env: Mapping[str, str] = field(default_factory=dict)
-    workers: str = "torchrun"  # what starts them, a file of launch/workers/
+    workers: str = "torchrun"  # what starts them, a file of launch/starters/
     module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop

@@ -23,8 +23,8 @@ from rich.live import Live
 from rich.table import Table
 
 from configs.plugins import REPOSITORY
-from launch.studies import grid, measured, notes, runner
-from launch.studies.table import table
+from launch.studies import around_runs, grid, progress_record, runner
+from launch.studies.study_table import table
 
 
 def main() -> int:
@@ -32,7 +32,9 @@ def main() -> int:
     more = [word for word in more if word != "--"]
     study = grid.read(args.file, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
-    kept = notes.begin(study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]]))
+    kept = progress_record.begin(
+        study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]])
+    )
     if args.dry_run:
         for cell in study.cells:
             print(shlex.join(runner.command_of(cell, kept.of(cell), folder, more)))
@@ -48,15 +50,15 @@ def main() -> int:
         )
     print(f"study folder: {folder}")
     if any(one.state == "done" for one in kept.cells):
-        measured.predictions(folder)
-        measured.report(folder)
+        around_runs.predictions(folder)
+        around_runs.report(folder)
     return 0 if all_done else 1
 
 
 class Watching:
     """Shows a table, redrawn each second; where there is no terminal, a line for each change."""
 
-    def __init__(self, kept: notes.Notes) -> None:
+    def __init__(self, kept: progress_record.Notes) -> None:
         self._kept, self._console = kept, Console()
         self._since: dict[str, float] = {}
         self._live = Live(
@@ -71,7 +73,7 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def tell(self, note: notes.Note) -> None:
+    def tell(self, note: progress_record.Note) -> None:
         """This cell is now in another state."""
         self._since.setdefault(note.id, time.monotonic())
         if not self._console.is_terminal:

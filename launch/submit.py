@@ -18,13 +18,14 @@ except ModuleNotFoundError as missing:
 import shutil
 from dataclasses import replace
 
-from configs.benching import BenchConfig
 from configs.errors import MusterError, UsageError, refuse
-from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.run_folder import claim, claim_new, new_run_id
-from configs.schema import TrainConfig
-from launch import choice, registry
-from launch.elastic import lead
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.train import TrainConfig
+from launch import detect
+from launch.runs import run_record
+from launch.runs.restart import lead
 from launch.spec import CanSetUp, Facts, Launcher, LaunchSpec
 
 
@@ -35,7 +36,7 @@ def main() -> int:
         prog="python launch/submit.py",
         description="Start the workers of a run, on this machine or on a cluster.",
     )
-    name = choice.launcher(launch)
+    name = detect.launcher(launch)
     refuse(_elastic_problems(name, launch, train))
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
     if ssh.setup:
@@ -48,15 +49,15 @@ def main() -> int:
     train = _named(_from_here(train), facts.size, launch.measures, make=True)
     spec = _spec(train, launch, bench, facts)
     plan = launcher.plan(spec, facts)
-    registry.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm, bench))
+    run_record.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm, bench))
     if not train.quiet:
         what = launch.measures or f"{train.task}, {train.sync}"
         print(f"run {spec.run_id}: {_size(facts)}, {what} -> {spec.run_dir}")
         sys.stdout.flush()
-    if launch.detach and not registry.go_on_in_background(spec):
+    if launch.detach and not run_record.go_on_in_background(spec):
         return 0
     restarts, least = launch.max_restarts, launch.least_nodes
-    with registry.ending(spec):
+    with run_record.ending(spec):
         return lead(launcher, name, spec, facts, restarts=restarts, least=least)
 
 

@@ -22,7 +22,15 @@ from typing import NoReturn
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
-from launch.bed import cluster, commands, options, report, slurm, ssh, views
+from launch.virtual_cluster import (
+    cluster,
+    commands,
+    namespaces,
+    options,
+    slurm_daemons,
+    ssh_daemons,
+    status,
+)
 
 
 def main() -> int:
@@ -39,7 +47,7 @@ def main() -> int:
     if args.action == "down":
         cluster.down(_say)
         return 0
-    return report.status()
+    return status.status()
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -56,12 +64,12 @@ def _up(args: argparse.Namespace) -> int:
         venv=str(venv) if venv else None,
     )
     commands.refuse_unfit_box()
-    slurm.refuse_gpus(wanted.gpus)
+    slurm_daemons.refuse_gpus(wanted.gpus)
     cluster.up(wanted, REPOSITORY, _say)
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
         f'  Slurm   eval "$(python {__file__} env)"; srun --nodes {wanted.nodes} hostname\n'
-        f"  ssh     ssh -F {ssh.CONFIG} node0 hostname\n"
+        f"  ssh     ssh -F {ssh_daemons.CONFIG} node0 hostname\n"
         f"  a node  python {__file__} exec node0 -- hostname\n"
         f"  end     python {__file__} down"
     )
@@ -87,9 +95,14 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     (node,) = found
     home = private and bed.options.private_home
     # Not nsenter's own --wd: that folder would still be the box's, also where it is hidden.
-    words = views.enter(node, private=home)
-    folder = views.home() if home else Path.cwd()
-    words += ["env", f"--chdir={folder}", f"HOME={views.home()}", f"SLURM_CONF={slurm.CONFIG}"]
+    words = namespaces.enter(node, private=home)
+    folder = namespaces.home() if home else Path.cwd()
+    words += [
+        "env",
+        f"--chdir={folder}",
+        f"HOME={namespaces.home()}",
+        f"SLURM_CONF={slurm_daemons.CONFIG}",
+    ]
     os.sched_setaffinity(0, node.cores)
     sys.stdout.flush()
     os.execvp(words[0], [*words, *command])
@@ -98,8 +111,8 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
 def _env() -> str:
     cluster.present()
     values = {
-        "SLURM_CONF": slurm.CONFIG,
-        "MUSTER_SSH_CONFIG": ssh.CONFIG,
+        "SLURM_CONF": slurm_daemons.CONFIG,
+        "MUSTER_SSH_CONFIG": ssh_daemons.CONFIG,
         "MUSTER_HOSTS": cluster.NODE_LIST,
     }
     return "export " + " ".join(f"{key}={shlex.quote(str(path))}" for key, path in values.items())

@@ -27,7 +27,7 @@ def checkout(tmp_path_factory) -> Path:
         shutil.copytree(REPOSITORY / name, root / name, ignore=ignored)
     files = dict(NAMED.findall(PAGE))
     assert sorted(files) == [
-        "configs/spirals.yaml", "train/sync_modes/reduce_broadcast.py", "train/tasks/spirals.py",
+        "configs/spirals.yaml", "train/sync/modes/reduce_broadcast.py", "train/tasks/spirals.py",
     ]  # fmt: skip
     for name, text in files.items():
         (root / name).write_text(text, encoding="utf-8")

@@ -14,7 +14,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("configs", "launch", "train")
 SOURCES = sorted(file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py"))
 PLUGINS = (
-    "train.sync_modes", "train.compression", "train.tasks", "launch.launchers", "launch.workers",
+    "train.sync.modes", "train.sync.compression", "train.tasks",
+    "launch.launchers", "launch.starters",
 )  # fmt: skip
 # Everything that a person wrote, whatever its kind; this file names what it forbids.
 WRITTEN = [

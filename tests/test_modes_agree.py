@@ -7,8 +7,8 @@ import pytest
 from configs import plugins
 from tests.launch.submit import submit
 
-NAMES = plugins.names("train.sync_modes")
-MODES = [mode for mode in NAMES if plugins.load("train.sync_modes", mode).is_exact]
+NAMES = plugins.names("train.sync.modes")
+MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
 FLAGS = ["--dropout", "0", "--max-steps", "5", "--evaluate", "never", "--threads", "1"]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from configs import cli
-from configs.benching import BenchConfig
-from configs.launching import LaunchConfig, SlurmConfig, SshConfig
-from configs.schema import ByHand, TrainConfig
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.train import ByHand, TrainConfig
 from train import course, run_glue
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ PAGES = [
 EXECUTED = "extending.md"
 FIRST_SCREEN_LINES = 40
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
-# `train/worker.py` in running text, also `train/sync_modes/` and `configs/rte.yaml`
+# `train/worker.py` in running text, also `train/sync/modes/` and `configs/rte.yaml`
 PATH = re.compile(r"`((?:launch|slurm|train|configs|tests|docs)/[\w./-]*)`")
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from configs import cli
-from configs.benching import BenchConfig
 from configs.errors import MusterError, UsageError
 from configs.run_files import COLLECTIVES, ENVIRONMENT
-from configs.schema import ByHand, TrainConfig
+from configs.settings.bench import BenchConfig
+from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.exits import Ending
+from train.distributed.exit_guard import Ending
+from train.distributed.world import World
 from train.worker import as_worker, end_process
-from train.world import World
 
 NAME = "bench_collectives"
 HEADER = (
@@ -43,10 +43,10 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from train import rendezvous
-    from train.console import Console
-    from train.measure import collectives, environment, network
-    from train.run_folder import open_run_folder
+    from train.benchmarks import collectives, network
+    from train.distributed import environment, rendezvous
+    from train.distributed.shared_folder import open_run_folder
+    from train.records.console import Console
 
     with rendezvous.meet(
         world,

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from configs import cli
 from configs.run_files import NETWORK
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.exits import Ending
+from train.distributed.exit_guard import Ending
+from train.distributed.world import World
 from train.worker import as_worker, end_process
-from train.world import World
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +30,9 @@ def _check(config: TrainConfig, world: World, ending: Ending) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from train import rendezvous
-    from train.measure import network
-    from train.run_folder import open_run_folder
+    from train.benchmarks import network
+    from train.distributed import rendezvous
+    from train.distributed.shared_folder import open_run_folder
 
     with rendezvous.meet(
         world,

@@ -19,9 +19,9 @@ except ModuleNotFoundError as missing:
 
     activation.explain(missing)
 
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from train import worker
-from train.world import World
+from train.distributed.world import World
 
 DESCRIPTION = (
     "Train VGG on CIFAR-10 with the command line of the CS744 course; all other flags of "

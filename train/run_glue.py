@@ -28,10 +28,10 @@ except ModuleNotFoundError as missing:
 from configs.errors import UsageError, refuse
 from configs.run_files import MODEL, SUMMARY
 from configs.run_folder import new_run_id
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_text
 from train import course, worker
-from train.world import World
+from train.distributed.world import World
 
 COURSE_TOTAL = 64  # samples per step that the assignment asks for, however many workers
 COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
@@ -231,7 +231,7 @@ def _check_family(args: argparse.Namespace) -> None:
         return
     from transformers import AutoConfig
 
-    from train.glue import hub
+    from train.tasks.sources import hub
 
     name = args.model_name_or_path
     family = hub.fetch("--model_name_or_path", name, AutoConfig.from_pretrained).model_type

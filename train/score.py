@@ -12,11 +12,11 @@ from pathlib import Path
 from configs import cli
 from configs.errors import UsageError
 from configs.run_files import SCORES, clears
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.exits import Ending
+from train.distributed.exit_guard import Ending
+from train.distributed.world import World
 from train.worker import as_worker, end_process
-from train.world import World
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +47,9 @@ def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
 
 
 def _score(weights: Path | None, config: TrainConfig, world: World, ending: Ending) -> None:
-    from train import export, training  # here, since a wrong flag should be answered at once
+    from train.loop import export, run  # here, since a wrong flag should be answered at once
 
-    with training.prepared(config, world, ending) as (trainer, run_dir):
+    with run.prepared(config, world, ending) as (trainer, run_dir):
         if weights is not None:
             export.load_weights(trainer.parts.model, weights)
         (record,) = trainer.fit().evaluations

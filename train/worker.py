@@ -11,10 +11,10 @@ from typing import NoReturn
 
 from configs import cli
 from configs.errors import UsageError, refuse
-from configs.schema import ByHand, TrainConfig
-from train.exits import Ending, die_with_parent
-from train.run_folder import redirect_output
-from train.world import World
+from configs.settings.train import ByHand, TrainConfig
+from train.distributed.exit_guard import Ending, die_with_parent
+from train.distributed.shared_folder import redirect_output
+from train.distributed.world import World
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,9 +70,9 @@ def silence_torch() -> None:
 
 def _train(config: TrainConfig, world: World, ending: Ending) -> None:
     refuse(config.world_problems(world.world_size))
-    from train import training  # here, since a wrong flag should be answered at once
+    from train.loop import run  # here, since a wrong flag should be answered at once
 
-    training.train(config, world, ending)
+    run.train(config, world, ending)
 
 
 def end_process(code: int) -> NoReturn:

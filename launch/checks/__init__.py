@@ -1,5 +1,5 @@
 """Before anything starts: every node is looked at, and each finding names what to do."""
 
-from launch.checks.examine import quick
+from launch.checks.examination import quick
 
 __all__ = ["quick"]

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Sequence
 
 from configs.errors import MusterError, UsageError
-from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import plan as planned
+from configs.settings.launch import Settings
+from launch import planning as planned
+from launch.agent.agent_job import Session
+from launch.nodes import gpus
+from launch.nodes.ports import among, free_port, is_free
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.supervise import gpus
-from launch.supervise.ports import among, free_port, is_free
-from launch.supervise.session import Session
 
 ADDRESS = "127.0.0.1"
 

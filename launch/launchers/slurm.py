@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UsageError, refuse
-from configs.launching import Settings, SlurmConfig
 from configs.plugins import REPOSITORY
 from configs.run_files import SUBMITIT
-from launch import environment, registry
-from launch import plan as planned
-from launch.follow import Follower
-from launch.slurm import cluster as slurm_cluster
-from launch.slurm import files as in_job
-from launch.slurm.job import scrubbed
-from launch.slurm.watching import FORGOTTEN, UNKNOWN, JobState, Watcher
+from configs.settings.launch import Settings, SlurmConfig
+from launch import interpreter
+from launch import planning as planned
+from launch.runs import run_record
+from launch.runs.log_tail import Follower
+from launch.slurm import job_files as in_job
+from launch.slurm import partitions as slurm_cluster
+from launch.slurm.allocation import scrubbed
+from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 
 DEFAULT_TIME = "60"
@@ -52,13 +53,13 @@ class Slurm:
                 self._slurm, partition=self._slurm.partition or self._env.get("SBATCH_PARTITION")
             )
             refuse(slurm_cluster.problems(self._config, wished, found))
-        facts = self._facts(environment.python())
+        facts = self._facts(interpreter.python())
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
         return facts
 
     def assume(self) -> Facts:
-        return self._facts(environment.python())
+        return self._facts(interpreter.python())
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return planned.commands(spec, facts)
@@ -217,7 +218,7 @@ class SlurmJob:
             cancel = f"python launch/jobs.py cancel {self._spec.run_id}"
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
-        ended = registry.read_end(self._spec.run_dir)
+        ended = run_record.read_end(self._spec.run_dir)
         if ended is None and state.name == FORGOTTEN:
             self.trouble = f"Slurm has forgotten job {self.job_id}, and nothing says how it ended"
             return 1
@@ -230,12 +231,12 @@ class SlurmJob:
         """The state in which the job ended; while Slurm does not answer, it has not."""
         shown = ""
         while True:
-            state = self._watcher.state(self.job_id, registry.signs(self._spec.run_dir))
+            state = self._watcher.state(self.job_id, run_record.signs(self._spec.run_dir))
             if state.name != shown and not self._spec.quiet:
                 more = f"; {state.reason}" if state.name == UNKNOWN else ""
                 print(f"job {self.job_id}: {state.name.lower()}{more}", flush=True)
                 shown = state.name
-            self._follower.nodes = registry.nodes_of_ranks(self._spec.run_dir)
+            self._follower.nodes = run_record.nodes_of_ranks(self._spec.run_dir)
             self._follower.poll()
             if state.is_over:
                 self._follower.poll(last=True)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs.errors import MusterError, UsageError
-from configs.launching import Settings
 from configs.plugins import REPOSITORY
-from launch import plan as planned
-from launch.checks.examine import proof, quick
-from launch.checks.ways import through_ssh
-from launch.machines import hosts, network, node_setup, nodes, openssh, transfer
-from launch.machines.nodes import Probe
+from configs.settings.launch import Settings
+from launch import planning as planned
+from launch.agent.agent_job import Session
+from launch.checks.examination import proof, quick
+from launch.checks.transports import through_ssh
+from launch.nodes import network_choice
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.supervise.session import Session
+from launch.ssh import hosts, node_report, node_setup, openssh, transfer
+from launch.ssh.node_report import Probe
 
 
 class Ssh:
@@ -28,12 +29,12 @@ class Ssh:
     def probe(self) -> Facts:
         specs, names, probes = self._ask()
         _require_same_environment(names, specs, probes)
-        chosen = network.choose(
+        chosen = network_choice.choose(
             probes,
             [spec.host for spec in specs],
             [spec.address for spec in specs],
             self._config.network,
-            lambda to: nodes.routes(specs, self._ssh, to),
+            lambda to: node_report.routes(specs, self._ssh, to),
         )
         if self._config.preflight:
             self._refuse_what_would_fail(specs, probes, chosen)
@@ -90,7 +91,7 @@ class Ssh:
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
 
     def _refuse_what_would_fail(
-        self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network.Choice
+        self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network_choice.Choice
     ) -> None:
         """Have every pair of nodes reach each other before a run depends on it.
 
@@ -113,12 +114,12 @@ class Ssh:
         """The nodes, what to call them, and what each says of itself."""
         specs: Sequence[NodeSpec] = self._specs()
         with proof() as path:
-            request = nodes.request(self._ssh.remote_dir, path, REPOSITORY)
-            answers: Sequence[Probe | str] = nodes.ask_all(specs, self._ssh, request)
+            request = node_report.request(self._ssh.remote_dir, path, REPOSITORY)
+            answers: Sequence[Probe | str] = node_report.ask_all(specs, self._ssh, request)
         least = self._config.least_nodes
         if self._config.nodes is not None and least < len(specs):  # else all of them are wanted
             specs, answers = _answering(specs, answers, least)
-        probes = nodes.must_answer(answers)
+        probes = node_report.must_answer(answers)
         return specs, _names(specs, probes), probes
 
     def _specs(self) -> tuple[NodeSpec, ...]:

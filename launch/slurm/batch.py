@@ -18,20 +18,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
-from configs.benching import BenchConfig
 from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
-from configs.launching import LaunchConfig, Slots
 from configs.run_folder import claim, claim_new
-from configs.schema import TrainConfig
-from launch import attempts, registry
-from launch.elastic import Outcome
-from launch.failure import explain
-from launch.slurm import files as in_job
-from launch.slurm import restart, survivors
-from launch.slurm.job import Allocation
-from launch.slurm.watching import UNKNOWN, act_on, job_state, patiently
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, Slots
+from configs.settings.train import TrainConfig
+from launch.runs import continuation, run_record
+from launch.runs.archive import archive_attempt
+from launch.runs.failure import explain
+from launch.runs.restart import Outcome
+from launch.slurm import job_files as in_job
+from launch.slurm import job_restart, node_health
+from launch.slurm.allocation import Allocation
+from launch.slurm.job_state import UNKNOWN, act_on, job_state, patiently
 from launch.spec import LaunchSpec, size_of
-from launch.supervise.aside import put_aside
 
 DEFAULT_REQUEUES = "3"
 USAGE = (
@@ -42,14 +42,14 @@ USAGE = (
 
 def main() -> int:
     match sys.argv[1:]:
-        case ["begin", workers, *flags] if workers in plugins.names("launch.workers"):
+        case ["begin", workers, *flags] if workers in plugins.names("launch.starters"):
             print(begin(workers, flags))
             return 0
         case ["head", run_dir]:
             go_on(Path(run_dir))
             return 0
         case ["again", run_dir, code] if code.isdigit():
-            options = restart.again(Path(run_dir), int(code))
+            options = job_restart.again(Path(run_dir), int(code))
             if options is None:
                 return 1
             print(*options)
@@ -85,11 +85,11 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job = f"job{allocation.name}"
     job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
     train = _named(train, f"{size}-{job}", launch.measures, allocation.attempt)
-    earlier = attempts.of_job(train.logs_root, allocation.name, allocation.cluster)
+    earlier = continuation.of_job(train.logs_root, allocation.name, allocation.cluster)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
         folder = train.checkpoint_dir or last
-        train = attempts.continued(replace(train, checkpoint_dir=folder), folder, run_ids)
+        train = continuation.continued(replace(train, checkpoint_dir=folder), folder, run_ids)
     assert train.run_id is not None
     spec = LaunchSpec(
         run_id=train.run_id,
@@ -113,8 +113,8 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     in_job.decide_head(spec.run_dir)
-    registry.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
-    registry.begin(
+    run_record.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
+    run_record.begin(
         spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
     )
     return spec.run_dir
@@ -125,10 +125,10 @@ def go_on(run_dir: Path) -> None:
     allocation = Allocation.from_env(os.environ)
     spec, job = in_job.read_spec(run_dir)
     # whoever submitted the job may have been killed before it knew the number
-    registry.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
+    run_record.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
     if allocation.attempt:
-        put_aside(run_dir, spec.attempt)
-        spec = replace(attempts.with_flags(spec, run_dir), attempt=spec.attempt + 1)
+        archive_attempt(run_dir, spec.attempt)
+        spec = replace(continuation.with_flags(spec, run_dir), attempt=spec.attempt + 1)
         in_job.rewrite_spec(spec, job)
     in_job.decide_head(run_dir)
 
@@ -136,21 +136,21 @@ def go_on(run_dir: Path) -> None:
 def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
     spec, _ = in_job.read_spec(run_dir)
-    given_up = registry.read_end(run_dir)
+    given_up = run_record.read_end(run_dir)
     if given_up is not None and given_up["code"] == NO_RETRY:
         return NO_RETRY
     failure = explain(run_dir, None, code)
     if failure is None:
-        registry.end(spec, 0, "")
+        run_record.end(spec, 0, "")
         return 0
     # srun's own code may be that of tasks which it ended because another had failed
-    registry.end(spec, failure.code, failure.text)
+    run_record.end(spec, failure.code, failure.text)
     said = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(said), file=sys.stderr)
-    if failure.code == STOPPED and attempts.stopped_for_notice(run_dir):
+    if failure.code == STOPPED and continuation.stopped_for_notice(run_dir):
         _requeue("out of time")
     elif Outcome(failure.code).is_worth_another:
-        answer = survivors.answers(Allocation.from_env(os.environ), os.environ)
+        answer = node_health.answers(Allocation.from_env(os.environ), os.environ)
         gone = [name for name, is_here in answer.items() if not is_here]
         if gone:
             _requeue(f"no answer from {', '.join(gone)}")

@@ -11,17 +11,18 @@ from pathlib import Path
 from configs import cli, plugins
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
-from launch.slurm import files as in_job
-from launch.slurm.job import Allocation, Task
+from launch.agent.assignment import Assignment, Command
+from launch.agent.processes import process_tree
+from launch.agent.supervisor import Agent
+from launch.nodes import gpus
+from launch.slurm import job_files as in_job
+from launch.slurm.allocation import Allocation, Task
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
-from launch.supervise import gpus, processes
-from launch.supervise.agent import Agent
-from launch.supervise.assignment import Assignment, Command
-from launch.workers import manual
+from launch.starters import manual
 
 
 def main() -> int:
-    if len(sys.argv) != 3 or sys.argv[1] not in (known := plugins.names("launch.workers")):
+    if len(sys.argv) != 3 or sys.argv[1] not in (known := plugins.names("launch.starters")):
         raise UsageError(f"usage: python -m launch.slurm.task {{{','.join(known)}}} RUN_DIR")
     return act(Path(sys.argv[2]))
 
@@ -32,7 +33,7 @@ def act(run_dir: Path) -> int:
     Raises:
         MusterError: this is no task of a Slurm job, or not one such as was planned.
     """
-    processes.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
     spec, job = in_job.read_spec(run_dir)
     head = in_job.read_head(run_dir, allocation)
@@ -97,7 +98,7 @@ def _node(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: i
         nproc=nproc,
     )
     facts = Facts((node,) * task.num_nodes, address, port)
-    (command,) = plugins.load("launch.workers", spec.workers)(spec, facts, task.node_rank)
+    (command,) = plugins.load("launch.starters", spec.workers)(spec, facts, task.node_rank)
     return Command(command.argv, command.env)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs import run_files
-from launch.studies import measured, process
-from launch.studies.bed import Bed
+from launch.studies import around_runs, cell_process
+from launch.studies.cell_process import STOPS
 from launch.studies.grid import Cell, Study
-from launch.studies.notes import Note, Notes
-from launch.studies.process import STOPS
+from launch.studies.link_rate import Bed
+from launch.studies.progress_record import Note, Notes
 
 
 def run_all(
@@ -36,7 +36,7 @@ def run_all(
         with Bed(rate, nodes) as bed:
             if study.collectives and nodes > 1:
                 flags = [*bed.flags(nodes), *more]
-                if measured.collectives(study, rate, nodes, folder, flags, bed.env) in STOPS:
+                if around_runs.collectives(study, rate, nodes, folder, flags, bed.env) in STOPS:
                     return False
             for cell in group:
                 note = notes.of(cell)
@@ -55,7 +55,7 @@ def run_all(
 def command_of(cell: Cell, note: Note, folder: Path, more: Sequence[str]) -> list[str]:
     """The command line of one cell's run."""
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--overwrite", "--quiet"]
-    return [sys.executable, measured.SUBMIT, *cell.flags(), *place, *more]
+    return [sys.executable, around_runs.SUBMIT, *cell.flags(), *place, *more]
 
 
 def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[str, str]) -> int:
@@ -64,7 +64,7 @@ def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[st
         shutil.rmtree(run_dir)
     log = folder / "logs" / f"{note.id}.log"
     started = time.monotonic()
-    code = process.run(command_of(cell, note, folder, more), env, log)
+    code = cell_process.run(command_of(cell, note, folder, more), env, log)
     note.seconds = time.monotonic() - started
     is_done = code == 0 and run_files.SUMMARY.path(run_dir).exists()
     note.state = "done" if is_done else "failed"
@@ -78,4 +78,4 @@ def _why(run_dir: Path, log: Path, code: int) -> str:
         text = str(json.loads(run_files.EXIT.path(run_dir).read_text())["message"])
     except (OSError, ValueError, KeyError):
         text = ""
-    return text or process.last_line(log) or f"exit code {code}"
+    return text or cell_process.last_line(log) or f"exit code {code}"

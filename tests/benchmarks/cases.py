@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from configs import cli
 from configs.errors import UsageError
-from configs.schema import TrainConfig
+from configs.settings.train import TrainConfig
 
 OURS = "ours"
 BASE = "plain_ddp"  # what every case is a multiple of

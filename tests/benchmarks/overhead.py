@@ -23,11 +23,11 @@ from torch import nn
 
 from configs import plugins
 from configs.plugins import REPOSITORY
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from tests.benchmarks.results import aligned
-from train import rendezvous
-from train.grad_sync import meet
-from train.world import World
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.sync.base import meet
 
 PLAIN, BASE = "plain", "ddp"
 LAYERS, WIDTH, SAMPLES = 100, 32, 8
@@ -110,7 +110,7 @@ def work(modes: Sequence[str], steps: int, output: Path) -> None:
         ways = {}
         for mode in (PLAIN, *modes):
             name = "single" if mode == PLAIN else mode
-            sync = plugins.load("train.sync_modes", name)(
+            sync = plugins.load("train.sync.modes", name)(
                 peers.world, TrainConfig(task="synthetic", sync=name, device="cpu")
             )
             ways[mode] = (sync, sync.wrap(ManySmall()))

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import MusterError, UsageError
-from launch.bed import cluster
-from launch.bed.options import rate_bits
-from launch.supervise.ports import free_port
+from launch.nodes.ports import free_port
+from launch.virtual_cluster import cluster
+from launch.virtual_cluster.options import rate_bits
 from tests.cluster.beds import REPOSITORY, TESTBED, TestBed, bring_up, take_down
 
 LOOPBACK = "loopback"  # a place without links

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import MusterError
-from launch.bed.commands import refuse_unfit_box
+from launch.virtual_cluster.commands import refuse_unfit_box
 from tests.cluster import ways
 from tests.cluster.beds import TestBed, bring_up, take_down
 from tests.preload import interpreter

@@ -25,7 +25,7 @@ def work() -> None:
 
 
 def lead(run_dir: Path, hosts: str, ssh_config: str, per_node: str) -> int:
-    from configs.launching import LaunchConfig, Settings, SlurmConfig, SshConfig
+    from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
     from launch.launchers.ssh import Ssh
     from launch.spec import LaunchSpec
 

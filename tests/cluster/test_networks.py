@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.launching import SshConfig
-from launch.machines import openssh
+from configs.settings.launch import SshConfig
 from launch.spec import NodeSpec
+from launch.ssh import openssh
 from tests.cluster import no_torch, ways
 from tests.cluster.beds import TESTBED, TestBed
 from tests.cluster.ways import finish, losses, start

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.bed import daemons
-from launch.bed import slurm as bed_slurm
+from launch.virtual_cluster import daemons
+from launch.virtual_cluster import slurm_daemons as bed_slurm
 from tests.cluster import ways
 from tests.cluster.beds import REPOSITORY, TestBed, bring_up
 from tests.cluster.conftest import USUAL

@@ -367,7 +367,7 @@ def test_another_user_is_told_to_be_root(_fit_box):
     # A user without a way to this checkout cannot run it: the check alone is asked.
     code = (
         "import sys, os; sys.path.insert(0, sys.argv[1])\n"
-        "from launch.bed.commands import refuse_unfit_box\n"
+        "from launch.virtual_cluster.commands import refuse_unfit_box\n"
         "os.setuid(65534)\nrefuse_unfit_box()\n"
     )
     argv = [sys.executable, "-c", code, str(Path(TESTBED).parent.parent)]

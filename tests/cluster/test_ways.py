@@ -64,7 +64,7 @@ def by_hand(bed, nodes: int, sync: str, folder: Path) -> list[float]:
     return losses(folder / "by-hand")
 
 
-@pytest.mark.parametrize("sync", plugins.names("train.sync_modes"))
+@pytest.mark.parametrize("sync", plugins.names("train.sync.modes"))
 def test_the_same_losses_whatever_starts_the_workers(bed, sync, tmp_path):
     nodes = NODES.get(sync, 2)
     expected = reference(bed, nodes, sync, tmp_path / "local")

@@ -8,8 +8,8 @@ import pytest
 
 from configs import cli, plugins
 from configs.errors import UsageError
-from configs.launching import LaunchConfig
-from configs.schema import ByHand, TrainConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.train import ByHand, TrainConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import cli, plugins
-from configs.launching import LaunchConfig
-from configs.schema import TrainConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.train import TrainConfig
 
 
 def train_config(*argv: str) -> TrainConfig:
@@ -27,7 +27,7 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     """Right values of one field of TrainConfig."""
     special = {
         "task": st.sampled_from(plugins.names("train.tasks")),
-        "sync": st.sampled_from(plugins.names("train.sync_modes")),
+        "sync": st.sampled_from(plugins.names("train.sync.modes")),
         "compress": st.just("none"),
         "compress_share": st.floats(0, 1, exclude_min=True),
         "outer_momentum": st.floats(0, 1, exclude_max=True),

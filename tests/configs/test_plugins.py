@@ -5,7 +5,7 @@ from configs.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "package", ["train.sync_modes", "train.compression", "train.tasks", "launch.launchers"]
+    "package", ["train.sync.modes", "train.sync.compression", "train.tasks", "launch.launchers"]
 )
 def test_names_are_the_files_of_the_folder(package):
     folder = plugins.REPOSITORY.joinpath(*package.split("."))
@@ -31,5 +31,5 @@ def test_load_gives_the_build_of_the_file(tmp_path, monkeypatch):
 
 
 def test_load_of_an_unknown_name_lists_the_known():
-    with pytest.raises(UsageError, match=r"^train.sync_modes: unknown 'ring'; known: .*ddp.*$"):
-        plugins.load("train.sync_modes", "ring")
+    with pytest.raises(UsageError, match=r"^train.sync.modes: unknown 'ring'; known: .*ddp.*$"):
+        plugins.load("train.sync.modes", "ring")

@@ -6,7 +6,7 @@ import pytest
 
 from configs import run_files, run_folder
 from configs.errors import UsageError
-from configs.schema import TrainConfig
+from configs.settings.train import TrainConfig
 
 
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):

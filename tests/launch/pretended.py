@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.elastic import lead
+from launch.agent.agent_job import Post, Session
+from launch.agent.assignment import Assignment
+from launch.runs.restart import lead
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.supervise.assignment import Assignment
-from launch.supervise.session import Post, Session
 from tests.launch.submit import REPOSITORY
 
 FACTS = Facts((NodeFacts(NodeSpec("localhost", 1), "node0", "python", "/", 1),), "127.0.0.1")

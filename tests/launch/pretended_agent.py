@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.supervise.wire import Wire
+from launch.nodes.channel import Wire
 
 PRINTED_BYTES = 400_000
 LISTENS_S = 4.0

@@ -8,7 +8,7 @@ import time
 
 import psutil
 
-from launch import states
+from launch.runs import run_state
 from tests.launch.submit import REPOSITORY, alive, submit, wait_until
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
@@ -46,7 +46,7 @@ def leader(**more):
 
 def test_each_state_is_one_word(tmp_path):
     def word(name, *given):
-        return states.of(run_folder(tmp_path, name, *given)).word
+        return run_state.of(run_folder(tmp_path, name, *given)).word
 
     assert word("a") == "unknown"
     assert word("b", leader()) == "running"

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import vermin
 
-from launch.checks import guest
-from launch.machines import claim, nodes, probe, route
+from launch.checks import remote_probe
+from launch.nodes import node_facts, route
+from launch.ssh import folder_marker, node_report
 
-SENT = {module.__name__: module.__file__ for module in (guest, claim, probe, route)}
-PROBE = nodes.request(None, None, Path("/"))
+SENT = {
+    module.__name__: module.__file__ for module in (remote_probe, folder_marker, node_facts, route)
+}
+PROBE = node_report.request(None, None, Path("/"))
 
 
 def old_python() -> str | None:
@@ -34,7 +37,7 @@ def run():
             [python, path, *words], input=text, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        return [line.removeprefix(probe.MARK) for line in done.stdout.splitlines()]
+        return [line.removeprefix(node_facts.MARK) for line in done.stdout.splitlines()]
 
     return run
 
@@ -51,18 +54,18 @@ def test_what_is_newer_would_be_found():
 
 
 def test_the_probe(run):
-    (line,) = run(probe.__file__, json.dumps(PROBE))
+    (line,) = run(node_facts.__file__, json.dumps(PROBE))
     found = json.loads(line)
     assert found["interfaces"][0]["address"] == "127.0.0.1"
     assert found["interfaces"][0]["netmask"] == "255.0.0.0"
 
 
 def test_the_claim(run, tmp_path):
-    (line,) = run(claim.__file__, str(tmp_path / "new"), "abc")
+    (line,) = run(folder_marker.__file__, str(tmp_path / "new"), "abc")
     assert json.loads(line) == {"identity": "abc"}
-    (line,) = run(claim.__file__, str(tmp_path / "new"), "other")
+    (line,) = run(folder_marker.__file__, str(tmp_path / "new"), "other")
     assert json.loads(line) == {"identity": "abc"}
-    (line,) = run(claim.__file__, str(tmp_path), "abc")
+    (line,) = run(folder_marker.__file__, str(tmp_path), "abc")
     assert json.loads(line) == {"foreign": ["new"]}
 
 
@@ -72,15 +75,15 @@ def test_the_route(run):
 
 
 def test_the_guest_in_every_question(run):
-    source = Path(probe.__file__).read_text()
+    source = Path(node_facts.__file__).read_text()
     asked = [
         {"do": "describe", "request": PROBE, "source": source},
         {"do": "time"},
         {"do": "listen", "addresses": {"0": "127.0.0.1"}, "ports": [1]},
         {"do": "connect", "servers": {"1": ["127.0.0.1", 1]}, "patience_s": 1},
     ]
-    lines = [probe.MARK + json.dumps({**one, "number": at}) for at, one in enumerate(asked)]
-    parts = list(map(json.loads, run(guest.__file__, "0", text="\n".join(lines) + "\n")))
+    lines = [node_facts.MARK + json.dumps({**one, "number": at}) for at, one in enumerate(asked)]
+    parts = list(map(json.loads, run(remote_probe.__file__, "0", text="\n".join(lines) + "\n")))
     assert sum(not one["more"] for one in parts) == 4
     text = "".join(one["part"] for one in parts)
     assert '"failed"' not in text and '"connection refused"' in text

@@ -114,9 +114,9 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "if os.environ.get('RANK') == '1':\n"
-        "    import train.data\n"
+        "    import train.batches.plan\n"
         "    def broken(self, epoch, rank): raise ZeroDivisionError('rank 1 is ill')\n"
-        "    train.data.BatchPlan.epoch = broken\n"
+        "    train.batches.plan.BatchPlan.epoch = broken\n"
     )
     os.environ["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{REPOSITORY}"
     try:
@@ -135,12 +135,13 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path):
 def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
     """As after a slip in train/: the error itself, and not torchrun's report of it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'RANK' in os.environ: sys.modules['train.exits'] = None\n"
+        "import os, sys\n"
+        "if 'RANK' in os.environ: sys.modules['train.distributed.exit_guard'] = None\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "stillborn")
     assert code == 1 and "error: rank 0 failed before the start" in err
-    assert "import of train.exits halted" in err.splitlines()[-1]
+    assert "import of train.distributed.exit_guard halted" in err.splitlines()[-1]
 
 
 def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):

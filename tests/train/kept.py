@@ -5,14 +5,14 @@ from pathlib import Path
 import torch
 
 from configs import plugins
-from configs.schema import TrainConfig
+from configs.settings.train import TrainConfig
 from train.checkpoints import resume
-from train.checkpoints.keeper import Keeper
-from train.console import Console
-from train.measure.sinks import Sinks
+from train.checkpoints.manager import Keeper
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.records.sinks import Sinks
 from train.tasks import synthetic
-from train.trainer import Trainer
-from train.world import World
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def train(world: World, config: TrainConfig, disk: Path, source: Path | None = N
     """Train the made-up task to its end, from the checkpoint in `source` if that is given."""
     sinks = Sinks(disk / "run", world.rank)
     keeper = Keeper(config, world, CPU, disk / "checkpoints", sinks, writes=world.is_main)
-    sync = plugins.load("train.sync_modes", config.sync)(world, config)
+    sync = plugins.load("train.sync.modes", config.sync)(world, config)
     console = Console(speaks=False)
     trainer = Trainer(config, world, CPU, synthetic.build(config), sync, console, sinks, keeper)
     if source is not None:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from configs.schema import TrainConfig
-from train.task import Batch, Datasets, Metric, Output, Samples, Task
+from configs.settings.train import TrainConfig
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
 
 SAMPLES = 60
 

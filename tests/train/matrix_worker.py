@@ -17,15 +17,17 @@ import torch
 from torch import nn
 
 from configs.plugins import load
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from tests.train.matrix_tasks import TASKS
-from train import grad_sync, rendezvous, sparse_rows
-from train.console import Console
-from train.grad_sync import all_gather
-from train.measure.summary import History
-from train.trainer import Trainer
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.records.summary import History
+from train.sync import base
+from train.sync.base import all_gather
+from train.sync.buckets import sparse_rows
 from train.worker import end_process
-from train.world import World
 
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
@@ -133,7 +135,7 @@ def train(case: Case, world: World, task: Any, steps: int) -> tuple[History, nn.
         world,
         torch.device("cpu"),
         task(config, world.rank),
-        load("train.sync_modes", case.mode)(world, config),
+        load("train.sync.modes", case.mode)(world, config),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
     )
@@ -177,7 +179,7 @@ def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
     sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
-    grad_sync.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
+    base.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
     found: dict[str, Any] = {}
     with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
         for case in cases(peers.world.world_size):

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from train import export
-from train.checkpoints import folder
+from train.checkpoints import storage
+from train.loop import export
 from train.worker import end_process, main
 
 
@@ -22,6 +22,6 @@ def slow(write: Callable, seconds: float) -> Callable:  # type: ignore[type-arg]
 
 if __name__ == "__main__":
     seconds = float(sys.argv[1])
-    folder._write = slow(folder._write, seconds)
+    storage._write = slow(storage._write, seconds)
     export.save = slow(export.save, seconds)
     end_process(main(sys.argv[2:]))

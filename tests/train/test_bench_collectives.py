@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from configs.benching import OPERATIONS, BenchConfig
 from configs.errors import UsageError
+from configs.settings.bench import OPERATIONS, BenchConfig
 from tests.launch.submit import submit
 from tests.train.workers import finish, free_port, read_json, start
 from train.bench_collectives import HEADER, line
-from train.measure import collectives
-from train.measure.collectives import bus_factor
+from train.benchmarks import collectives
+from train.benchmarks.collectives import bus_factor
 
 PARTED = {"gather", "scatter", "all_gather", "reduce_scatter"}
 SHORT = ["--min-bytes", "1024", "--max-bytes", "4096", "--threads", "1"]

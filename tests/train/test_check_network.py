@@ -3,8 +3,8 @@
 import pytest
 
 from tests.train.workers import finish, free_port, read_json, start
-from train.measure.collectives import bus_factor
-from train.measure.pairings import rounds
+from train.benchmarks.collectives import bus_factor
+from train.benchmarks.pairings import rounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])

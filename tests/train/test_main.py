@@ -9,7 +9,7 @@ import pytest
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from tests.preload import interpreter
-from tests.train.vision.files import write_cifar
+from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import finish, free_port
 from train import main
 

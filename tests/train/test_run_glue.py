@@ -168,7 +168,7 @@ def test_both_sets_of_mnli_are_written(tmp_path):
 @pytest.fixture(scope="module")
 def course_folder(tmp_path_factory):
     """A model to be named by its configuration, its vocabulary, and RTE in GLUE's form."""
-    from train.glue import generated
+    from train.tasks.text import generated
 
     folder = tmp_path_factory.mktemp("course")
     generated.write(folder)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from configs.plugins import load
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from tests.train.matrix_worker import NoSinks
-from train import rendezvous
-from train.console import Console
-from train.trainer import Trainer
-from train.world import World
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
 
 SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
 STEPS = 5
@@ -52,7 +52,7 @@ def train(config: TrainConfig, world: World) -> dict[str, torch.Tensor]:
         world,
         torch.device("cpu"),
         task,
-        load("train.sync_modes", config.sync)(world, config),
+        load("train.sync.modes", config.sync)(world, config),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
     )

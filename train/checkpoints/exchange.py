@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.grad_sync import all_gather
-from train.world import World
+from train.distributed.world import World
+from train.sync.base import all_gather
 
 DTYPES = {str(dtype): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,

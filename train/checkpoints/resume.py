@@ -9,13 +9,13 @@ import torch
 
 from configs.errors import UsageError
 from configs.run_files import CHECKPOINTS
-from configs.schema import TrainConfig
-from train import patience
-from train.checkpoints import folder as on_disk
+from configs.settings.train import TrainConfig
+from train.checkpoints import storage as on_disk
 from train.checkpoints.exchange import Files, gather_text, share
-from train.checkpoints.folder import Checkpoint, Damaged
-from train.console import Console
-from train.world import World
+from train.checkpoints.storage import Checkpoint, Damaged
+from train.distributed import patience
+from train.distributed.world import World
+from train.records.console import Console
 
 AUTO = "auto"
 # Settings that the restored parts stand on, each with the flag that gives up the part.

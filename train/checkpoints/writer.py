@@ -11,8 +11,8 @@ from torch import Tensor
 
 from configs.errors import MusterError
 from configs.writing import is_full
-from train.checkpoints import folder as on_disk
-from train.measure.records import CheckpointRecord
+from train.checkpoints import storage as on_disk
+from train.records.schema import CheckpointRecord
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # how soon, and how seldom at last, a wait is told
 

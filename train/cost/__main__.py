@@ -17,11 +17,11 @@ from configs import cli
 from configs.errors import UsageError
 from configs.run_files import PREDICTION
 from configs.writing import write_json
+from train.cost.advice import sentences
+from train.cost.comparison import Outcome, compare
 from train.cost.fit import Bench, fit_bench
+from train.cost.measured_runs import read_all
 from train.cost.predict import Inside
-from train.cost.runs import read_all
-from train.cost.study import Outcome, compare
-from train.cost.words import sentences
 
 WORKERS = "8,16,32,64,128,256,512,1024"
 TITLE = "seconds per iteration; its sync as measured, and the model's error"

@@ -33,10 +33,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(names: list[str], output: Path | None) -> int:
-    from train.report import page, study
+    from train.report.data.subject import read_subject, run_folder
+    from train.report.pages import page
 
-    folders = [study.run_folder(name) for name in names]
-    subject = study.read_subject(folders)
+    folders = [run_folder(name) for name in names]
+    subject = read_subject(folders)
     folder = output or REPORT.path(folders[0])
     try:
         parts, problem = page.write(subject, folder)
@@ -52,11 +53,12 @@ def _report(names: list[str], output: Path | None) -> int:
 
 
 def _live(names: list[str]) -> int:
-    from train.report import live, study
+    from train.report import live
+    from train.report.data import subject
 
     if len(names) > 1:
         raise UsageError(f"--live watches one run, but {len(names)} were named; name one")
-    return live.watch(study.run_folder(names[0]))
+    return live.watch(subject.run_folder(names[0]))
 
 
 def _compare(argv: list[str]) -> int:
@@ -74,11 +76,14 @@ def _compare(argv: list[str]) -> int:
         help="end with exit code 1 where losses differ by more, or cannot be compared",
     )
     args = parser.parse_args(argv)
-    from train.report import compare, study
+    from train.report import compare
+    from train.report.data import subject
 
     if len(args.folders) < 2:
         raise UsageError("compare needs two runs or more; name another one")
-    return compare.main([study.run_folder(name) for name in args.folders], args.assert_equal_losses)
+    return compare.main(
+        [subject.run_folder(name) for name in args.folders], args.assert_equal_losses
+    )
 
 
 if __name__ == "__main__":

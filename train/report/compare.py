@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.report.facts import Table, all_steps, curve
-from train.report.page import markdown_table
-from train.report.reading import Run, read_run
+from train.report.data.reader import Run, read_run
+from train.report.data.tables import Table, all_steps, curve
+from train.report.pages.page import markdown_table
 
 TOLERANCE = 1e-6
 # Of one start only: they differ between any two runs.

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from train.report.statistics import numbers
-from train.report.watching import Watch, rank_rows, remaining_s, silent_s, straggler, total_steps
+from train.report.data.statistics import numbers
+from train.report.progress import Watch, rank_rows, remaining_s, silent_s, straggler, total_steps
 
 POLL_S = 1.0
 SILENT_S = 30.0

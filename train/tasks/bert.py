@@ -12,16 +12,17 @@ from torch.nn.functional import cross_entropy
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
-from configs.schema import TrainConfig
-from train.glue import cache, hub, models, tokens
-from train.glue.prepared import PreparedTask
-from train.pretraining import corpus, documents, files
-from train.pretraining.guesses import Guesses, per_sample
-from train.pretraining.masking import Vocabulary
-from train.pretraining.pairs import EVALUATION_SEED, Pairs
-from train.pretraining.samples import PairSample, collate
-from train.pretraining.shards import Shards
-from train.task import Batch, Datasets, Metric, Output, Samples
+from configs.settings.train import TrainConfig
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples
+from train.tasks.pretraining import corpus, data_files, documents
+from train.tasks.pretraining.accuracy import Guesses, per_sample
+from train.tasks.pretraining.masking import Vocabulary
+from train.tasks.pretraining.samples import PairSample, collate
+from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs
+from train.tasks.pretraining.shards import Shards
+from train.tasks.sources import cache, hub
+from train.tasks.text import classifier, tokens
+from train.tasks.text.prepared import PreparedTask
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
@@ -47,7 +48,7 @@ class BertPreTraining(PreparedTask):
             raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
         config, length = self._model_config, self.config.max_seq_length
         if self._are_shards:
-            models.check_length(self.model, config, length)
+            classifier.check_length(self.model, config, length)
             for shards in self._shards().values():
                 if shards.width > length:
                     raise UsageError(
@@ -56,7 +57,7 @@ class BertPreTraining(PreparedTask):
                     )
             return
         tokenizer = self._loaded_tokenizer
-        models.check(self.model, config, tokenizer, length)
+        classifier.check(self.model, config, tokenizer, length)
         self._check_text(tokenizer)
         if cache.is_whole(self._folder):
             return
@@ -88,9 +89,9 @@ class BertPreTraining(PreparedTask):
 
     def build_model(self) -> nn.Module:
         """BERT and both heads on the CPU in float32."""
-        from train.pretraining.model import SparseBert
+        from train.tasks.pretraining.bert_heads import SparseBert
 
-        return models.build(self.model, self._model_config, self.is_fresh, SparseBert)
+        return classifier.build(self.model, self._model_config, self.is_fresh, SparseBert)
 
     def collate(self, samples: Sequence[PairSample]) -> Batch:
         padding = SHARDS_PADDING if self._are_shards else self._loaded_tokenizer.pad_token_id
@@ -103,7 +104,7 @@ class BertPreTraining(PreparedTask):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over hidden tokens and over pairs, (2,), and what `Guesses` counts."""
-        scores, pairs = model(**models.inputs(model, batch))
+        scores, pairs = model(**classifier.inputs(model, batch))
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores, pairs = scores.float(), pairs.float()
         targets, labels = batch["masked_labels"], batch["labels"]
@@ -160,11 +161,11 @@ class BertPreTraining(PreparedTask):
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return files.find(self.data_dir)
+        return data_files.find(self.data_dir)
 
     @property
     def _are_shards(self) -> bool:
-        return files.are_shards(self._files)
+        return data_files.are_shards(self._files)
 
     @cached_property
     def _model_config(self) -> Any:

@@ -6,13 +6,13 @@ import torch
 
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
-from configs.schema import TrainConfig
-from train.data import hash_seed
-from train.glue import models
-from train.glue.batches import Padding, TokenSet
-from train.glue.spec import Spec
-from train.glue.task import GlueTask
-from train.task import Datasets
+from configs.settings.train import TrainConfig
+from train.model.rng import hash_seed
+from train.tasks.base import Datasets
+from train.tasks.text import classifier
+from train.tasks.text.classification import GlueTask
+from train.tasks.text.columns import Spec
+from train.tasks.text.padding import Padding, TokenSet
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags say others
@@ -37,7 +37,7 @@ class Benchmark(GlueTask):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config)
         self.model = config.model or str(DISTILBERT)
-        self.is_fresh = config.random_weights or models.is_configuration(self.model)
+        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
 
     def prepare(self) -> None:
         """Look whether the model can take the samples; there is nothing to write.
@@ -45,8 +45,8 @@ class Benchmark(GlueTask):
         Raises:
             UsageError: there is no such model, or it has too few positions or words.
         """
-        config = models.load_config(self.model, self.spec, self.is_fresh)
-        models.check_length(self.model, config, self.config.max_seq_length)
+        config = classifier.load_config(self.model, self.spec, self.is_fresh)
+        classifier.check_length(self.model, config, self.config.max_seq_length)
         if config.vocab_size <= FIRST_WORD:
             raise UsageError(
                 f"--model {self.model} knows {config.vocab_size} tokens, but the benchmark's words "
@@ -57,7 +57,7 @@ class Benchmark(GlueTask):
         return True
 
     def build_datasets(self) -> Datasets:
-        words = models.load_config(self.model, self.spec, self.is_fresh).vocab_size
+        words = classifier.load_config(self.model, self.spec, self.is_fresh).vocab_size
         train, evaluation = (
             draw(size, words, self.config.max_seq_length, hash_seed(self.config.seed, number))
             for number, size in (

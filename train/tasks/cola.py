@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from train.glue.spec import Spec
-from train.glue.task import GlueTask
+from train.tasks.text.classification import GlueTask
+from train.tasks.text.columns import Spec
 
 build = partial(
     GlueTask,

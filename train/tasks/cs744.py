@@ -3,12 +3,12 @@
 from torch import nn
 
 from configs.errors import UsageError
-from configs.schema import TrainConfig
-from train.vision import cifar
-from train.vision.hub import HubSet
-from train.vision.images import Scale
-from train.vision.task import ImageTask, Spec
-from train.vision.vgg import LAYERS, Vgg
+from configs.settings.train import TrainConfig
+from train.tasks.sources import cifar
+from train.tasks.sources.image_hub import HubSet
+from train.tasks.vision.image_classification import ImageTask, Spec
+from train.tasks.vision.images import Scale
+from train.tasks.vision.vgg import LAYERS, Vgg
 
 SPEC = Spec(
     read=cifar.read,

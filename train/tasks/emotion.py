@@ -4,9 +4,9 @@ from functools import partial
 from pathlib import Path
 
 from configs.errors import UsageError
-from train.glue.lines import numbered_lines
-from train.glue.spec import Examples, Part, Spec
-from train.glue.task import GlueTask
+from train.tasks.sources.lines import numbered_lines
+from train.tasks.text.classification import GlueTask
+from train.tasks.text.columns import Examples, Part, Spec
 
 HEADER = "text;label_name"
 

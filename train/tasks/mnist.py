@@ -3,11 +3,11 @@
 from torch import nn
 
 from configs.errors import UsageError
-from configs.schema import TrainConfig
-from train.vision import idx
-from train.vision.hub import HubSet
-from train.vision.images import Scale
-from train.vision.task import ImageTask, Spec
+from configs.settings.train import TrainConfig
+from train.tasks.sources import idx
+from train.tasks.sources.image_hub import HubSet
+from train.tasks.vision.image_classification import ImageTask, Spec
+from train.tasks.vision.images import Scale
 
 SPEC = Spec(
     read=idx.read,

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from configs.schema import TrainConfig
-from train.glue import cache, hub, models, tokens
-from train.glue.batches import Sample, TokenSet
-from train.glue.prepared import PreparedTask
-from train.glue.spec import Spec
-from train.ner import conll, encoding
-from train.ner.conll import Sentence
-from train.ner.entities import Entities
-from train.task import Batch, Datasets, Metric, Output, Samples
+from configs.settings.train import TrainConfig
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples
+from train.tasks.sources import cache, conll, hub
+from train.tasks.sources.conll import Sentence
+from train.tasks.tagging import encoding
+from train.tasks.tagging.entities import Entities
+from train.tasks.text import classifier, tokens
+from train.tasks.text.columns import Spec
+from train.tasks.text.padding import Sample, TokenSet
+from train.tasks.text.prepared import PreparedTask
 
 DEFAULT_MODEL = "bert-base-cased"
 # The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
@@ -50,8 +51,8 @@ class Ner(PreparedTask):
             facts = {"tags": tags, "sets": list(sets), **tokens.padding(tokenizer)}
             facts["padding"]["tags"] = encoding.IGNORED
             cache.write(self._folder, sets, facts)
-        config = models.load_config(self.model, self._spec, self.is_fresh)
-        models.check(self.model, config, tokenizer, self.config.max_seq_length)
+        config = classifier.load_config(self.model, self._spec, self.is_fresh)
+        classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
 
     def build_datasets(self) -> Datasets:
         names = cache.facts(self._folder)["sets"]
@@ -63,9 +64,9 @@ class Ner(PreparedTask):
         """The tagger on the CPU in float32."""
         from transformers import AutoModelForTokenClassification
 
-        config = models.load_config(self.model, self._spec, self.is_fresh)
-        self._label_order = models.label_order(config, self._spec)
-        return models.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
+        config = classifier.load_config(self.model, self._spec, self.is_fresh)
+        self._label_order = classifier.label_order(config, self._spec)
+        return classifier.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
 
     def collate(self, samples: Sequence[Sample]) -> Batch:
         """n sentences as int64 (n, width) each; labels (n, width), `IGNORED` off first pieces."""
@@ -79,7 +80,7 @@ class Ner(PreparedTask):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
-        logits: Tensor = model(**models.inputs(model, batch)).logits
+        logits: Tensor = model(**classifier.inputs(model, batch)).logits
         if self._label_order is not None:
             logits = logits[..., self._label_order]
         if logits.dtype in (torch.float16, torch.bfloat16):

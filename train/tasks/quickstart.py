@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.schema import TrainConfig
-from train.glue import cache, generated, models
-from train.glue.spec import Spec
-from train.glue.task import GlueTask
+from configs.settings.train import TrainConfig
+from train.tasks.sources import cache
+from train.tasks.text import classifier, generated
+from train.tasks.text.classification import GlueTask
+from train.tasks.text.columns import Spec
 
 SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
 SPEC = Spec(
@@ -26,9 +27,9 @@ class Quickstart(GlueTask):
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
         self.data_dir = config.data_dir or self._generated
         self.model = config.model or str(SMALL_BERT)
-        self.is_fresh = config.random_weights or models.is_configuration(self.model)
+        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
         if config.tokenizer is None:
-            ours = models.is_configuration(self.model)
+            ours = classifier.is_configuration(self.model)
             self.tokenizer = str(self._generated / "vocab.txt") if ours else self.model
 
     def prepare(self) -> None:

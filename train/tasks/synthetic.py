@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from configs.schema import TrainConfig
-from train.data import hash_seed
-from train.task import Batch, Datasets, Output, Samples, Task
+from configs.settings.train import TrainConfig
+from train.model.rng import hash_seed
+from train.tasks.base import Batch, Datasets, Output, Samples, Task
 
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 2048, 509  # 509 is prime: no number of ranks divides it
 FEATURES, WIDTH = 8, 64

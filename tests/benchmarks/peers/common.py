@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from train.data import BatchPlan
+from train.batches.plan import BatchPlan
 
 END_S = 1.0  # rank 0 holds the store, which the others still talk to when it is done
 LABELS = ("entailment", "not_entailment")

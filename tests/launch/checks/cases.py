@@ -1,7 +1,7 @@
 """A healthy cluster, made up, of which each test spoils one thing."""
 
-from launch.checks.case import Case, Node, Reach
-from launch.machines.network import Choice
+from launch.checks.findings import Case, Node, Reach
+from launch.nodes.network_choice import Choice
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
 NET = "10.10.1.0/24"

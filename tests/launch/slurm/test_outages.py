@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import STOPPED, MusterError
-from launch import states
+from launch.runs import run_state
 from tests.launch.submit import REPOSITORY, SUBMIT, wait_until
 
 JOB = {
@@ -76,15 +76,15 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.watching.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.watching.LAST_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.job_state.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.job_state.LAST_S", 0.1, raising=False)
     run, told = run_folder(tmp_path), []
     slurm.silence()
-    assert states.of(run).word == "unknown"
+    assert run_state.of(run).word == "unknown"
     timer = threading.Timer(1.0, slurm.answer_again)
     timer.start()
     try:
-        states.cancel(run, told.append)
+        run_state.cancel(run, told.append)
     finally:
         timer.join()
     assert slurm.calls("scancel") and told[-1] == "run: stopped"
@@ -92,12 +92,12 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
 
 
 def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.watching.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.watching.SILENCE_S", 0.3, raising=False)
+    monkeypatch.setattr("launch.slurm.job_state.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.job_state.SILENCE_S", 0.3, raising=False)
     run = run_folder(tmp_path)
     slurm.silence()
     with pytest.raises(MusterError, match="Slurm does not answer"):
-        states.cancel(run, lambda text: None)
+        run_state.cancel(run, lambda text: None)
     assert not (run / "exit.json").exists()
 
 
@@ -105,36 +105,36 @@ def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_p
 def test_a_requeued_job_that_waits_is_not_over(slurm, tmp_path, end):
     run, told = run_folder(tmp_path, end=end), []
     slurm.job_is("PENDING", reason="BeginTime", restarts=1)
-    state = states.of(run)
+    state = run_state.of(run)
     assert (state.word, state.over, state.detail) == ("pending", False, "job 12; BeginTime")
-    states.cancel(run, told.append)
+    run_state.cancel(run, told.append)
     assert slurm.calls("scancel") == ["scancel 12"]
-    assert states.of(run).over
+    assert run_state.of(run).over
 
 
 def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
     run, told = run_folder(tmp_path, end=DONE_IN_ORDER), []
     slurm.job_is("FAILED")
-    states.cancel(run, told.append)
+    run_state.cancel(run, told.append)
     slurm.forget()
-    states.cancel(run, told.append)
+    run_state.cancel(run, told.append)
     assert told == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
 
 
 def test_a_run_is_over_when_its_job_goes_on_as_another(slurm, tmp_path):
     run = run_folder(tmp_path, {**JOB, "attempt": 0}, DONE_IN_ORDER)
     slurm.job_is("PENDING", restarts=1)
-    assert not states.of(run).over  # nobody else has it yet
+    assert not run_state.of(run).over  # nobody else has it yet
     slurm.job_is("RUNNING", restarts=1)
-    assert states.of(run).word == "stopped"
+    assert run_state.of(run).word == "stopped"
 
 
 def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     run = run_folder(tmp_path)
     slurm.is_cluster("elsewhere")
-    assert states.of(run).word == "elsewhere"
+    assert run_state.of(run).word == "elsewhere"
     with pytest.raises(MusterError, match="job 12 is one of cluster here, and this is elsewhere"):
-        states.cancel(run, lambda text: None)
+        run_state.cancel(run, lambda text: None)
     assert slurm.calls("scancel") == []
 
 
@@ -159,10 +159,10 @@ def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm
     me = psutil.Process()
     mine = {"host": os.uname().nodename, "pid": me.pid, "started_unix_s": me.create_time()}
     run, told = run_folder(tmp_path, {**JOB, **mine, "job_id": ""}), []
-    assert states.of(run).word == "submitting"
+    assert run_state.of(run).word == "submitting"
     timer = threading.Timer(1.0, (run / "job.json").write_text, [json.dumps(JOB)])
     timer.start()
-    states.cancel(run, told.append)
+    run_state.cancel(run, told.append)
     timer.join()
     assert slurm.calls("scancel") == ["scancel 12"] and told == ["run: stopped"]
 
@@ -179,13 +179,13 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     )
     run, told = run_folder(tmp_path, job=None), []
     subprocess.run([sys.executable, "-c", code, str(run)], cwd=REPOSITORY, check=True, timeout=60)
-    assert states.of(run).word == "running"
-    states.cancel(run, told.append)
-    assert told == ["run: stopped"] and states.of(run).over
+    assert run_state.of(run).word == "running"
+    run_state.cancel(run, told.append)
+    assert told == ["run: stopped"] and run_state.of(run).over
 
 
 def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):
-    from launch.slurm.watching import Watcher
+    from launch.slurm.job_state import Watcher
 
     now = [0.0]
     watcher = Watcher(slurm.env, clock=lambda: now[0])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.launching import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
 from launch.spec import LaunchSpec
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import torch
 
 from configs import plugins
-from configs.schema import ByHand, TrainConfig
+from configs.settings.train import ByHand, TrainConfig
 from tests.train.kept import train
-from train import rendezvous
-from train.trainer import Trainer
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
 from train.worker import end_process
-from train.world import World
 
 CUT = 11
-NAMES = [mode for mode in plugins.names("train.sync_modes") if mode != "single"]
+NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
 # The others are changed by making a checkpoint; their own tests make the same ones twice.
-MODES = [mode for mode in NAMES if plugins.load("train.sync_modes", mode).is_exact]
+MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
 # Dropout is on, but for what is compared over numbers of ranks, whose dropout differs.
 BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=2, batch_size=256, accumulation=2, device="cpu"

@@ -12,17 +12,17 @@ import torch
 
 from configs import plugins
 from configs.errors import UsageError
-from configs.schema import TrainConfig
-from tests.train.test_export import Uncommon
-from train.checkpoints import folder as on_disk
+from configs.settings.train import TrainConfig
+from tests.train.loop.test_export import Uncommon
 from train.checkpoints import resume
-from train.checkpoints.keeper import Keeper
-from train.console import Console
-from train.measure.sinks import Sinks
-from train.stopping import StoppedCleanly
+from train.checkpoints import storage as on_disk
+from train.checkpoints.manager import Keeper
+from train.distributed.stop_request import StoppedCleanly
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.records.sinks import Sinks
 from train.tasks import synthetic
-from train.trainer import Trainer
-from train.world import World
 
 CPU = torch.device("cpu")
 # 2048 samples: 8 steps an epoch; dropout is on
@@ -46,7 +46,7 @@ def run(config, run_dir: Path, at_step=None, task=None):
     sinks = Sinks(run_dir, 0)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     keeper = Keeper(config, world, CPU, folder, sinks, writes=True)
-    sync = plugins.load("train.sync_modes", config.sync)(world, config)
+    sync = plugins.load("train.sync.modes", config.sync)(world, config)
     task = task or synthetic.build(config)
     trainer = Trainer(config, world, CPU, task, sync, console, sinks, keeper)
     if at_step is not None:

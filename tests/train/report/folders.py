@@ -9,7 +9,7 @@ import yaml
 
 from configs.run_files import METRICS, RANK_END
 from configs.writing import write_json
-from train.measure.records import (
+from train.records.schema import (
     CheckpointRecord,
     CollectivesRecord,
     EvalRecord,

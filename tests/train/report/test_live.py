@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.report.folders import make_run, step, traffic
 from train.report import live
-from train.report.watching import Watch, remaining_s, total_steps
+from train.report.progress import Watch, remaining_s, total_steps
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -6,9 +6,10 @@ import pytest
 
 from tests.train.report.folders import evaluation, make_run, step
 from tests.train.report.test_scaling import courses, unequal
-from train.report import facts, plots, sections
-from train.report.facts import Table
-from train.report.study import read_subject
+from train.report.data import tables
+from train.report.data.subject import read_subject
+from train.report.data.tables import Table
+from train.report.pages import plots, sections
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):
 
 def test_all_phases_are_named_inside_the_figure(tmp_path, drawn):
     paths = [make_run(tmp_path / sync, sync=sync) for sync in ("ddp", "gather_scatter")]
-    table = facts.seconds(read_subject(paths))
+    table = tables.seconds(read_subject(paths))
     for row in table.rows:
         row["run"] += " with a label that is as long as some are, bucket mb 25"
     figure = drawn(plots.seconds, table)
@@ -108,7 +109,7 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
         make_run(tmp_path / "a", sync="single", workers=1, steps=10),
         make_run(tmp_path / "b", rows={0: off, 1: off}),
     ]
-    figure = drawn(plots.losses, facts.losses(read_subject(paths)))
+    figure = drawn(plots.losses, tables.losses(read_subject(paths)))
     (line,) = figure.axes[1].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))

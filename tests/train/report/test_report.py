@@ -10,8 +10,8 @@ import pytest
 
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report import page, pdf
-from train.report.study import read_subject
+from train.report.data.subject import read_subject
+from train.report.pages import page, pdf
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MODES = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate")
@@ -145,7 +145,7 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
         "light = {'matplotlib', 'weasyprint', 'scipy', 'numpy'} & set(sys.modules)\n"
         "for one in pkgutil.iter_modules(r.__path__):\n"
         "    importlib.import_module('train.report.' + one.name)\n"
-        "known = ('train.report', 'train.measure')\n"
+        "known = ('train.report', 'train.records')\n"
         "others = {n for n in sys.modules if n.startswith('train.') and not n.startswith(known)}\n"
         "heavy = {'torch', 'launch'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(light | others | heavy)) or 0)\n"

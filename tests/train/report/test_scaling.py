@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report import scaling, words
-from train.report.facts import Table
-from train.report.study import read_subject
+from train.report.data import scaling
+from train.report.data.subject import read_subject
+from train.report.data.tables import Table
+from train.report.pages import sentences
 
 
 def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> Table:
@@ -106,9 +107,9 @@ def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
         "b": {"sync": "ddp", "workers": 4, "step_s": 0.1},
         "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
     }
-    told = words.of_speedup(table_of(tmp_path, runs))
+    told = sentences.of_speedup(table_of(tmp_path, runs))
     (warning,) = [line for line in told if line.startswith("WARNING")]
     assert "238% of ddp, 4 workers" in warning and "against (single, 1 worker)" in warning
     assert "all_reduce" not in warning
-    told = words.of_speedup(courses(tmp_path / "sound"))
+    told = sentences.of_speedup(courses(tmp_path / "sound"))
     assert not any(line.startswith("WARNING") for line in told)

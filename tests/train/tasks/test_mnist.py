@@ -4,9 +4,9 @@ import pytest
 
 from configs import cli
 from configs.errors import UsageError
-from configs.schema import TrainConfig
-from tests.train.vision.files import write_mnist
-from tests.train.vision.training import train
+from configs.settings.train import TrainConfig
+from tests.train.tasks.vision.files import write_mnist
+from tests.train.tasks.vision.training import train
 from train.tasks import mnist
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from configs.errors import UsageError
-from configs.schema import TrainConfig
-from train.console import Console
-from train.measure.sinks import Sinks
-from train.sync_modes import single
+from configs.settings.train import TrainConfig
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.records.sinks import Sinks
+from train.sync.modes import single
 from train.tasks import ner
-from train.trainer import Trainer
-from train.world import World
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 

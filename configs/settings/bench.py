@@ -1,0 +1,53 @@
+"""What the bench of collectives measures, as flags of every command that starts it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from configs.errors import refuse
+from configs.settings.fields import setting, too_low
+
+OPERATIONS = (
+    "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
+)  # fmt: skip
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """Of --program bench_collectives: which collectives, and of what sizes.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    min_bytes: int = setting(1024, "smallest size")
+    max_bytes: int = setting(64 * MIB, "largest size")
+    factor: float = setting(4.0, "each size is so many times the one before")
+    operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from too_low("min_bytes", self.min_bytes, 4)
+        if self.max_bytes < self.min_bytes:
+            yield (
+                f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
+                "sizes go from the smallest to the largest"
+            )
+        yield from too_low("factor", self.factor, 1.1)
+        for name in self.names():
+            if name not in OPERATIONS:
+                yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"
+
+    def names(self) -> tuple[str, ...]:
+        """The collectives, in order."""
+        return OPERATIONS if self.operations == "all" else tuple(self.operations.split(","))
+
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes, from the smallest to the largest, whole 4-byte numbers."""
+        found, size = [], float(self.min_bytes)
+        while size <= self.max_bytes:
+            found.append(int(size) // 4 * 4)
+            size *= self.factor
+        return tuple(found)

@@ -1,0 +1,79 @@
+"""When a run is written down so that it can be continued, and what it continues."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from configs.settings.fields import setting, too_low
+
+
+class Interval(NamedTuple):
+    """Every so many steps, epochs or minutes."""
+
+    every: float
+    unit: Literal["step", "epoch", "min"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """What is kept of a run, and what a run goes on from."""
+
+    checkpoint_dir: Path | None = setting(
+        None, "where checkpoints go (default: checkpoints/ of the run folder)"
+    )
+    checkpoint_every: str = setting(
+        "never",
+        "how often: N steps, epoch, or Nmin (minutes); a run that is stopped writes one too",
+    )
+    keep_last: int = setting(2, "how many checkpoints are kept")
+    keep_best: str | None = setting(
+        None, "also keep the one with the best value of this metric, such as accuracy"
+    )
+    resume: str | None = setting(
+        None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
+    )
+    reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
+    reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
+    reset_data: bool = setting(False, "resume with the first sample of the first epoch")
+    stop_signal: Literal["USR1", "USR2"] = setting(
+        "USR2", "a signal that, as TERM and INT do, stops a run in order at the end of a step"
+    )
+    save_model: bool = setting(True, "save the trained model into model/ of the run folder")
+
+    def checkpoint_problems(self) -> Iterator[str]:
+        """A line for every one of these settings that is wrong."""
+        yield from too_low("keep_last", self.keep_last, 1)
+        try:
+            self.checkpoint_interval()
+        except ValueError:
+            yield (
+                f"--checkpoint-every {self.checkpoint_every!r}: use never, a number of steps, "
+                "epoch, or minutes such as 10min"
+            )
+        resets = [name for name in ("optimizer", "lr-scheduler", "data") if self._resets(name)]
+        if resets and self.resume is None:
+            yield f"--reset-{resets[0]} changes how a run is resumed; give --resume as well"
+
+    def checkpoint_interval(self) -> Interval | None:
+        """How often to write one; None: never.
+
+        Raises:
+            ValueError: --checkpoint-every is none of its forms.
+        """
+        text = self.checkpoint_every
+        if text == "never":
+            return None
+        if text == "epoch":
+            return Interval(1, "epoch")
+        if text.endswith("min"):
+            minutes = float(text.removesuffix("min"))
+            if not 0 < minutes < float("inf"):
+                raise ValueError(text)
+            return Interval(minutes, "min")
+        if int(text) < 1:
+            raise ValueError(text)
+        return Interval(int(text), "step")
+
+    def _resets(self, name: str) -> bool:
+        return bool(getattr(self, f"reset_{name.replace('-', '_')}"))

@@ -1,0 +1,267 @@
+"""Every setting of a launch: on which machines, through what, and under which of their rules."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from configs import plugins
+from configs.errors import refuse
+from configs.settings.fields import setting, too_low
+from configs.settings.train import MIN_PORT, port_problems
+
+Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
+MAX_NODES = 4096
+MAX_PORT = 65535
+# As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
+TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
+KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
+
+
+class Nodes(int):
+    """A number of nodes; or, written 2:4, at most four and at least two."""
+
+    KIND = "N or MIN:MAX"
+    least: int
+
+    def __new__(cls, text: object) -> "Nodes":
+        low, colon, high = str(text).partition(":")
+        made = super().__new__(cls, high if colon else low)
+        made.least = int(low)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.least}:{int(self)}" if self.least != self else f"{int(self)}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """On what, and through what, the workers start.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    launcher: str = setting(
+        "auto", "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name"
+    )
+    nodes: Nodes | None = setting(
+        None,
+        "machines, or as many as answer: 2:4; the local launcher pretends them (default: all hosts,"
+        " or 1)",
+        aliases=["-N"],
+    )
+    nproc_per_node: str | None = setting(
+        None,
+        "workers per node: a number, gpu (one for each GPU), or as many as there are nodes, such"
+        " as 2,1 (default: 1, or a Slurm job's GPUs)",
+    )
+    program: Literal["worker", "bench_collectives"] = setting(
+        "worker", "what each worker runs: training, or the bench of collectives"
+    )
+    workers: str = setting("torchrun", "what starts a node's workers, a file of launch/starters/")
+    hosts: str | None = setting(
+        None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
+    )
+    network: str | None = setting(
+        None, "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)"
+    )
+    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    port_range: str | None = setting(
+        None, "ports at which agents and workers meet, such as 20000:20100, where a firewall is"
+    )
+    preflight: bool = setting(True, "look at every node before anything starts there")
+    max_restarts: int = setting(
+        0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
+    )
+    stop_grace_s: float = setting(
+        60.0, "seconds for workers to end their step and write a checkpoint, when stopped; 0: none"
+    )
+    detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
+    dry_run: bool = setting(False, "print the commands that would run, and run nothing")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        known = ["auto", *plugins.names("launch.launchers")]
+        if self.launcher not in known:
+            yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
+        ways = plugins.names("launch.starters")
+        if self.workers not in ways:
+            yield f"--workers: unknown {self.workers!r}; known: {', '.join(ways)}"
+        if self.nodes is not None:
+            yield from too_low("nodes", self.least_nodes, 1)
+            if self.least_nodes > self.nodes:
+                yield f"--nodes {self.nodes}: the first number is the smaller one"
+            if self.nodes > MAX_NODES:
+                yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
+        yield from self._nproc_problems()
+        if self.launcher == "ssh" and self.hosts is None:
+            yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
+        if self.network is not None:
+            yield from _network_problems(self.network)
+        yield from port_problems(self.master_port)
+        yield from _range_problems(self.port_range)
+        yield from too_low("stop_grace_s", self.stop_grace_s, 0)
+        yield from too_low("max_restarts", self.max_restarts, 0)
+
+    def _nproc_problems(self) -> Iterator[str]:
+        given = self.nproc_per_node
+        counts = [] if given is None else given.split(",")
+        for count in counts:
+            if count != "gpu" and not re.fullmatch(r"-?\d+", count, re.ASCII):
+                yield f"--nproc-per-node {given!r}: use a number, gpu, or a list such as 2,1"
+                return
+            if count != "gpu":
+                yield from too_low("nproc_per_node", int(count), 1)
+        if len(counts) > 1 and self.nodes not in (None, len(counts)):
+            yield f"--nproc-per-node {given} is of {len(counts)} nodes, but --nodes is {self.nodes}"
+
+    @property
+    def least_nodes(self) -> int:
+        """Nodes without which a run does not start, or start again."""
+        if isinstance(self.nodes, Nodes):
+            return self.nodes.least
+        return 1 if self.nodes is None else self.nodes
+
+    @property
+    def ports(self) -> tuple[int, int] | None:
+        """The first and the last port at which agents and workers may meet; None: any."""
+        if self.port_range is None:
+            return None
+        first, _, last = self.port_range.partition(":")
+        return int(first), int(last)
+
+    @property
+    def measures(self) -> str:
+        """The program in a run's name, where it does not train."""
+        return "" if self.program == "worker" else self.program
+
+    def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
+        """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
+        counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
+        slots: tuple[Slots, ...] = tuple(
+            "gpu" if count == "gpu" else int(count) for count in counts
+        ) or (default,)
+        return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshConfig:
+    """How the ssh launcher reaches the nodes, and where Muster lies on them."""
+
+    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
+    user: str | None = setting(
+        None, "whom to log in as where the hosts do not say, or a manifest lists several people"
+    )
+    remote_dir: str | None = setting(
+        None,
+        "folder of the checkout on the nodes (default: this one where they see it, or ~/muster)",
+    )
+    setup: bool = setting(False, "make the environment on every node, and run nothing")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        if self.remote_dir is not None and not is_plain(self.remote_dir):
+            yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
+        if self.user is not None and not re.fullmatch(r"[\w.+][\w.+-]*", self.user, re.ASCII):
+            yield f"--user {self.user!r}: use letters, digits, '.', '_', '+' and '-'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """What is asked of Slurm; each is sbatch's option of that name."""
+
+    partition: str | None = setting(None, "partition", aliases=["-p"])
+    account: str | None = setting(None, "account", aliases=["-A"])
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
+    reservation: str | None = setting(None, "reservation")
+    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
+    exclude: str | None = setting(None, "nodes not to use", aliases=["-x"])
+    time: str | None = setting(
+        None, "time limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"]
+    )
+    gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
+    gres: str | None = setting(None, "generic resources per node, such as gpu:4")
+    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"])
+    mem: str | None = setting(None, "memory per node, such as 16G")
+    slurm: str = setting(
+        "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats=True
+    )
+    wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        for name, value in vars(self).items():
+            if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
+                yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
+        if self.time is not None and not (
+            TIME.fullmatch(self.time) and re.search("[1-9A-Z]", self.time)
+        ):
+            yield (
+                f"--time {self.time!r} is not a time above 0; use minutes (30), "
+                "hours:minutes:seconds (1:30:00) or days-hours (1-12)"
+            )
+        if self.cpus_per_task is not None:
+            yield from too_low("cpus_per_task", self.cpus_per_task, 1)
+        if self.gpus_per_node is not None and self.gres is not None:
+            yield "--gpus-per-node and --gres both ask for GPUs; give one of them"
+        for line in filter(None, self.slurm.split("\n")):
+            key, equals, value = line.partition("=")
+            if not equals or not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
+                yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
+
+    @property
+    def more(self) -> dict[str, str]:
+        """What --slurm gave, by sbatch's own names."""
+        pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
+        return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """How much of the nodes is looked at."""
+
+    quick: bool = setting(False, "look at the nodes and their ways to each other; measure nothing")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a launcher is made from."""
+
+    launch: LaunchConfig
+    ssh: SshConfig
+    slurm: SlurmConfig
+
+
+def is_plain(text: str) -> bool:
+    """Without line breaks or other control characters, which files and options cannot hold."""
+    return not any(ord(character) < 32 or ord(character) == 127 for character in text)
+
+
+def _range_problems(ports: str | None) -> Iterator[str]:
+    if ports is None:
+        return
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", ports, re.ASCII)
+    if not found or not MIN_PORT <= int(found[1]) < int(found[2]) <= MAX_PORT:
+        yield (
+            f"--port-range {ports!r}: use FIRST:LAST, two ports at least, between {MIN_PORT} and "
+            f"{MAX_PORT}, such as 20000:20100"
+        )
+
+
+def _network_problems(network: str) -> Iterator[str]:
+    try:
+        ipaddress.ip_network(network)
+    except ValueError as error:
+        yield f"--network {network!r}: {error}; use a form such as 10.10.1.0/24"

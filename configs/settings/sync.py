@@ -1,0 +1,79 @@
+"""How the workers' models stay one: the sync mode, what it may leave out, and how often."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from configs import plugins
+from configs.settings.fields import not_positive, setting, too_low
+
+# What each mode can send instead of the gradients themselves; the others send nothing else.
+HOOKS = ("fp16", "bf16", "powersgd")  # torch's DDP has these
+COMPRESSED = {"all_reduce": None, "ddp": HOOKS, "accelerate": HOOKS}
+REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncingConfig:
+    """How gradients, or what follows from them, become equal on all workers."""
+
+    sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync/modes/")
+    bucket_mb: float | Literal["auto"] | None = setting(
+        None,
+        "MiB of gradients per collective; 0: one per parameter; auto: tried out "
+        "(default: the mode's own)",
+    )
+    overlap: bool = setting(
+        True, "send gradients while others are computed (all_reduce, gather_scatter)"
+    )
+    sparse_rows: bool = setting(
+        True, "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter)"
+    )
+    compress: str = setting(
+        "none", "send less than the gradients: none, or a file of train/sync/compression/"
+    )
+    compress_rank: int = setting(4, "rank of PowerSGD's matrices")
+    compress_share: float = setting(0.01, "share of the gradients' values that topk sends")
+    sync_every: int = setting(16, "steps that local_sgd takes between two averages")
+    outer_lr: float = setting(1.0, "local_sgd's step towards the average; DiLoCo: 0.7")
+    outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9")
+
+    def syncing_problems(self, precision: str) -> Iterator[str]:
+        """A line for every one of these settings that is wrong, beside this --precision."""
+        if self.bucket_mb is not None and self.bucket_mb != "auto":
+            yield from too_low("bucket_mb", self.bucket_mb, 0)
+        for name in ("compress_rank", "sync_every"):
+            yield from too_low(name, getattr(self, name), 1)
+        for name in ("compress_share", "outer_lr"):
+            yield from not_positive(name, getattr(self, name))
+        if self.compress_share > 1:
+            yield f"--compress-share must be at most 1 (got {self.compress_share})"
+        if not 0 <= self.outer_momentum < 1:
+            yield f"--outer-momentum must be at least 0 and below 1 (got {self.outer_momentum})"
+        if self.sync == "local_sgd" and precision == "fp16":
+            yield (
+                "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
+                "where any worker's gradient overflows; use --precision bf16"
+            )
+        if self.compress != "none":
+            yield from self._compression_problems(precision)
+
+    def _compression_problems(self, precision: str) -> Iterator[str]:
+        known = plugins.names("train.sync.compression")
+        if self.compress not in known:
+            yield f"--compress: unknown {self.compress!r}; known: none, {', '.join(known)}"
+            return
+        possible = COMPRESSED.get(self.sync, ())
+        if self.sync == "single":
+            yield f"--compress {self.compress}: --sync single sends nothing to compress"
+        elif possible is not None and self.compress not in possible:
+            others = f" (it can: {', '.join(possible)})" if possible else ""
+            yield (
+                f"--compress {self.compress} does not go with --sync {self.sync}{others}; "
+                "use --sync all_reduce"
+            )
+        if precision == "fp16" and self.compress in REMEMBERING:
+            yield (
+                f"--compress {self.compress} remembers what it left out, but --precision fp16 "
+                "scales each step's gradient by another number; use --precision bf16"
+            )

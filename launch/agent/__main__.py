@@ -1,0 +1,34 @@
+"""What a launcher starts on each node: the node's supervisor, which is told what to do on stdin.
+
+python -m launch.agent
+"""
+
+import os
+import time
+
+from configs.entry_point import run
+from launch.agent.assignment import Assignment
+from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
+from launch.agent.supervisor import TICK_S, Agent
+from launch.nodes.channel import Wire
+
+
+def main() -> int:
+    """Wait for the assignment, the first message on stdin, and act on it."""
+    # Whatever is printed here by accident must not come between the messages.
+    launcher = Wire(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    Heartbeat().add(launcher)
+    while True:
+        for message in launcher.receive():
+            if "assignment" in message:
+                assignment = Assignment.from_json(message["assignment"])
+                os.chdir(assignment.cwd)
+                return Agent(assignment, launcher).run()
+        if launcher.ended or launcher.silent_s > SILENT_S:
+            return 1
+        time.sleep(TICK_S)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,257 @@
+"""A run that this process leads: its agents, through pipes here or through ssh, from start to end.
+
+Whatever happens to one of them, or to this process, all end together.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from configs.errors import STOPPED
+from configs.run_files import AGENT_ERRORS
+from configs.writing import writing
+from launch.agent import log_sync
+from launch.agent.assignment import Assignment
+from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
+from launch.agent.processes import process_tree
+from launch.nodes.channel import Wire
+from launch.runs.log_tail import Follower
+from launch.runs.signals import on_stop, on_suspend
+
+TICK_S = 0.05
+# Time for workers and agents to find that another is gone, and to write down how they ended.
+ECHO_S = 3.0
+STOP_S = 5.0
+REST_S = 60.0  # for the rest of their files, on a slow link
+
+
+@dataclass(frozen=True)
+class Post:
+    """One agent: the command that starts it, from where, and what it is told."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    assignment: Assignment
+
+
+class _Agent:
+    """This side of one agent."""
+
+    def __init__(self, post: Post, log: Path) -> None:
+        self.post = post
+        self.assigned = False
+        self.record: dict[str, Any] | None = None  # of its end
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
+            self.process = subprocess.Popen(
+                post.argv,
+                cwd=post.cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
+            )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.wire = Wire(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
+        self.process.stdout.close()
+        self.process.stdin.close()
+
+    def assign(self, head_ports: tuple[int, ...]) -> None:
+        assignment = replace(self.post.assignment, head_ports=head_ports)
+        self.wire.send(assignment=assignment.to_json())
+        self.assigned = True
+
+    @property
+    def name(self) -> str:
+        return self.post.assignment.name
+
+    @property
+    def is_over(self) -> bool:
+        return self.record is not None or self.wire.ended
+
+    def trouble(self) -> str | None:
+        if self.record is not None:
+            ended_well = self.record["code"] in (0, STOPPED)
+            return None if ended_well else str(self.record["message"])
+        if self.wire.ended:
+            return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
+        patience_s = SILENT_S
+        if not self.wire.has_message:  # it has yet to log in, and to load what it needs
+            patience_s = max(SILENT_S, self.post.assignment.join_s)
+        if self.wire.silent_s > patience_s:
+            return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
+        return None
+
+
+class Session:
+    """A job of this process."""
+
+    detached = False
+    cluster = None
+
+    def __init__(
+        self,
+        run_dir: Path,
+        posts: Sequence[Post],
+        *,
+        prefixes: bool,
+        quiet: bool,
+        is_local: bool = False,  # the agents are on this machine, and below this process
+    ) -> None:
+        self.job_id = str(os.getpid())
+        self.trouble: str | None = None  # the first that this side noticed
+        self.signals: list[int] = []
+        self._to_suspend = False
+        self._run_dir = run_dir
+        self._is_local = is_local
+        self._heartbeat = Heartbeat()
+        self._fed = 0.0  # when a node last sent something of its files
+        self._patient_until = 0.0  # for workers that are stopping in order
+        self._quiet = quiet
+        self._ways: dict[int, str] = {}  # the address and interface of each agent
+        self._follower = Follower(run_dir, prefixes=prefixes)
+        on_stop(self._note)
+        on_suspend(self._note_suspend)
+        self._others = process_tree.children() if is_local else frozenset()
+        if is_local:
+            process_tree.adopt_orphans()
+        self._agents = [
+            _Agent(post, AGENT_ERRORS.path(run_dir, node=post.assignment.index)) for post in posts
+        ]
+        for agent in self._agents:
+            self._heartbeat.add(agent.wire)
+        self._agents[0].assign(posts[0].assignment.head_ports)
+
+    @property
+    def shown(self) -> bytes:
+        return self._follower.tail
+
+    def wait(self) -> int:
+        """0 if every agent ended with 0; 75 if the workers stopped in order, to be continued;
+        128 + its number if a signal ended the run; else 1.
+        """
+        try:
+            while not self._is_over() and self.trouble is None and not self.signals:
+                self._tick()
+            if self.signals:
+                name = signal.Signals(self.signals[0]).name
+                self._stop_all(128 + self.signals[0], name)
+            elif self.trouble is not None:
+                self._tick_until(time.monotonic() + ECHO_S)
+                self._stop_all(1, self.trouble)
+            self._tick_until(time.monotonic() + STOP_S)
+        finally:
+            self._heartbeat.stop()
+            for agent in self._agents:
+                agent.wire.close()  # which ends those that have not heard
+            (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
+            self._end_agents()
+            self._show(last=True)
+        in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
+        if in_order and (self.signals or self.trouble is None):  # else that is why they stopped
+            return STOPPED
+        if self.signals:
+            return 128 + self.signals[0]
+        return 1 if self.trouble is not None else 0
+
+    def _tick(self) -> None:
+        time.sleep(TICK_S)
+        if self._to_suspend:
+            self._suspend()
+        for agent in self._agents:
+            for message in agent.wire.receive():
+                self._take(agent, message)
+        self._show()
+        for agent in self._agents:
+            self.trouble = self.trouble or agent.trouble()
+
+    def _suspend(self) -> None:
+        """Stop this process until somebody has it go on; the run goes on meanwhile."""
+        self._to_suspend = False
+        for agent in self._agents:
+            agent.wire.send(suspended=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for agent in self._agents:
+            agent.wire.send(suspended=False)
+
+    def _tick_until(self, deadline: float) -> None:
+        """Until all is over; past the deadline, too, while nodes still send what they have."""
+        while not self._is_over():
+            patient = max(deadline, self._patient_until)
+            if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
+                return
+            self._tick()
+            if self._interrupted_twice():
+                self._stop_all(130, "SIGINT", hurry=True)
+                return
+
+    def _take(self, agent: _Agent, message: dict[str, Any]) -> None:
+        if "listening" in message:
+            for other in self._agents[1:]:
+                other.assign((int(message["listening"]),))
+        elif "file" in message:
+            self._fed = time.monotonic()
+            log_sync.take(self._run_dir, message, agent.post.assignment.index)
+        elif "here" in message:
+            self._welcome(message["here"])
+        elif "stopping" in message:
+            if not self._patient_until and not self._quiet:
+                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
+                self._say(f"stopping at the end of this step, with a checkpoint{again}")
+            self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
+        elif message.get("waiting"):
+            self._say(message["waiting"])
+        elif "ended" in message:
+            agent.record = message["ended"]
+
+    def _welcome(self, here: Mapping[str, Any]) -> None:
+        ranks = dict.fromkeys(here["ranks"], here["node"])
+        self._follower.nodes = {**self._follower.nodes, **ranks}
+        self._ways[here["index"]] = f"{here['node']} {here['address']} ({here['interface']})"
+        loopback = str(here["address"]).startswith("127.")
+        if len(self._ways) == len(self._agents) and not self._quiet and not loopback:
+            self._say("network: " + ", ".join(self._ways[index] for index in sorted(self._ways)))
+
+    def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
+        for agent in self._agents:
+            agent.wire.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+
+    def _end_agents(self) -> None:
+        if self._is_local:
+            hurry = self._interrupted_twice
+            process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
+        else:  # what ssh leaves running, such as a connection for others, is not ours
+            started = [agent.process for agent in self._agents]
+            process_tree.end_started(started, STOP_S, in_a_hurry=self._interrupted_twice)
+
+    def _is_over(self) -> bool:
+        return all(agent.is_over for agent in self._agents)
+
+    def _say(self, line: str) -> None:
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            self.signals.append(signal.SIGPIPE)
+
+    def _show(self, *, last: bool = False) -> None:
+        try:
+            self._follower.poll(last=last)
+        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+            self.signals.append(signal.SIGPIPE)
+
+    def _interrupted_twice(self) -> bool:
+        return self.signals.count(signal.SIGINT) > 1
+
+    def _note_suspend(self, number: int, frame: FrameType | None) -> None:
+        self._to_suspend = True
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)

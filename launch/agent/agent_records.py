@@ -1,0 +1,112 @@
+"""What each agent leaves in `agents/` of the run folder: who it was, and how its part ended."""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from configs.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
+from configs.writing import CannotWrite, reserve, write_json, write_last, writing
+from launch.agent.assignment import Assignment
+from launch.agent.processes.process_tree import Victim
+
+
+def open_log(assignment: Assignment) -> IO[bytes]:
+    """Where torchrun, or workers before they have files of their own, print.
+
+    Raises:
+        MusterError: it cannot be written.
+    """
+    path = _path(AGENT_LOG, assignment)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+
+
+def write_here(
+    assignment: Assignment, address: str, interface: str | None, ranks: Sequence[int]
+) -> dict[str, Any]:
+    """Write down who this agent is; a process is known by its pid together with its start time."""
+    import psutil
+
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "host": socket.gethostname(),
+        "address": address,
+        "interface": interface,
+        "ranks": list(ranks),
+        "pid": os.getpid(),
+        "started_unix_s": psutil.Process().create_time(),
+    }
+    reserve(_path(AGENT_END, assignment))
+    write_json(_path(AGENT, assignment), record)
+    return record
+
+
+def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
+    """What this node's workers said, if all of them stopped in order; else nothing."""
+    said = _said(assignment, ranks)
+    if not ranks or any(said.get(rank, {}).get("cause") != "stopped" for rank in ranks):
+        return ""
+    return str(said[ranks[0]]["message"])
+
+
+def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
+    """Which of this node's workers have said that they failed."""
+    said = _said(assignment, ranks)
+    return [rank for rank, one in said.items() if one.get("cause") not in ("done", "stopped")]
+
+
+def write_exit(
+    assignment: Assignment,
+    ranks: Sequence[int],
+    *,
+    code: int,
+    cause: str,
+    message: str,
+    clock_offset_s: float,
+    victims: Sequence[Victim] = (),
+) -> dict[str, Any]:
+    """Write down how this node's part ended, with what each of its workers said of its own end.
+
+    `ended` has the workers that were alive until this agent ended them, and in which state.
+    """
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "host": socket.gethostname(),
+        "code": code,
+        "cause": cause,
+        "message": message,
+        "time_unix_s": time.time(),
+        "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
+        "ranks": list(ranks),
+        "workers": _said(assignment, ranks),
+        "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
+        "survivors": [one.pid for one in victims if one.survives],
+    }
+    try:
+        write_last(_path(AGENT_END, assignment), record)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
+    return record
+
+
+def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+    run_dir = Path(assignment.run_dir)
+    paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
+    return {
+        rank: json.loads(path.read_text(encoding="utf-8"))
+        for rank, path in paths.items()
+        if path.exists()
+    }
+
+
+def _path(file: RunFile, assignment: Assignment) -> Path:
+    return file.path(Path(assignment.run_dir), node=assignment.index)

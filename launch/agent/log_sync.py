@@ -1,0 +1,177 @@
+"""Bring back, as it is written, what a node without a shared file system puts in its run folder.
+
+A node sends what it writes itself: the files of its ranks and of its host. Node 0, where rank 0 is,
+sends those that a run has once. So nodes that share a disk with each other, but not with the
+launcher, send nothing twice. What grows is sent from where it was. All else is sent whole, and a
+reader finds it when all of it is there.
+"""
+
+import base64
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from configs import run_files
+from configs.errors import MusterError, UsageError
+from configs.run_files import RunFile
+from configs.run_folder import claim_on_node
+from configs.writing import writing
+from launch.agent.assignment import Assignment
+from launch.nodes.channel import Wire
+from launch.runs.archive import archive_attempt
+
+EVERY_S = 0.2
+CHUNK_BYTES = 262_144
+# So much may wait to be sent; a slow link must not fill a node's memory.
+WAITING_BYTES = 1_000_000
+MUCH_BYTES = 50_000_000  # takes so long to send that one is told
+SENT = tuple(file for file in run_files.FILES if file.home != "stays")
+
+
+class Mirror:
+    """The node's side: finds what is new and sends it."""
+
+    def __init__(self, run_dir: Path, node: int) -> None:
+        self._run_dir, self._node, self._host = run_dir, node, socket.gethostname()
+        self.ranks: Sequence[int] = ()  # of this node's workers, once they are known
+        self._sent: dict[Path, int] = {}  # bytes of files that grow
+        self._seen: dict[Path, _State] = {}  # of the others, all of which was sent
+        self._begun: dict[Path, tuple[_State, int]] = {}  # of one of them, bytes sent so far
+        self._looked = 0.0
+
+    def send_news(self, wire: Wire) -> None:
+        """Send what has been written since the last time, as far as the link takes it."""
+        if time.monotonic() - self._looked < EVERY_S:
+            return
+        self._looked = time.monotonic()
+        self._send(wire)
+
+    def send_rest(self, wire: Wire, patience_s: float = 20.0) -> None:
+        """Send all that is left; gives up where the other side has taken nothing for so long."""
+        if (left := self._left_bytes()) > MUCH_BYTES:
+            wire.send(waiting=f"{self._host}: sending {left / 1e6:.0f} MB of the run folder")
+        taken, waiting = time.monotonic(), -1
+        while self._send(wire) and not wire.ended and time.monotonic() < taken + patience_s:
+            if wire.waiting_bytes != waiting:
+                taken, waiting = time.monotonic(), wire.waiting_bytes
+            time.sleep(0.001)  # a pipe holds 64 kB: one that is slower to fill it sets the pace
+            wire.receive()
+
+    def _send(self, wire: Wire) -> bool:
+        """Whether something was left unsent."""
+        for file, path in self._files():
+            try:
+                send = self._send_end if file.home == "grows" else self._send_whole
+                if send(path, wire):
+                    return True
+            except FileNotFoundError:  # removed or renamed as we look
+                continue
+        return False
+
+    def _files(self) -> Iterator[tuple[RunFile, Path]]:
+        for file in SENT:
+            if "{rank}" in file.pattern:
+                paths = [file.path(self._run_dir, rank=rank) for rank in self.ranks]
+            elif "{node}" in file.pattern:
+                paths = [file.path(self._run_dir, node=self._node)]
+            elif "{host}" in file.pattern:
+                paths = [file.path(self._run_dir, host=self._host)]
+            else:
+                paths = file.find(self._run_dir) if self._node == 0 else []
+            yield from ((file, path) for path in paths)
+
+    def _left_bytes(self) -> int:
+        left = 0
+        for _, path in self._files():
+            if path.exists() and self._seen.get(path) != _state(path.stat()):
+                left += path.stat().st_size - self._sent.get(path, 0)
+        return left
+
+    def _send_end(self, path: Path, wire: Wire) -> bool:
+        with path.open("rb") as file:
+            if path not in self._sent:  # a file that stays empty tells something, too
+                wire.send(file=self._name(path), at=0, data="")
+            at = self._sent.setdefault(path, 0)
+            file.seek(at)
+            while new := file.read(CHUNK_BYTES):
+                if wire.waiting_bytes > WAITING_BYTES:
+                    return True
+                wire.send(file=self._name(path), at=at, data=base64.b64encode(new).decode())
+                at += len(new)
+                self._sent[path] = at
+        return False
+
+    def _send_whole(self, path: Path, wire: Wire) -> bool:
+        if self._seen.get(path) == _state(path.stat()):
+            return False
+        with path.open("rb") as file:
+            state = _state(os.fstat(file.fileno()))
+            before, at = self._begun.pop(path, (state, 0))
+            at = at if before == state else 0
+            file.seek(at)
+            while self._seen.get(path) != state:
+                if wire.waiting_bytes > WAITING_BYTES:
+                    self._begun[path] = (state, at)
+                    return True
+                new = file.read(CHUNK_BYTES)
+                last = at + len(new) >= state[1]
+                data = base64.b64encode(new).decode()
+                wire.send(file=self._name(path), at=at, data=data, last=last)
+                at += len(new)
+                if last:
+                    self._seen[path] = state
+        return False
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._run_dir).as_posix()
+
+
+def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
+    """The launcher's side: write what `node` sent.
+
+    Raises:
+        MusterError: it names a file that is not its to write, or the disk here is full.
+    """
+    name = PurePosixPath(str(message["file"]))
+    file = run_files.known(str(name))
+    inside = not name.is_absolute() and ".." not in name.parts
+    if file not in SENT or not inside or run_files.is_unfinished(str(name)):
+        raise MusterError(f"a node sent a file that is not its own to write: {str(name)!r}")
+    path = run_dir / name
+    grows = file.home == "grows"
+    into = path if grows else path.with_name(f"{path.name}.{node}.partial")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with into.open("r+b" if into.exists() else "w+b") as stream:
+            stream.seek(int(message["at"]))
+            stream.write(base64.b64decode(message["data"]))
+            stream.truncate()
+        if not grows and message.get("last"):
+            into.replace(path)
+
+
+_State = tuple[int, int, int]  # of a file: which it is, its size, when it was written
+
+
+def _state(facts: os.stat_result) -> _State:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def make_room(told: Assignment) -> None:
+    """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
+
+    Raises:
+        UsageError: another run's files are there, and are not to be overwritten.
+    """
+    run_dir = Path(told.run_dir)
+    if told.attempt:
+        archive_attempt(run_dir, told.attempt - 1)
+        return
+    start = told.proof.rpartition("-")[2]
+    try:
+        claim_on_node(run_dir, start, overwrite=told.overwrite, resumed=told.resumed)
+    except UsageError as error:
+        raise UsageError(f"{told.name}: {error}") from None

@@ -1,0 +1,1 @@
+"""The processes that an agent starts on its node, and how all of them end."""

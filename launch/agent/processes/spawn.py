@@ -1,0 +1,57 @@
+"""The processes that an agent starts: torchrun, or workers."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.errors import MusterError
+from launch.agent.assignment import Command
+from launch.agent.processes import die_with_parent
+
+
+def spawn(
+    command: Command, cwd: str, env: Mapping[str, str], log: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a process of a node, in a session of its own, that dies with this one.
+
+    Raises:
+        MusterError: there is no such program.
+    """
+    env = {**env, **command.env}
+    program = command.argv[0]
+    found = str(Path(cwd, program)) if "/" in program else program
+    if shutil.which(found, path=env.get("PATH")) is None:
+        raise MusterError(f"{program}: no such program, or it may not be run")
+    held = (
+        sys.executable,
+        "-ISs",
+        str(Path(die_with_parent.__file__)),
+        str(os.getpid()),
+        *command.argv,
+    )
+    try:
+        return subprocess.Popen(
+            held,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MusterError(f"{program}: {error.strerror}") from None
+
+
+def how_it_ended(code: int, command: Command, name: str) -> str:
+    """A line on a process that has failed: `torchrun on node1 was killed by SIGKILL`."""
+    rank = command.env.get("RANK")
+    what = "torchrun" if rank is None else f"rank {rank}"
+    if code < 0:
+        return f"{what} on {name} was killed by {signal.Signals(-code).name}"
+    return f"{what} on {name} ended with exit code {code}"

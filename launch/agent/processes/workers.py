@@ -1,0 +1,67 @@
+"""The processes of a run on one node, and whether one of them has failed."""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from configs.errors import STOPPED
+from launch.agent.agent_records import failed, open_log, stopped_cleanly
+from launch.agent.assignment import Assignment
+from launch.agent.processes.spawn import how_it_ended, spawn
+
+# A worker that failed ends those beside it; after so long one of them does not let itself be ended,
+# and torchrun would wait half a minute for it.
+LOOK_S, FAILED_S = 1.0, 3.0
+
+
+class Workload:
+    """torchrun, or the workers themselves, from their start to their end.
+
+    Raises:
+        MusterError: on creation; there is no such program.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        ranks: Sequence[int],
+        master_port: int,
+        env: Mapping[str, str],
+    ) -> None:
+        self._assignment = assignment
+        self._ranks = ranks
+        self._looked = 0.0
+        self._failed_at: float | None = None  # when it was first seen that a worker has
+        self._children: list[subprocess.Popen[bytes]] = []
+        with open_log(assignment) as log:
+            for command in assignment.commands:
+                self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
+
+    @property
+    def runs(self) -> bool:
+        return any(child.poll() is None for child in self._children)
+
+    def failure(self) -> str | None:
+        """What has failed; None as long as nothing has."""
+        for child, command in zip(self._children, self._assignment.commands, strict=True):
+            code = child.poll()
+            if code in (None, 0) or (code == STOPPED and self.runs):
+                continue
+            if not stopped_cleanly(self._assignment, self._ranks):
+                return how_it_ended(child.returncode, command, self._assignment.name)
+        return self._hung()
+
+    def _hung(self) -> str | None:
+        """Workers have said that they failed, and others beside them do not end."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S or not self.runs:
+            return None
+        self._looked = now
+        gone = failed(self._assignment, self._ranks)
+        if not gone:
+            return None
+        self._failed_at = self._failed_at or now
+        if now - self._failed_at < FAILED_S:
+            return None
+        names = ", ".join(map(str, gone))
+        return f"rank {names} on {self._assignment.name} failed, and others there went on"

@@ -1,0 +1,294 @@
+"""The supervisor of one node: it starts the node's part of a run, and leaves nothing behind.
+
+Its launcher speaks to it through a pipe; within a scheduler's task it has none. Whatever ends
+first, be it a worker, torchrun, another node, the launcher or this process itself, all processes
+of the run on this node end within seconds.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from configs.errors import STOPPED, MusterError
+from launch.agent.agent_records import stopped_cleanly, write_exit, write_here
+from launch.agent.assignment import Assignment
+from launch.agent.log_sync import Mirror, make_room
+from launch.agent.membership.client import Member
+from launch.agent.membership.coordinator import Head
+from launch.agent.membership.heartbeat import SILENT_S
+from launch.agent.processes import process_tree
+from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.workers import Workload
+from launch.agent.stopping import Stoppable
+from launch.nodes.channel import Wire
+from launch.nodes.interface import name_of, variables
+from launch.runs.log_tail import Follower
+from launch.runs.signals import NOTICE, NOTICE_SIGNALS
+from launch.runs.terminal import unhurried
+
+TICK_S = 0.05
+DEAF_S = 5.0  # one that was silent for so long is told nothing more
+# Time for workers to find that a peer is gone, and to write down how they ended.
+ECHO_S = 1.5
+STOP_S = 2.0
+# Time for the others to write down how they ended, too.
+LEAVE_S = 5.0
+DRAIN_S = 5.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(Exception):
+    """Why this node's part is over."""
+
+    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.code, self.cause, self.message, self.why = code, cause, message, why
+
+
+class Agent:
+    """One node's part of one run."""
+
+    def __init__(self, assignment: Assignment, launcher: Wire | None) -> None:
+        self._assignment = assignment
+        self._launcher = launcher
+        self._run_dir = Path(assignment.run_dir)
+        self._signals: list[int] = []
+        self._noticed = False
+        self._hurry = False
+        self._told: Ended | None = None  # by the launcher, to stop
+        self._finished: Ended | None = None  # this node's workers have ended, and well
+        self._waits_until: float | None = None  # for other nodes to end, once told to stop
+        self._peers: Head | Member | None = None
+        self._workload: Workload | None = None
+        shared = launcher is None or (self._run_dir / assignment.proof).exists()
+        self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
+        # Without a launcher that shows rank 0, its own agent does.
+        shows = launcher is None and assignment.index == 0
+        self._follower = Follower(self._run_dir) if shows else None
+
+    def run(self) -> int:
+        """Stay until nothing of the run is left on this node; the exit code of this process."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note)
+        for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `spawn`
+            signal.signal(number, self._note_notice)
+        process_tree.adopt_orphans()
+        with ExitStack() as around:
+            if self._follower is not None:
+                around.enter_context(unhurried())
+            # torchrun never removes its temporary folders, and a worker that is killed cannot.
+            scratch = tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True)
+            return self._live(around.enter_context(scratch))
+
+    def _live(self, scratch: str) -> int:
+        self._scratch = scratch
+        grace_s = self._assignment.stop_grace_s
+        self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
+        try:
+            if self._mirror is not None:
+                make_room(self._assignment)
+            self._take_part()
+        except Ended as ended:
+            return self._end(ended)
+        except MusterError as error:
+            return self._end(Ended(error.exit_code, "refused", str(error)))
+        finally:
+            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+        raise AssertionError("an agent ends by saying why")
+
+    def _take_part(self) -> None:
+        assignment = self._assignment
+        peers: Head | Member
+        if assignment.index == 0:
+            peers = self._peers = Head(assignment)
+            self._say(listening=peers.port)
+        else:
+            peers = self._peers = Member(assignment)
+        told: str | None = None
+        while peers.master_port is None:
+            self._tick()
+            if peers.waiting != told:
+                told = peers.waiting
+                self._say(waiting=told)
+        workload = self._workload = self._start(peers, peers.master_port)
+        while workload.runs:
+            self._tick()
+            self._look_for_failure(workload)
+        self._look_for_failure(workload)
+        stopped = stopped_cleanly(assignment, peers.ranks)
+        ended = Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
+        self._finished = ended
+        self._write_exit(ended)
+        peers.done()
+        while not peers.settled():
+            self._tick()
+        raise ended
+
+    def _tick(self) -> None:
+        """Hear everyone; raises `Ended` where that ends this node's part."""
+        assert self._peers is not None
+        time.sleep(TICK_S)
+        self._peers.tick()
+        self._show()
+        if self._launcher is not None:
+            self._hear(self._launcher)
+        if self._noticed and not self._workers.is_asked:
+            self._ask_workers(NOTICE)  # none may be ready yet: then again, with the next tick
+        if self._signals:
+            number = self._signals[0]
+            name = signal.Signals(number).name
+            message = f"{self._assignment.name} was sent {name}"
+            self._stop(Ended(128 + number, "signal", message), name)
+        if self._peers.trouble is not None:
+            raise Ended(1, "peer", self._peers.trouble)
+
+    def _show(self) -> None:
+        if self._follower is not None:
+            try:
+                self._follower.poll()
+            except BrokenPipeError:
+                self._follower = None
+
+    def _hear(self, launcher: Wire) -> None:
+        if self._mirror is not None:
+            self._mirror.send_news(launcher)
+        for message in launcher.receive():
+            if "stop" in message:
+                code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
+                self._hurry = self._hurry or bool(message.get("hurry"))
+                self._told = Ended(code, "told", reason, str(message.get("signal", reason)))
+        if self._told is not None:
+            self._stop(self._told, self._told.why)
+        if launcher.ended:
+            raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
+        if launcher.silent_s > SILENT_S:
+            raise Ended(
+                1,
+                "launcher",
+                f"{self._assignment.name} heard nothing from its launcher for "
+                f"{SILENT_S:.0f} s: is the link down?",
+            )
+
+    def _stop(self, ended: Ended, why: str) -> None:
+        """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
+        if self._finished is not None:
+            grace_s = self._assignment.stop_grace_s
+            self._waits_until = self._waits_until or time.monotonic() + grace_s
+            if self._in_a_hurry() or time.monotonic() > self._waits_until:
+                raise self._finished
+            return
+        if not self._workers.is_asked and not self._in_a_hurry():
+            self._ask_workers(why)
+        if self._in_a_hurry() or not self._workers.has_time:
+            raise ended
+
+    def _ask_workers(self, why: str) -> None:
+        if self._workers.ask(why):
+            self._say(stopping=self._workers.grace_s)
+
+    def _start(self, peers: Head | Member, master_port: int) -> Workload:
+        assignment = self._assignment
+        interface = name_of(peers.own_address, assignment.network, assignment.name)
+        here = write_here(assignment, peers.own_address, interface, peers.ranks)
+        self._say(here=here)
+        if self._mirror is not None:
+            self._mirror.ranks = peers.ranks
+        env = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": self._scratch,
+            "MUSTER_STOPPABLE": str(self._workers.folder),
+            # a worker that starts as all is ending can tell that it is late
+            "MUSTER_LAUNCHER": str(os.getpid()),
+            **assignment.env,
+        }
+        for name, value in variables(interface, peers.own_address).items():
+            env.setdefault(name, value)
+        return Workload(assignment, peers.ranks, master_port, env)
+
+    def _look_for_failure(self, workload: Workload) -> None:
+        if failure := workload.failure():
+            raise Ended(1, "command", failure)
+
+    def _end(self, ended: Ended) -> int:
+        """Let everyone know, wait for what workers have to say of it, and end them all."""
+        peers, launcher = self._peers, self._launcher
+        if peers is not None and ended.cause not in ("done", "stopped", "peer"):
+            peers.fail(ended.message)
+        if ended.cause in ("command", "peer"):
+            deadline = time.monotonic() + ECHO_S
+            while self._is_busy() and time.monotonic() < deadline and not self._signals:
+                time.sleep(TICK_S)
+                self._keep_in_touch()
+        victims = process_tree.end_descendants(
+            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
+        )
+        self._show()
+        record = self._write_exit(ended, victims)
+        if peers is not None:
+            if ended.cause not in ("done", "stopped"):
+                self._wait_for_others(peers)
+            peers.close()
+        if launcher is not None and launcher.silent_s < DEAF_S:
+            if self._mirror is not None:
+                self._mirror.send_rest(launcher)
+            launcher.send(ended=record)
+            launcher.drain(DRAIN_S)
+        elif ended.message and ended.cause != "stopped":
+            print(f"error: {ended.message}", file=sys.stderr, flush=True)
+        return ended.code
+
+    def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
+        peers = self._peers
+        return write_exit(
+            self._assignment,
+            peers.ranks if peers is not None else (),
+            code=ended.code,
+            cause=ended.cause,
+            message=ended.message,
+            clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
+            victims=victims,
+        )
+
+    def _wait_for_others(self, peers: Head | Member) -> None:
+        """Stay, for a while, until they have written down how they ended.
+
+        A scheduler may kill the slower ones when the first task of a job fails.
+        """
+        peers.done()
+        deadline = time.monotonic() + LEAVE_S
+        while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
+            time.sleep(TICK_S)
+            self._keep_in_touch()
+
+    def _is_busy(self) -> bool:
+        return self._workload is not None and self._workload.runs
+
+    def _keep_in_touch(self) -> None:
+        if self._peers is not None:
+            self._peers.tick()
+        if self._launcher is not None and not self._launcher.ended:
+            for message in self._launcher.receive():
+                self._hurry = self._hurry or bool(message.get("hurry"))
+
+    def _in_a_hurry(self) -> bool:
+        return self._hurry or self._signals.count(signal.SIGINT) > 1
+
+    def _say(self, **message: Any) -> None:
+        if self._launcher is not None:
+            self._launcher.send(**message)
+        elif message.get("waiting"):
+            print(message["waiting"], file=sys.stderr, flush=True)
+
+    def _note_notice(self, number: int, frame: FrameType | None) -> None:
+        self._noticed = True
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)

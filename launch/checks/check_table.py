@@ -1,0 +1,33 @@
+"""A person sees at one glance what is wrong, on which node, and what to do."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launch.checks.findings import Row
+
+COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
+
+
+def console() -> Console:
+    """As wide as the terminal; a file has room for the whole of most lines."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if told else 120, highlight=False)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print a row for each check."""
+    table = Table("check", "", "found", "what to do", box=box.SIMPLE, pad_edge=False)
+    for row in rows:
+        table.add_row(
+            row.check,
+            Text(row.verdict, style=COLOURS[row.verdict]),
+            Text("\n".join(row.found)),
+            Text(row.fix),
+        )
+    console().print(table)

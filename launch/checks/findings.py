@@ -1,0 +1,97 @@
+"""What was found out about all nodes, and a row of the table for each check of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from launch.nodes.network_choice import Choice
+from launch.ssh.node_report import Probe
+
+Verdict = Literal["ok", "warn", "FAIL"]
+SHOWN = 8  # names in a row, and lines
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A connection from one node to another: "" if data came through, else what went wrong."""
+
+    trouble: str
+    connect_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node that answered."""
+
+    name: str
+    probe: Probe
+    skew_s: float | None = None  # its clock minus the one here
+    busy_ports: Sequence[int] = ()
+    links: Mapping[str, str] = field(default_factory=dict)  # up or down, by interface
+    reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
+
+
+@dataclass(frozen=True)
+class Case:
+    """All of it; the rows are made from nothing else."""
+
+    launcher: str
+    nodes: Sequence[Node]  # that answered, in the order of their ranks
+    silent: Sequence[str] = ()  # a line for each that did not: who, why; what to do
+    code: str | None = None  # hash of the checkout here
+    master_port: int | None = None
+    chosen: Choice | None = None
+    trouble: str = ""  # why no network could be chosen
+
+    def address(self, node: Node) -> str | None:
+        """On the network that was chosen."""
+        at = self.nodes.index(node)
+        return self.chosen.addresses[at] if self.chosen else None
+
+    def interface(self, node: Node) -> Mapping[str, object]:
+        """The one that has that address."""
+        address = self.address(node)
+        found = [one for one in node.probe["interfaces"] if one["address"] == address]
+        return found[0] if found else {"name": "?", "mtu": 0, "address": address}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check: what was found, a line for each difference, and what to do about it."""
+
+    check: str
+    verdict: Verdict
+    found: tuple[str, ...]
+    fix: str = ""
+
+    @property
+    def line(self) -> str:
+        """All of it without a table: a preflight prints what is wrong, and nothing else."""
+        said = [*self.found, *self.fix.splitlines()]
+        return f"{self.check}: {'; '.join(said)}"
+
+
+def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:
+    """`value` if all nodes have it, of `count` where not all are in `values`; else who has which.
+
+    The most frequent comes first.
+    """
+    who: dict[str, list[str]] = {}
+    for name, value in values.items():
+        who.setdefault(value, []).append(name)
+    if len(who) == 1 and len(values) == (count or len(values)):
+        return tuple(who)
+    ordered = sorted(who.items(), key=lambda item: -len(item[1]))
+    return shortened([f"{listed(names)}: {value}" for value, names in ordered])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names, up to a number that one still reads."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def shortened(lines: Sequence[str]) -> tuple[str, ...]:
+    """Lines, up to a number that one still reads."""
+    more = (f"and {len(lines) - SHOWN} more",) if len(lines) > SHOWN else ()
+    return (*lines[:SHOWN], *more)

@@ -1,0 +1,165 @@
+"""Rows on how nodes are reached: names, the network between them, every pair, the clocks."""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+
+from launch.checks.findings import Case, Node, Row, groups, listed, shortened
+
+SKEW_S = 1.0  # more, and who failed first is told wrongly
+FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
+# What the kernel says when a node cannot be reached, and what to do.
+REMEDIES = {
+    "no answer": FIREWALL,
+    "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
+    "no route to host": "is its link up, and is it on {network}? there: ip -br addr",
+    "network is unreachable": "the way to {network} is missing there: ip route",
+    "stalls": "small packets pass and large ones do not: set the same MTU on all of {network}",
+}
+
+
+def reach(case: Case) -> Row:
+    """Every node answered."""
+    how = {"ssh": "ssh", "slurm": "srun", "local": "a process here"}.get(case.launcher, "")
+    if not case.silent:
+        return Row("reach", "ok", (f"{how} works on {len(case.nodes)} of {len(case.nodes)}",))
+    parted = [line.partition("; ") for line in case.silent]
+    found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
+    fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
+    if len(fixes) == 1:
+        return Row("reach", "FAIL", found, *fixes)
+    each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
+    return Row("reach", "FAIL", found, "\n".join(each))
+
+
+def names(case: Case) -> Row:
+    """Each node's own name leads to its address on the chosen network, or it does not matter."""
+    if case.launcher == "local":
+        return Row("own name", "ok", ("not used: all on this machine",))
+    odd = {node.name: why for node in case.nodes if (why := _resolution(case, node))}
+    if odd:
+        fix = "Muster uses addresses and is not misled; other programs may be: see /etc/hosts there"
+        return Row("own name", "warn", groups(odd, len(case.nodes)), fix)
+    return Row("own name", "ok", ("resolves to the chosen network on all",))
+
+
+def port(case: Case) -> Row:
+    """Node 0 has a port at which workers can meet."""
+    first, wanted = case.nodes[0], case.master_port
+    if wanted is None:
+        return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
+    if wanted in first.busy_ports:
+        found = (f"{first.name}: --master-port {wanted} is in use",)
+        return Row("port", "FAIL", found, "leave --master-port out, and a free one is found")
+    return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
+
+
+def network(case: Case) -> Row:
+    """All have an address of their own on one network, on an interface that is up."""
+    if case.chosen is None:
+        fix = "choose one that all nodes are on: --network 10.10.1.0/24"
+        return Row("network", "FAIL", tuple(case.trouble.split("; ")), fix)
+    down = [
+        f"{node.name}: {name} ({case.address(node)}) is down"
+        for node in case.nodes
+        if node.links.get(name := str(case.interface(node)["name"])) == "down"
+    ]
+    if down:
+        return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")
+    interfaces = groups({node.name: str(case.interface(node)["name"]) for node in case.nodes})
+    addresses = listed([f"{node.name} {case.address(node)}" for node in case.nodes])
+    where = "routed" if case.chosen.routed else case.chosen.network
+    found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
+    others = ", ".join(case.chosen.others)
+    fix = f"others could be had with --network: {others}" if others else ""
+    return Row("network", "ok", found, fix)
+
+
+def mtu(case: Case) -> Row:
+    """Packets of one size fit everywhere."""
+    if case.chosen is None:
+        return Row("MTU", "warn", ("no network to look at",))
+    found = groups({node.name: str(case.interface(node)["mtu"]) for node in case.nodes})
+    if len(found) > 1:
+        fix = "large transfers may hang or crawl; give all the same: ip link set INTERFACE mtu N"
+        return Row("MTU", "warn", found, fix)
+    return Row("MTU", "ok", found)
+
+
+def pairs(case: Case) -> Row:
+    """Data goes from every node to every other."""
+    ways = {(one.name, other): way for one in case.nodes for other, way in one.reached.items()}
+    wanted = len(case.nodes) * (len(case.nodes) - 1)
+    failed = {pair: way.trouble for pair, way in ways.items() if way.trouble}
+    if len(ways) < wanted:
+        lacking = [node.name for node in case.nodes if len(node.reached) < len(case.nodes) - 1]
+        if case.chosen is None or not failed:
+            fix = "see the other rows first"
+            return Row("every pair", "FAIL", (f"not tried from {listed(lacking)}",), fix)
+    if failed:
+        on = case.chosen.network if case.chosen else "the network"
+        fixes = {
+            REMEDIES.get(why, "there: ip -br addr; ip route").format(network=on)
+            for why in failed.values()
+        }
+        return Row("every pair", "FAIL", _failures(case, failed), "\n".join(sorted(fixes)))
+    if not ways:
+        return Row("every pair", "ok", ("one node: nothing to connect",))
+    slowest = max(ways, key=lambda pair: ways[pair].connect_s or 0.0)
+    took_ms = (ways[slowest].connect_s or 0.0) * 1000
+    found = f"{len(ways)} of {wanted} ways work; slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
+    return Row("every pair", "ok", (found,))
+
+
+def clocks(case: Case) -> Row:
+    """The clocks agree well enough to tell what came first."""
+    skews = {node.name: node.skew_s for node in case.nodes if node.skew_s is not None}
+    if not skews:
+        return Row("clocks", "warn", ("no node told its time",), "see the other rows first")
+    odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
+    if odd:
+        found = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
+        return Row("clocks", "warn", shortened(found), "there: sudo timedatectl set-ntp true")
+    worst = max(abs(skew) for skew in skews.values())
+    return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
+
+
+def _resolution(case: Case, node: Node) -> str:
+    """What is odd about it, if anything."""
+    address = node.probe["resolves"]
+    if address is None:
+        return f"{node.probe['host']} does not resolve there"
+    if ipaddress.ip_address(address).is_loopback:
+        return f"{node.probe['host']} resolves to {address} there, which no other node reaches"
+    if case.chosen is None or address == case.address(node):
+        return ""
+    if ipaddress.ip_address(address) in ipaddress.ip_network(case.chosen.network):
+        return f"{node.probe['host']} resolves to {address} there, which is another node's"
+    nets = [
+        ipaddress.ip_network(f"{one['address']}/{one['netmask']}", strict=False)
+        for one in node.probe["interfaces"]
+        if one["address"] == address
+    ]
+    of = f"on {nets[0]}" if nets else "none of its own"
+    return f"its name resolves {of}, not on {case.chosen.network}"
+
+
+def _failures(case: Case, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
+    """What went wrong, in as few lines as it takes: by node where one cannot be reached at all."""
+    found = []
+    left = dict(failed)
+    for node in case.nodes:
+        to = {pair: why for pair, why in left.items() if pair[1] == node.name}
+        if len(to) == len(case.nodes) - 1 > 1 and len(set(to.values())) == 1:
+            found.append(f"nobody reaches {node.name} ({case.address(node)}): {to.popitem()[1]}")
+            left = {pair: why for pair, why in left.items() if pair[1] != node.name}
+    for node in case.nodes:
+        out = {pair: why for pair, why in left.items() if pair[0] == node.name}
+        if len(out) >= len(case.nodes) - 1 - len(found) > 1 and len(set(out.values())) == 1:
+            found.append(f"{node.name} reaches nobody: {out.popitem()[1]}")
+            left = {pair: why for pair, why in left.items() if pair[0] != node.name}
+    found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
+    return shortened(found)
+
+
+FIRST: Sequence[Callable[[Case], Row]] = (reach, names)
+REST: Sequence[Callable[[Case], Row]] = (port, network, mtu, pairs, clocks)

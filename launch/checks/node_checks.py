@@ -1,0 +1,175 @@
+"""Rows on what each node is: its Python, its code, its processors, its room."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from launch.checks.findings import Case, Row, groups, listed, shortened
+
+GB = 1_000_000_000
+# What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
+MEMORY_BYTES, DISK_BYTES = 11.5 * GB, 10 * GB
+NEEDED = ("torch", "transformers")
+SETUP = "launch/ssh.sh HOSTS --setup"
+
+
+def python(case: Case) -> Row:
+    """The same Python, torch and transformers everywhere."""
+    missing = [node.name for node in case.nodes if node.probe["versions"] is None]
+    make = f"make it on all nodes: {SETUP}" if case.launcher == "ssh" else "make it: make setup"
+    if missing:
+        wanted = groups({one.name: one.probe["python"] for one in case.nodes})
+        line = f"{listed(missing)}: no environment at {wanted[0]}"
+        return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
+    incomplete = [
+        f"{node.name}: has no {name}"
+        for node in case.nodes
+        for name in NEEDED
+        if node.probe["versions"].get(name) is None
+    ]
+    if incomplete:
+        return Row("python", "FAIL", tuple(incomplete), make)
+    found = groups({node.name: _versions(node.probe) for node in case.nodes})
+    if len(found) > 1:
+        return Row("python", "FAIL", found, f"nodes must have the same: {make}")
+    return Row("python", "ok", found)
+
+
+def code(case: Case) -> Row:
+    """The checkout of every node is the one here, or will be before a run."""
+    apart = {node.name for node in case.nodes if not node.probe["shared"]}
+    foreign = [node for node in case.nodes if node.probe["foreign"]]
+    if foreign and case.launcher == "ssh":
+        found = tuple(
+            f"{one.name}: {one.probe['folder']} holds {listed(one.probe['foreign'])}, "
+            "which Muster did not send there"
+            for one in foreign
+        )
+        fix = "name an empty or a new folder with --remote-dir"
+        return Row("code", "FAIL", shortened(found), f"{fix}; see docs/ssh.md")
+    absent = [node.name for node in case.nodes if node.probe["code"] is None]
+    other = [node.name for node in case.nodes if node.probe["code"] not in (case.code, None)]
+    stale = [name for name in other if name not in apart]
+    if stale:
+        found = (f"{listed(stale)}: see this checkout, but other files in it",)
+        return Row("code", "FAIL", found, "is the shared file system up to date there?")
+    if apart and case.launcher != "ssh":
+        found = (f"{listed(sorted(apart))}: not this checkout",)
+        fix = "put the checkout on a file system that all nodes share"
+        return Row("code", "FAIL", found, fix)
+    lines = [f"{listed(absent)}: not there yet; each run sends it first"] if absent else []
+    lines += [f"{listed(other)}: not as here; each run sends it first"] if other else []
+    return Row("code", "ok", tuple(lines) or (f"the same on all ({case.code})",))
+
+
+def shared(case: Case) -> Row:
+    """Which nodes see this machine's files."""
+    seen = [node.name for node in case.nodes if node.probe["shared"]]
+    folders = groups({node.name: node.probe["folder"] for node in case.nodes})
+    if len(seen) == len(case.nodes):
+        return Row("shared files", "ok", (f"all see {folders[0]}",))
+    without = [node.name for node in case.nodes if not node.probe["shared"]]
+    if case.launcher == "slurm":
+        fix = "with Slurm the checkout and run folders must be on a file system that all share"
+        return Row("shared files", "FAIL", (f"{listed(without)}: do not see this checkout",), fix)
+    here = f"; {listed(seen)} do" if seen else ""
+    found = (
+        f"{listed(without)}: do not see this checkout{here}; results come back by themselves",
+        f"there it is {', '.join(folders)}",
+    )
+    return Row("shared files", "ok", found)
+
+
+def writing(case: Case) -> Row:
+    """Workers write their records below the checkout."""
+    cannot = [node for node in case.nodes if not node.probe["writable"]]
+    if cannot:
+        found = tuple(f"{one.name}: cannot write into {one.probe['folder']}" for one in cannot)
+        return Row("writing", "FAIL", found, "make it yours (chown), or choose another folder")
+    return Row("writing", "ok", ("allowed on all",))
+
+
+def tools(case: Case) -> Row:
+    """rsync where code has to be sent, venv where an environment has yet to be made."""
+    apart = [node for node in case.nodes if not node.probe["shared"]]
+    if case.launcher != "ssh" or not apart:
+        return Row("tools", "ok", ("none needed: all see this checkout",))
+    without = [node.name for node in apart if not node.probe["rsync"]]
+    if without:
+        found = (f"{listed(without)}: no rsync, so the code cannot be sent",)
+        return Row("tools", "FAIL", found, "there: sudo apt-get install rsync")
+    bare = [node.name for node in apart if not node.probe["venv"] and not node.probe["versions"]]
+    if bare:
+        found = (f"{listed(bare)}: python3 cannot make environments",)
+        return Row("tools", "FAIL", found, "there: sudo apt-get install python3-venv")
+    return Row("tools", "ok", ("rsync is there",))
+
+
+def gpus(case: Case) -> Row:
+    """The same number, kind and driver everywhere."""
+    found = groups({node.name: _gpus(node.probe["gpus"]) for node in case.nodes})
+    if len(found) > 1:
+        fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
+        return Row("GPUs", "warn", found, fix)
+    return Row("GPUs", "ok", found)
+
+
+def cores(case: Case) -> Row:
+    """What a worker may use of the processors."""
+    found = groups({node.name: _cores(node.probe) for node in case.nodes})
+    if len(found) > 1:
+        fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
+        return Row("cores", "warn", found, fix)
+    return Row("cores", "ok", found)
+
+
+def memory(case: Case) -> Row:
+    """Enough for the courses' models."""
+    return _room(
+        case, "memory", "memory_bytes", MEMORY_BYTES, "take larger machines, or a smaller --model"
+    )
+
+
+def disk(case: Case) -> Row:
+    """Enough for an environment, data and a model."""
+    return _room(case, "free disk", "disk_bytes", DISK_BYTES, "make room, or use another folder")
+
+
+def _room(case: Case, check: str, key: str, least: float, fix: str) -> Row:
+    amounts = {node.name: node.probe[key] for node in case.nodes}
+    low = {name: f"{amount / GB:.1f} GB" for name, amount in amounts.items() if amount < least}
+    if low:
+        found = tuple(f"{name}: {amount}" for name, amount in low.items())
+        return Row(check, "warn", found, f"below the {round(least / GB)} GB to have; {fix}")
+    least_here, most = (f"{bound(amounts.values()) / GB:.0f}" for bound in (min, max))
+    return Row(
+        check, "ok", (f"{least_here} GB" if least_here == most else f"{least_here} to {most} GB",)
+    )
+
+
+def _versions(probe: Mapping[str, Any]) -> str:
+    versions = probe["versions"]
+    return ", ".join(f"{name} {versions[name]}" for name in ("python", *NEEDED))
+
+
+def _gpus(lines: Sequence[str]) -> str:
+    kinds = sorted(set(lines))
+    counted = [f"{lines.count(kind)} x {kind.replace(', ', ', driver ')}" for kind in kinds]
+    return " + ".join(counted) or "none"
+
+
+def _cores(probe: Mapping[str, Any]) -> str:
+    usable, total = probe["usable_cores"], probe["cores"]
+    return f"{total}" if usable == total else f"{usable} of {total} may be used"
+
+
+ROWS: Sequence[Callable[[Case], Row]] = (
+    python,
+    code,
+    shared,
+    writing,
+    tools,
+    gpus,
+    cores,
+    memory,
+    disk,
+)

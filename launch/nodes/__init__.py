@@ -1,0 +1,1 @@
+"""What nodes are like: each is asked, over whatever reaches it."""

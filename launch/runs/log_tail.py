@@ -1,0 +1,142 @@
+"""Show, as it is written, what workers write into their files."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from configs.run_files import ERRORS, OUTPUT
+from launch.runs.terminal import waiting_bytes
+
+TAIL_BYTES = 32_768
+# So much may wait for a slow reader; the rest stays in the files.
+WAITING_BYTES = 1_048_576
+READ_BYTES = 4_194_304  # of one file at a time
+# Files that say nothing are looked at in turn, so many at a time.
+QUIET_FILES = 64
+LIST_S = 1.0
+
+
+@dataclass
+class _File:
+    """What is known of one worker's file."""
+
+    path: Path
+    rank: int
+    stream: str  # "stdout" or "stderr"
+    inode: int = 0
+    offset: int = 0
+    begun: bytes = b""  # of a line whose end has not come yet
+
+
+class Follower:
+    """Copies new bytes of workers' files to this process's stdout and stderr.
+
+    Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
+    after `node.rank| `. Files and ranks may come into being at any time, and anew. A look costs as
+    much as there is to show, not as there are ranks: files that say nothing take turns.
+    """
+
+    def __init__(self, run_dir: Path, *, prefixes: bool = False, only: int | None = None) -> None:
+        self._workers = OUTPUT.path(run_dir, rank=0).parent
+        self._prefixes = prefixes
+        self._only = only if only is not None or prefixes else 0
+        self._files: dict[str, _File] = {}
+        self._lively: list[_File] = []  # those that said something when last looked at
+        self._quiet: deque[_File] = deque()
+        self._changed_ns = 0  # when the folder last was
+        self._listed = 0.0
+        self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
+        self.tail = b""  # the end of what was shown, without prefixes
+
+    def poll(self, *, last: bool = False) -> None:
+        """Show what came since the last time; with `last` all of it, also lines without an end.
+
+        Raises:
+            BrokenPipeError: whoever read what is shown has gone.
+        """
+        if not last and waiting_bytes() > WAITING_BYTES:
+            return
+        self._list(anew=last)
+        turn = len(self._quiet) if last else min(QUIET_FILES, len(self._quiet))
+        looked = [*self._lively, *(self._quiet.popleft() for _ in range(turn))]
+        self._lively = []
+        for file in sorted(looked, key=lambda one: (one.stream == "stderr", one.rank)):
+            (self._lively if self._show(file, last=last) else self._quiet).append(file)
+
+    def _list(self, *, anew: bool) -> None:
+        """Find files that have come into being."""
+        try:
+            changed_ns = self._workers.stat().st_mtime_ns
+        except OSError:
+            return
+        now = time.monotonic()
+        if not anew and changed_ns == self._changed_ns and now - self._listed < LIST_S:
+            return
+        self._changed_ns, self._listed = changed_ns, now
+        for entry in os.scandir(self._workers):
+            if entry.name in self._files:
+                continue
+            for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
+                fields = kind.match(f"{self._workers.name}/{entry.name}")
+                if fields and self._only in (None, int(fields["rank"])):
+                    file = _File(Path(entry.path), int(fields["rank"]), stream)
+                    self._files[entry.name] = file
+                    self._lively.append(file)
+
+    def _show(self, file: _File, *, last: bool) -> bool:
+        """Show what is new in a file; whether there was anything."""
+        stream = getattr(sys, file.stream).buffer
+        is_new = False
+        while new := _read(file):
+            is_new = True
+            self.tail = (self.tail + new)[-TAIL_BYTES:]
+            _write(stream, self._prefixed(file, new) if self._prefixes else new)
+            if not last:
+                break
+        if last and file.begun:
+            _write(stream, self._prefixed(file, b"\n"))
+        return is_new
+
+    def _prefixed(self, file: _File, new: bytes) -> bytes:
+        *lines, file.begun = (file.begun + new).split(b"\n")
+        prefix = f"{self.nodes.get(file.rank, 'node?')}.{file.rank}| ".encode()
+        return b"".join(prefix + line + b"\n" for line in lines)
+
+
+def _read(file: _File) -> bytes:
+    """What was added to a file; a new one of that name is read from its beginning."""
+    try:
+        state = file.path.stat()
+        if state.st_ino != file.inode or state.st_size < file.offset:
+            file.inode, file.offset, file.begun = state.st_ino, 0, b""
+        if state.st_size == file.offset:
+            return b""
+        with file.path.open("rb") as opened:
+            opened.seek(file.offset)
+            new = opened.read(READ_BYTES)
+    except OSError:  # put aside as we look, or a file server that is away
+        return b""
+    file.offset += len(new)
+    return new
+
+
+def _write(stream: BinaryIO, what: bytes) -> None:
+    try:
+        stream.write(what)
+        stream.flush()
+    except OSError as error:
+        _silence(stream)
+        if isinstance(error, BrokenPipeError):
+            raise  # but a run outlives a closed terminal, or a full disk under its log
+
+
+def _silence(stream: BinaryIO) -> None:
+    """Let what is still to be written to `stream` go nowhere, rather than fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

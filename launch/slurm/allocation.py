@@ -1,0 +1,185 @@
+"""What Slurm says of a job to the processes in it, read once; nowhere else is SLURM_ read."""
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from configs.errors import MusterError
+from launch.nodes.interface import addresses, own_address_in
+from launch.nodes.ports import PORTS
+
+# A requeued job, or one of several on the same nodes, must not meet another's agents.
+PORTS_PER_JOB = 8
+# A scheduler's variables confuse what is submitted from inside one of its jobs.
+FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
+# Its user's own, which no job sets: where Slurm is, who one is there, and what srun asks for.
+OWN = frozenset(
+    "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
+    " SLURM_RESERVATION SLURM_CONSTRAINT".split()
+)
+# What our scripts and flags decide; the variables of sbatch would win over them.
+DECIDED = frozenset(
+    "ARRAY_INX ERROR EXPORT IGNORE_PBS INPUT JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE SIGNAL"
+    " WAIT".split()
+)
+# sbatch's variable for an option, where it is not the option's own name.
+VARIABLES = {"array": "ARRAY_INX", "mem": "MEM_PER_NODE", "time": "TIMELIMIT"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A job, as its batch script and each of its tasks see it."""
+
+    job_id: str
+    name: str  # of the job among all: 123, or 123_4 for part of an array
+    attempt: int  # how often it was requeued
+    num_nodes: int
+    nodelist: str
+    gpus_on_node: int
+    cluster: str | None = None  # its name
+    components: int = 1  # more than one in a heterogeneous job
+    cpus_on_node: int | None = None  # of this node, the first
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "Allocation":
+        """The job of this process.
+
+        Raises:
+            MusterError: this is not part of a Slurm job.
+        """
+        if "SLURM_JOB_ID" not in env:
+            raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+        array = env.get("SLURM_ARRAY_JOB_ID")
+        job_id = env["SLURM_JOB_ID"]
+        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
+        return cls(
+            job_id=job_id,
+            name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
+            attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
+            num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
+            nodelist=env.get("SLURM_JOB_NODELIST", ""),
+            gpus_on_node=int(gpus) if gpus.isdigit() else 0,
+            cluster=env.get("SLURM_CLUSTER_NAME"),
+            components=int(env.get("SLURM_HET_SIZE", "1")),
+            cpus_on_node=int(cpus) if cpus.isdigit() else None,
+        )
+
+    def ports(self, within: range = PORTS) -> tuple[int, ...]:
+        """Where this job's agents may meet; another job's are others, by and large."""
+        count = min(PORTS_PER_JOB, len(within))
+        first = (int(self.job_id) * 131 + self.attempt) % (len(within) // count)
+        return tuple(within[first * count + offset] for offset in range(count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task of a job's step."""
+
+    rank: int
+    count: int
+    local_rank: int
+    local_count: int
+    node_rank: int
+    num_nodes: int
+    host: str
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "Task":
+        """The task that this process is.
+
+        Raises:
+            MusterError: it is none: srun did not start it.
+        """
+        needed = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
+        missing = [name for name in needed if name not in env]
+        if missing:
+            raise MusterError(
+                f"{', '.join(missing)} not set: workers in a Slurm job are started by srun; "
+                "submit with: sbatch slurm/multinode.sh"
+            )
+        node_rank = int(env["SLURM_NODEID"])
+        per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "1")
+        counts = tasks_per_node(per_node)
+        return cls(
+            rank=int(env["SLURM_PROCID"]),
+            count=int(env.get("SLURM_STEP_NUM_TASKS", env["SLURM_NTASKS"])),
+            local_rank=int(env["SLURM_LOCALID"]),
+            local_count=counts[node_rank] if node_rank < len(counts) else 1,
+            node_rank=node_rank,
+            num_nodes=int(env.get("SLURM_STEP_NUM_NODES", len(counts))),
+            host=env.get("SLURMD_NODENAME", socket.gethostname()),
+        )
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """`2(x3),1` is 2, 2, 2, 1.
+
+    Raises:
+        MusterError: it is not of that form.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise MusterError(f"Slurm's tasks per node make no sense: {text!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
+    """`env` without what a job we are in says of itself: it must not rule the next one.
+
+    What a user sets for sbatch stays, but for what is decided here and for `options` (such as
+    `gpus_per_node`) that were given: there it would win over them.
+    """
+    given = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
+    decided = {f"SBATCH_{name}" for name in (*DECIDED, *given)}
+    return {
+        name: value
+        for name, value in env.items()
+        if name in OWN or not (name.startswith(FOREIGN) or name in decided)
+    }
+
+
+def head_address(allocation: Allocation, network: str | None) -> str:
+    """This node's address, for the other nodes of its job; this is the first of them.
+
+    It is the address by which Slurm itself reaches the node, not what the host's name happens to
+    resolve to; or the one in `network`.
+
+    Raises:
+        MusterError: it has none that other nodes could reach.
+    """
+    host = socket.gethostname()
+    if network is not None:
+        return own_address_in(network, host)
+    for name in (_node_address(), host):
+        try:
+            address = socket.gethostbyname(name) if name else None
+        except OSError:
+            continue
+        if address in addresses() and not str(address).startswith("127."):
+            return str(address)
+    if allocation.num_nodes == 1:
+        return "127.0.0.1"
+    here = ", ".join(f"{one} on {name}" for one, name in addresses().items())
+    raise MusterError(
+        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
+        "choose with --network, such as --network 10.10.1.0/24"
+    )
+
+
+def _node_address() -> str | None:
+    """Slurm's own address of this node."""
+    import os
+
+    name = os.environ.get("SLURMD_NODENAME", socket.gethostname())
+    asked = ["scontrol", "show", "node", "--oneliner", name]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # no scontrol in a container, say
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return found[1] if found else None

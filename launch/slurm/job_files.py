@@ -1,0 +1,113 @@
+"""What a Slurm job's batch script and its tasks share: files in the run folder.
+
+Nothing that a user typed goes through srun's options or environment, where a comma or a quote
+would change its meaning: it is read from here.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from configs import run_files
+from configs.errors import MusterError
+from configs.settings.launch import Slots
+from configs.writing import write_json
+from launch.nodes.ports import among, is_free
+from launch.slurm.allocation import Allocation, head_address
+from launch.spec import LaunchSpec
+
+PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
+
+
+def write_spec(
+    spec: LaunchSpec,
+    *,
+    nproc: Sequence[Slots],
+    network: str | None,
+    master_port: int | None,
+    max_restarts: int = 0,
+    least_nodes: int = 1,
+) -> None:
+    """Write down what each task is to do; below `least_nodes` there is no restart."""
+    job = {
+        "nproc": list(nproc),
+        "network": network,
+        "master_port": master_port,
+        "max_restarts": max_restarts,
+        "least_nodes": least_nodes,
+    }
+    rewrite_spec(spec, job)
+
+
+def rewrite_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
+    """Write down what each task is to do, with the job's other settings as they were read."""
+    plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
+    write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
+
+
+def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
+    """What a task is to do, and the job's other settings.
+
+    Raises:
+        MusterError: this node does not see the run folder.
+    """
+    job = _wait_for(run_files.SLURM.path(run_dir))
+    said = job["spec"]
+    said = {**said, "run_dir": Path(said["run_dir"]), "worker_argv": tuple(said["worker_argv"])}
+    return LaunchSpec(**said), job
+
+
+def decide_head(run_dir: Path) -> None:
+    """Write down where the agents of the next attempt meet: on this node, the job's first.
+
+    Raises:
+        MusterError: it has no address at which others reach it.
+    """
+    allocation = Allocation.from_env(os.environ)
+    spec, job = read_spec(run_dir)
+    address = head_address(allocation, job["network"])
+    free = tuple(port for port in allocation.ports(among(spec.ports)) if is_free(port))
+    write_head(run_dir, allocation, address, free)
+
+
+def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:
+    """Write down where the agents of this attempt meet, and the secret by which they know it."""
+    path = _head_file(run_dir, allocation)
+    head = {"address": address, "ports": ports, "token": secrets.token_hex(16)}
+    write_json(path, head, mode=0o600)
+
+
+def read_head(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
+    """Where the agents of this attempt meet.
+
+    Raises:
+        MusterError: the batch script has not said so, or this node does not see it.
+    """
+    return _wait_for(_head_file(run_dir, allocation))
+
+
+def _head_file(run_dir: Path, allocation: Allocation) -> Path:
+    return run_files.HEAD.path(run_dir, name=allocation.job_id, attempt=allocation.attempt)
+
+
+def _wait_for(path: Path) -> Mapping[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8")
+            if text.strip():
+                record: Mapping[str, Any] = json.loads(text)
+                return record
+        except FileNotFoundError:
+            pass
+        if time.monotonic() > deadline:
+            raise MusterError(
+                f"{path} is not there; the run folder must be on a file system that all nodes "
+                "share: choose one with --logs-dir"
+            )
+        time.sleep(0.1)

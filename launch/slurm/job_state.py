@@ -1,0 +1,152 @@
+"""What a job is doing, as Slurm says it; a controller that does not answer says nothing of a job.
+
+Nothing here needs accounting (sacct).
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from configs.errors import MusterError
+from launch.slurm import partitions as slurm_cluster
+from launch.slurm.partitions import Silent, ask, last_line
+
+OVER = frozenset(
+    "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
+    " REVOKED".split()
+)
+WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
+# Ours, beside Slurm's own: it has no record of the job any more, or nothing can be found out.
+FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
+# Sites limit how often one may ask: once a second while a state changes, else ever more rarely.
+FIRST_S, LAST_S = 1.0, 10.0
+SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that is asked to do something
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job's state by Slurm's own name, such as PENDING."""
+
+    name: str
+    reason: str = ""  # why it waits, or why nothing is known
+    restarts: int = 0  # how often it was requeued
+
+    @property
+    def is_over(self) -> bool:
+        return self.name in OVER or self.name == FORGOTTEN
+
+
+def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
+    """What Slurm says of a job; `UNKNOWN` where it does not answer."""
+    try:
+        asked = ask(["scontrol", "show", "job", "--oneliner", job_id], env)
+    except MusterError as error:
+        return JobState(UNKNOWN, str(error))
+    name = re.search(r"\bJobState=(\S+)", asked.stdout)
+    if name is None:
+        if "Invalid job id" in asked.stderr:
+            return JobState(FORGOTTEN)
+        return JobState(UNKNOWN, f"Slurm does not answer: {last_line(asked.stderr)}")
+    reason = re.search(r"\bReason=(\S+)", asked.stdout)
+    restarts = re.search(r"\bRestarts=(\d+)", asked.stdout)
+    why = reason[1] if reason and reason[1] != "None" else ""
+    return JobState(name[1], why, int(restarts[1]) if restarts else 0)
+
+
+def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Have Slurm do something to a job; one that is over is left as it is.
+
+    Raises:
+        Silent: it does not answer.
+        MusterError: it refuses.
+    """
+    asked = ask([*argv, job_id], env)
+    if not asked.returncode:
+        return
+    state = job_state(job_id, env)
+    if state.name == UNKNOWN:
+        raise Silent(state.reason)
+    if not state.is_over:
+        raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(asked.stderr)}")
+
+
+def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Do something, again and again for two minutes while Slurm does not answer.
+
+    Raises:
+        Silent: it still does not.
+    """
+    deadline = time.monotonic() + SILENCE_S
+    said = False
+    while True:
+        try:
+            act()
+            break
+        except Silent as error:
+            if time.monotonic() > deadline:
+                raise
+            if not said:
+                say(f"{error}; trying again for {SILENCE_S:.0f} s")
+            said = True
+        time.sleep(RETRY_S)
+
+
+@dataclass
+class _Look:
+    state: JobState
+    sign: object
+    at_s: float
+    pause_s: float  # until the next
+
+
+class Watcher:
+    """Looks at jobs, as often as one likes; Slurm is asked no more often than it should be."""
+
+    def __init__(self, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._env = env
+        self._clock = clock
+        self._cluster: str | None = None
+        self._looks: dict[str, _Look] = {}
+        self._silence, self._silent_until_s = JobState(UNKNOWN), float("-inf")
+
+    def cluster(self) -> str:
+        """The name of the cluster that is asked.
+
+        Raises:
+            Silent: it does not answer.
+            MusterError: there is no Slurm here.
+        """
+        if self._cluster is None:
+            if self._clock() < self._silent_until_s:
+                raise Silent(self._silence.reason)
+            try:
+                self._cluster = slurm_cluster.name(self._env)
+            except Silent as error:
+                self._note_silence(JobState(UNKNOWN, str(error)))
+                raise
+        return self._cluster
+
+    def state(self, job_id: str, sign: object = None) -> JobState:
+        """A job's state, at most 10 s old; 1 s where it has just changed.
+
+        `sign` is what else one sees of the job, such as its files: the state may change with it.
+        """
+        look = self._looks.get(job_id)
+        if look is not None:
+            if sign != look.sign:
+                look.sign, look.pause_s = sign, FIRST_S
+            if self._clock() - look.at_s < look.pause_s:
+                return look.state
+        elif self._clock() < self._silent_until_s:  # it answers nobody, whichever job it is
+            return self._silence
+        state = job_state(job_id, self._env)
+        if state.name == UNKNOWN:
+            self._note_silence(state)
+        same = look is not None and look.state.name == state.name
+        pause_s = min(2 * look.pause_s, LAST_S) if look is not None and same else FIRST_S
+        self._looks[job_id] = _Look(state, sign, self._clock(), pause_s)
+        return state
+
+    def _note_silence(self, state: JobState) -> None:
+        self._silence, self._silent_until_s = state, self._clock() + LAST_S

@@ -1,0 +1,110 @@
+"""Run commands on other machines through OpenSSH itself, so that the user's own settings hold.
+
+Whatever ~/.ssh/config says of names, users, keys, agents and jump hosts is as it is. Host keys are
+always checked, nothing is ever asked, and a command is one string that is quoted word by word.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from configs.settings.launch import SshConfig
+from launch.spec import NodeSpec
+from launch.ssh import connect
+
+OPTIONS = {
+    "BatchMode": "yes",  # a question nobody sees would look like a hang
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
+    "ServerAliveCountMax": "3",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    # An open master of the user's is used, but none is made: what a run starts ends with it, and
+    # would take the user's other logins along.
+    "ControlMaster": "no",
+    "ControlPersist": "no",
+}
+KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
+CHANGED = (
+    "its host key is not the one that is known: if the machine was installed anew, remove the old "
+    "key with ssh-keygen -R {host}, else beware"
+)
+# What OpenSSH says, what that means, and what to do.
+EXPLAINED = (
+    ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
+    ("Host key verification failed", "its host key is not known; " + KEY_HINT),
+    ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
+    ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
+    ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
+    ("Connection timed out", "no answer; is it up, and is no firewall between?"),
+    ("No route to host", "no way there; is it up, and is its address right?"),
+    ("Network is unreachable", "no way there; is this machine on a network that reaches it?"),
+)  # fmt: skip
+
+
+def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
+    """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
+
+    Busy servers are called again.
+    """
+    return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
+
+
+def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
+    """ssh with all its options, without the host: what rsync is given, too."""
+    file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
+    options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node, file)}
+    given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    user = ["-l", node.user] if node.user else []
+    port = ["-p", str(node.port)] if node.port else []
+    patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
+    return [*patiently, "ssh", *file, *given, *user, *port]
+
+
+def typed(node: NodeSpec) -> str:
+    """What a user types to log in, without a file of settings."""
+    user = f"{node.user}@" if node.user else ""
+    return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
+
+
+def run(
+    node: NodeSpec, config: SshConfig, words: Sequence[str], stdin: str = "", timeout_s: float = 60
+) -> "subprocess.CompletedProcess[str]":
+    """Run `words` on `node` to their end.
+
+    Raises:
+        subprocess.TimeoutExpired: they took longer than `timeout_s`.
+    """
+    return subprocess.run(
+        command(node, config, words),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def explain(node: NodeSpec, said: str) -> str:
+    """One line on why ssh did not get through, and what to do; `said` is ssh's stderr."""
+    for words, means in EXPLAINED:
+        if words in said:
+            port = f"-p {node.port} " if node.port else ""
+            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
+
+
+def _key_checking(node: NodeSpec, file: Sequence[str]) -> str:
+    """`accept-new` where the user's own configuration says so for this host, else `yes`."""
+    port = ["-p", str(node.port)] if node.port else []
+    asked = subprocess.run(
+        ["ssh", *file, *port, "-G", "--", node.host], capture_output=True, text=True, check=False
+    )
+    said = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
+    return "accept-new" if said.get("stricthostkeychecking") == "accept-new" else "yes"

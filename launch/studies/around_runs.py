@@ -1,0 +1,72 @@
+"""What a study does around its runs: collectives measured before, predictions and report after."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from configs.plugins import REPOSITORY
+from configs.run_files import COLLECTIVES
+from launch.studies import cell_process
+from launch.studies.grid import Study
+
+SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+FOLDER = "collectives"
+
+
+def collectives(
+    study: Study,
+    rate: str | None,
+    nodes: int,
+    folder: Path,
+    more: Sequence[str],
+    env: Mapping[str, str],
+) -> int:
+    """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
+
+    Where it fails, that is said, and the study goes on without predictions.
+    """
+    name = rate or "network"
+    if COLLECTIVES.path(folder / FOLDER / name).exists():
+        return 0
+    bench = ["--program=bench_collectives", f"--operations={','.join(study.collectives)}"]
+    place = [f"--logs-dir={folder / FOLDER}", f"--run-id={name}", "--overwrite", "--quiet"]
+    print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
+    words = [sys.executable, SUBMIT, f"--nodes={nodes}", *bench, *place, *more]
+    log = folder / "logs" / f"collectives-{name}.log"
+    code = cell_process.run(words, env, log)
+    if code:
+        why = cell_process.last_line(log) or f"exit code {code}"
+        print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
+    return code
+
+
+def predictions(folder: Path) -> None:
+    """What steps must cost, beside what they did; from collectives of one network."""
+    found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
+    if len(found) != 1:
+        return
+    said = _said(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])
+    if said.returncode:
+        print(f"no prediction: {_last(said.stderr)}", file=sys.stderr)
+
+
+def report(folder: Path) -> None:
+    """The report of what is done; a study whose report fails is a study none the less."""
+    said = _said(["-m", "train.report", str(folder)])
+    print(_last(said.stdout) if said.returncode == 0 else _last(said.stderr))
+
+
+def _said(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]

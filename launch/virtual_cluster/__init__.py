@@ -1,0 +1,1 @@
+"""One Linux machine becomes a cluster: nodes with a network, names, Slurm and sshd."""

@@ -1,0 +1,204 @@
+"""`up` makes the bed or heals the one that is up; `down` leaves nothing of it."""
+
+import getpass
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from configs.errors import MusterError
+from launch.virtual_cluster import (
+    daemons,
+    links,
+    lock,
+    namespaces,
+    slurm_daemons,
+    ssh_daemons,
+    virtual_nodes,
+)
+from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.lock import STATE, Bed
+from launch.virtual_cluster.options import Options
+from launch.virtual_cluster.templating import render
+from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+
+NODE_LIST = STATE / "hosts"
+Say = Callable[[str], None]
+
+
+def up(options: Options, checkout: Path, say: Say) -> None:
+    """Have a bed with `options` up, all of its daemons alive.
+
+    Raises:
+        MusterError: another bed is up and something of it lives, or this one cannot be made; then
+            nothing of it is left.
+    """
+    _refuse_inside()
+    os.umask(0o022)  # sshd trusts no key file that others may write
+    with lock.locked():
+        bed = lock.read()
+        if bed and bed.ready and (_is_same(bed, options, checkout) or _lives()):
+            _refuse_other(bed, options, checkout)
+            say(f"a bed with {options} is up already")
+            _heal(bed, say)
+            return
+        if _remains():
+            say("cleaning up after one that was cut short")
+            _clean()
+        try:
+            _make(options, checkout, say)
+        except BaseException:
+            _clean()
+            raise
+
+
+def down(say: Say) -> None:
+    """Have no bed, and nothing left of one.
+
+    Raises:
+        MusterError: something would not go.
+    """
+    _refuse_inside()
+    with lock.locked():
+        if not _remains():
+            say("nothing is up")
+            return
+        _clean()
+        say("the bed is down; nothing is left of it")
+
+
+def present() -> tuple[Bed, list[Node]]:
+    """The bed that is up, and its nodes.
+
+    Raises:
+        MusterError: none is.
+    """
+    bed = lock.read()
+    if bed is None or not bed.ready:
+        raise MusterError("no bed is up; make one: python launch/testbed.py up --nodes 4")
+    return bed, virtual_nodes.of(bed.options, bed.cores)
+
+
+def _make(options: Options, checkout: Path, say: Say) -> None:
+    STATE.mkdir(mode=0o755, exist_ok=True)
+    bed = Bed(
+        checkout=str(checkout),
+        user=os.environ.get("SUDO_USER") or getpass.getuser(),
+        pid=os.getpid(),
+        since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        options=options,
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+    )
+    lock.write(bed)
+    hosts = virtual_nodes.of(options, bed.cores)
+    say("configuration and keys")
+    _write(hosts, options.gpus)
+    say("network")
+    links.make(hosts, options)
+    say("nodes")
+    for node in hosts:
+        _open(node, bed)
+    say("slurm and sshd")
+    _start(bed, hosts)
+    lock.write(lock.finished(bed))
+
+
+def _write(hosts: Sequence[Node], gpus: int) -> None:
+    net = CONTROL_NET if hosts[0].control else EXPERIMENT_NET
+    text = render("hosts", nodes=hosts, box=slurm_daemons.box(), box_address=f"{net}.{BOX}")
+    namespaces.HOSTS.write_text(text)
+    NODE_LIST.write_text("".join(f"{node.name}\n" for node in hosts))
+    ssh_daemons.write(hosts)
+    slurm_daemons.write(hosts, gpus)
+
+
+def _open(node: Node, bed: Bed) -> None:
+    namespaces.make(node)
+    if bed.options.private_home:
+        venv = Path(bed.options.venv) if bed.options.venv else None
+        namespaces.make_private(node, Path(bed.checkout), venv)
+
+
+def _start(bed: Bed, hosts: Sequence[Node]) -> list[str]:
+    """Start every daemon that is not alive, wait until all do their work, and name the started."""
+    started = []
+
+    def ensure(name: str, start: Callable[[], None]) -> None:
+        if daemons.pid(name) is None:
+            start()
+            started.append(name)
+
+    ensure(slurm_daemons.MUNGED, slurm_daemons.start_munged)
+    daemons.wait(slurm_daemons.MUNGED, slurm_daemons.SOCKET.exists)
+    ensure(slurm_daemons.CONTROLLER, slurm_daemons.start_controller)
+    for node in hosts:
+        ensure(
+            ssh_daemons.daemon(node),
+            partial(ssh_daemons.start, node, private=bed.options.private_home),
+        )
+    daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
+    for node in hosts:
+        ensure(slurm_daemons.daemon(node), partial(slurm_daemons.start, node))
+    for node in hosts:
+        daemons.wait(ssh_daemons.daemon(node), partial(ssh_daemons.answers, node))
+        daemons.wait(slurm_daemons.daemon(node), partial(_is_in_service, node, started))
+    return started
+
+
+def _is_in_service(node: Node, started: Sequence[str]) -> bool:
+    # One that was alive all along may be drained or down because its user wants it so.
+    if slurm_daemons.daemon(node) not in started:
+        return True
+    return slurm_daemons.listens(node) and slurm_daemons.is_usable(
+        slurm_daemons.states().get(node.name, "")
+    )
+
+
+def _heal(bed: Bed, say: Say) -> None:
+    hosts = virtual_nodes.of(bed.options, bed.cores)
+    for node in hosts:
+        held = namespaces.anchors(node, private=bed.options.private_home)
+        if not all(map(daemons.pid, held)):
+            # Nothing else can enter its namespaces any more: it boots anew.
+            daemons.end(partial(daemons.inside, [links.NAMESPACES / node.netns]))
+            _open(node, bed)
+    for name in _start(bed, hosts):
+        say(f"{name} was dead and is back")
+
+
+def _clean() -> None:
+    daemons.end(lambda: {*daemons.recorded(), *daemons.inside(links.namespaces())})
+    links.remove()
+    ssh_daemons.remove()
+    # Nothing is mounted here; if it were, removing the folder would empty what is behind it.
+    for at in links.mounted_below(STATE):
+        call(["umount", "--no-mtab", "--lazy", at])
+    if STATE.exists():
+        shutil.rmtree(STATE)
+
+
+def _remains() -> bool:
+    return STATE.exists() or bool(links.namespaces() or links.links())
+
+
+def _lives() -> bool:
+    return bool(daemons.recorded() or daemons.inside(links.namespaces()))
+
+
+def _is_same(bed: Bed, options: Options, checkout: Path) -> bool:
+    return bed.options == options and bed.checkout == str(checkout)
+
+
+def _refuse_other(bed: Bed, options: Options, checkout: Path) -> None:
+    if not _is_same(bed, options, checkout):
+        raise MusterError(
+            f"a bed with {bed.options} is up, made from {bed.holder()}, and there is one per"
+            f" machine; end it first: python {bed.checkout}/launch/testbed.py down"
+        )
+
+
+def _refuse_inside() -> None:
+    if os.getpid() in daemons.inside(links.namespaces()):
+        raise MusterError("this is a node of the bed; run the command on the box")

@@ -1,0 +1,142 @@
+"""What the bed starts is on record before it runs, and ends by its number, never by its name."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from configs.errors import MusterError
+from launch.virtual_cluster.lock import LOGS, STATE
+
+RECORDS = STATE / "pids"
+# On a busy box with two cores a daemon may take its time.
+START_S = 40.0
+TERM_S = 3.0
+KILL_S = 10.0
+POLL_S = 0.05
+TAIL_LINES = 8
+
+
+def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
+    """Start `argv` as the daemon `name`, on `cores` if given, with its output in a log."""
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    own_cores = frozenset(cores)
+
+    def on_record() -> None:
+        # By the child itself: whenever `up` is killed, there is no process without a record.
+        if own_cores:
+            os.sched_setaffinity(0, own_cores)
+        _record(name, os.getpid())
+
+    with (LOGS / f"{name}.log").open("ab") as log:
+        subprocess.Popen(
+            argv,
+            cwd="/",
+            # Nothing of a shell that may be in a Slurm job, or in an environment, itself.
+            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=on_record,  # noqa: PLW1509  # there are no threads here
+        )
+
+
+def pid(name: str) -> int | None:
+    """The process of the daemon `name`; None if it is not alive."""
+    try:
+        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+        number, started = int(record["pid"]), int(record["started"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return number if started_at(number) == started else None
+
+
+def wait(name: str, is_ready: Callable[[], bool]) -> None:
+    """Return once the daemon `name` does its work.
+
+    Raises:
+        MusterError: it died or took too long; with the end of its log.
+    """
+    deadline = time.monotonic() + START_S
+    while not is_ready():
+        if pid(name) is None:
+            raise MusterError(f"{name} did not stay up; its log ends with:\n{tail(name)}")
+        if time.monotonic() > deadline:
+            raise MusterError(
+                f"{name} is not ready after {START_S:.0f} s; its log ends with:\n{tail(name)}"
+            )
+        time.sleep(POLL_S)
+
+
+def tail(name: str) -> str:
+    """The end of a daemon's log."""
+    path = LOGS / f"{name}.log"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return "\n".join(lines[-TAIL_LINES:]) or "(nothing)"
+
+
+def recorded() -> list[int]:
+    """All daemons that are on record and alive."""
+    numbers = [pid(path.stem) for path in RECORDS.glob("*.json")]
+    return [number for number in numbers if number is not None]
+
+
+def inside(namespaces: Iterable[Path]) -> list[int]:
+    """All processes that live in one of these network namespaces, whoever started them."""
+    wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
+    numbers = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and wanted:
+            try:
+                found = (entry / "ns" / "net").stat()
+            except OSError:  # gone, or a zombie: it is in no namespace any more
+                continue
+            if (found.st_dev, found.st_ino) in wanted:
+                numbers.append(int(entry.name))
+    return numbers
+
+
+def end(find: Callable[[], Iterable[int]]) -> None:
+    """Have `find` find nothing any more: SIGTERM to each, and to those that stay SIGKILL.
+
+    Raises:
+        MusterError: a process outlives SIGKILL.
+    """
+    begun = time.monotonic()
+    asked: set[int] = set()
+    while numbers := {number for number in find() if number != os.getpid()}:
+        waited = time.monotonic() - begun
+        if waited > KILL_S:
+            raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
+        for number in numbers if waited > TERM_S else numbers - asked:
+            _signal(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
+        asked |= numbers
+        time.sleep(POLL_S)
+
+
+def started_at(number: int) -> int | None:
+    """When the process began, in ticks since boot; None if there is none, or only a zombie."""
+    try:
+        text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name in brackets may hold anything, spaces and brackets as well.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _record(name: str, number: int) -> None:
+    unfinished = RECORDS / f"{name}.tmp"
+    unfinished.write_text(json.dumps({"pid": number, "started": started_at(number)}))
+    unfinished.replace(RECORDS / f"{name}.json")
+
+
+def _signal(number: int, which: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(number, which)

@@ -1,0 +1,180 @@
+"""Nodes are network namespaces on a bridge, or behind a router, and the box is there, too."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.errors import MusterError
+from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.options import Options
+from launch.virtual_cluster.virtual_nodes import (
+    BOX,
+    CONTROL_NET,
+    EXPERIMENT_NET,
+    EXPERIMENT_NET_6,
+    ROUTER,
+    Node,
+)
+
+NAMESPACES = Path("/run/netns")
+# Nothing with another name is ever touched.
+OUR_NAMESPACE = re.compile(r"muster-(node[0-9]+|router)")
+OUR_LINK = re.compile(r"muster-(br[01]|box|(exp|sec|ctl)[0-9]+)")
+ROUTER_NETNS = "muster-router"
+MTU = 1500
+# The bucket of tbf: what passes at once. A packet larger than it would never pass.
+LEAST_BURST_BYTES = 32 * 1024
+BURST_S = 0.01
+QUEUE_MS = 50
+
+
+def make(nodes: Sequence[Node], options: Options) -> None:
+    """Make the namespaces and join them, each link limited to the options' rate if they have one.
+
+    Raises:
+        MusterError: the kernel refused, or another interface has addresses of the bed.
+    """
+    for node in nodes:
+        call(["ip", "netns", "add", node.netns])
+        _ip("link set lo up", netns=node.netns)
+    if options.routed:
+        _route(nodes)
+    else:
+        _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
+        _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
+        if options.rails == 2:
+            _join(nodes, "muster-br0", "sec", "exp1", [str(node.second) for node in nodes])
+    if options.control_network:
+        _bridge("muster-br1", f"{CONTROL_NET}.")
+        _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
+    if options.rate is not None:
+        inside = ["-n", ROUTER_NETNS] if options.routed else []
+        for node in nodes:
+            for card in range(options.rails):
+                call(["tc", "-n", node.netns, *_limit(f"exp{card}", options.rate)])
+                ours = f"muster-{('exp', 'sec')[card]}{node.number}"
+                call(["tc", *inside, *_limit(ours, options.rate)])
+
+
+def _bridge(bridge: str, net: str) -> None:
+    """A bridge with the box's address."""
+    _refuse_foreign(net)
+    _ip(
+        f"link add {bridge} mtu {MTU} type bridge stp_state 0 forward_delay 0",
+        f"address add {_with_length(f'{net}{BOX}')} dev {bridge}",
+        f"link set {bridge} up",
+    )
+
+
+def _join(
+    nodes: Sequence[Node], bridge: str, kind: str, card: str, addresses: Sequence[str]
+) -> None:
+    """An interface `card` in each node, on the bridge."""
+    for node, address in zip(nodes, addresses, strict=True):
+        ours = f"muster-{kind}{node.number}"
+        _ip(
+            f"link add {ours} mtu {MTU} type veth peer name {card} mtu {MTU} netns {node.netns}",
+            f"link set {ours} master {bridge} up",
+        )
+        _ip(
+            f"address add {_with_length(address)} dev {card}",
+            f"link set {card} up",
+            netns=node.netns,
+        )
+
+
+def _with_length(address: str) -> str:
+    # Without the search for duplicates, during which an address cannot be listened at.
+    return f"{address}/64 nodad" if ":" in address else f"{address}/24"
+
+
+def _route(nodes: Sequence[Node]) -> None:
+    """A router, with a link to each node and to the box: nobody has a neighbour but the router."""
+    _refuse_foreign(f"{EXPERIMENT_NET}.")
+    gateway, box = f"{EXPERIMENT_NET}.{ROUTER}", f"{EXPERIMENT_NET}.{BOX}"
+    call(["ip", "netns", "add", ROUTER_NETNS])
+    forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
+    call(["ip", "netns", "exec", ROUTER_NETNS, "sh", "-c", forward])
+    _ip(f"link add muster-box mtu {MTU} type veth peer name box mtu {MTU} netns {ROUTER_NETNS}")
+    _ip(*_alone("muster-box", box, gateway), f"route add {EXPERIMENT_NET}.0/24 via {gateway}")
+    _ip(*_alone("box", gateway, box), netns=ROUTER_NETNS)
+    for node in nodes:
+        ours = f"muster-exp{node.number}"
+        pair = f"link add {ours} mtu {MTU} type veth peer name exp0 mtu {MTU} netns {node.netns}"
+        _ip(pair, *_alone(ours, gateway, node.address), netns=ROUTER_NETNS)
+        up = _alone("exp0", node.address, gateway)
+        _ip(*up, f"route add default via {gateway}", netns=node.netns)
+
+
+def _alone(card: str, address: str, other: str) -> tuple[str, ...]:
+    """A card that has no network, and whose only neighbour is `other`."""
+    return (
+        f"address add {address}/32 dev {card}",
+        f"link set {card} up",
+        f"route add {other}/32 dev {card}",
+    )
+
+
+def namespaces() -> list[Path]:
+    """The network namespaces of the bed that are there, whoever made them."""
+    if not NAMESPACES.is_dir():
+        return []
+    return sorted(path for path in NAMESPACES.iterdir() if OUR_NAMESPACE.fullmatch(path.name))
+
+
+def links() -> list[str]:
+    """The bed's interfaces on the box that are there."""
+    found = json.loads(call(["ip", "-json", "link", "show"]))
+    return [link["ifname"] for link in found if OUR_LINK.fullmatch(link["ifname"])]
+
+
+def remove() -> None:
+    """Leave no interface and no namespace of the bed.
+
+    Raises:
+        MusterError: the kernel refused.
+    """
+    # A namespace takes its interfaces along, but only some time after it is gone.
+    for name in links():
+        try:
+            call(["ip", "link", "delete", name])
+        except MusterError:
+            if name in links():  # it did not go with its other end in the meantime, either
+                raise
+    for path in namespaces():
+        call(["ip", "netns", "delete", path.name])
+    # `ip netns add` makes this folder a mount of its own and leaves it for good.
+    if NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
+        if mounted_below(NAMESPACES):
+            call(["umount", "--no-mtab", str(NAMESPACES)])
+        NAMESPACES.rmdir()
+
+
+def mounted_below(folder: Path) -> list[str]:
+    """Where something is mounted on `folder` or in it; a bind mount counts, too."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    return [at for at in (line.split()[1] for line in lines) if Path(at).is_relative_to(folder)]
+
+
+def _limit(interface: str, rate: int) -> list[str]:
+    burst = max(LEAST_BURST_BYTES, round(rate / 8 * BURST_S))
+    words = (
+        f"qdisc replace dev {interface} root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
+    )
+    return words.split()
+
+
+def _ip(*lines: str, netns: str | None = None) -> None:
+    inside = ["-netns", netns] if netns else []
+    call(["ip", *inside, "-batch", "-"], given="\n".join(lines) + "\n")
+
+
+def _refuse_foreign(net: str) -> None:
+    for link in json.loads(call(["ip", "-json", "address", "show"])):
+        for address in link["addr_info"]:
+            if address["local"].startswith(net):
+                raise MusterError(
+                    f"{link['ifname']} has {address['local']} already, and a bed uses all that"
+                    f" begins with {net}; make the bed on another box"
+                )

@@ -1,0 +1,84 @@
+"""One bed per machine: one action at a time, and everyone can read who holds it and why."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from launch.virtual_cluster.options import Options
+
+STATE = Path("/run/muster-testbed")
+LOCK = Path("/run/muster-testbed.lock")
+BED = STATE / "bed.json"
+LOGS = STATE / "log"
+
+
+@dataclass(frozen=True)
+class Bed:
+    """Who made the bed, what it is, and whether it was made to the end."""
+
+    checkout: str
+    user: str
+    pid: int
+    since: str
+    options: Options
+    cores: tuple[int, ...]
+    ready: bool = False
+
+    def holder(self) -> str:
+        return f"{self.checkout} ({self.user}, process {self.pid}, since {self.since})"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold the machine's bed for as long as one action takes; wait for whoever holds it."""
+    descriptor = _lock()
+    try:
+        yield
+    finally:
+        # The file goes while it is locked: a later one is a new file, as `_lock` notices.
+        LOCK.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock() -> int:
+    said = False
+    while True:
+        descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not said:
+                print("another up or down is at work; waiting for it", flush=True)
+                said = True
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == LOCK.stat().st_ino:
+                return descriptor
+        os.close(descriptor)
+
+
+def read() -> Bed | None:
+    """The bed that is written down; None where there is none, or no one can read it."""
+    try:
+        found = json.loads(BED.read_text(encoding="utf-8"))
+        options = Options(**found.pop("options"))
+        cores = tuple(found.pop("cores"))
+        return Bed(**found, options=options, cores=cores)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def write(bed: Bed) -> None:
+    """Write `bed` down, so that a crash leaves the old or the new, never a half."""
+    unfinished = BED.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(asdict(bed), indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(BED)
+
+
+def finished(bed: Bed) -> Bed:
+    """`bed`, made to the end."""
+    return replace(bed, ready=True)

@@ -1,0 +1,125 @@
+"""What a node sees: its own name, hosts and interfaces, and, if it is private, its own files."""
+
+import pwd
+from collections.abc import Iterable
+from pathlib import Path
+
+from configs.errors import MusterError
+from launch.virtual_cluster import daemons, links
+from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.lock import STATE
+from launch.virtual_cluster.virtual_nodes import Node
+
+HOSTS = STATE / "etc_hosts"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def home() -> Path:
+    """Root's home, where a session of sshd begins."""
+    return Path(pwd.getpwuid(0).pw_dir)
+
+
+def enter(node: Node, *, private: bool = False) -> list[str]:
+    """The words before a command that have it run on `node`.
+
+    Raises:
+        MusterError: nothing holds the node's namespaces.
+    """
+    name = anchor(node, private=private)
+    pid = daemons.pid(name)
+    if pid is None:
+        raise MusterError(f"{name} is gone; `up` with the same options brings {node.name} back")
+    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
+
+
+def anchor(node: Node, *, private: bool = False) -> str:
+    """The daemon that holds the node's namespaces."""
+    return f"{node.name}.private" if private else f"{node.name}.anchor"
+
+
+def anchors(node: Node, *, private: bool) -> list[str]:
+    """All daemons that hold namespaces of the node, on a bed with private homes or without."""
+    return [anchor(node), anchor(node, private=True)] if private else [anchor(node)]
+
+
+def make(node: Node) -> None:
+    """Give `node` its name, its hosts and a /sys of its own; files are those of the box.
+
+    Raises:
+        MusterError: the kernel refused.
+    """
+    # `ip netns exec` would mount another /sys and hide the cgroups, which slurmd asks for.
+    _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
+    run = enter(node)
+    kept = _folder(node, "cgroup")
+    call([*run, "hostname", node.name])
+    call([*run, "mount", "-n", "--bind", str(HOSTS), "/etc/hosts"])
+    call([*run, "mount", "-n", "--rbind", str(CGROUPS), str(kept)])
+    # /sys lists the interfaces of the namespace that it was mounted from.
+    call([*run, "mount", "-n", "-t", "sysfs", "sysfs", "/sys"])
+    call([*run, "mount", "-n", "--rbind", str(kept), str(CGROUPS)])
+    call([*run, "umount", "-n", "--recursive", "--lazy", str(kept)])
+
+
+def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
+    """Give sessions on `node` an empty home and /tmp, without the checkout: bare metal.
+
+    Only `venv` can be seen, as ~/muster/.venv, and the Python below it.
+
+    Raises:
+        MusterError: the kernel refused, or the environment's Python does not run there.
+    """
+    target = daemons.pid(anchor(node))
+    _hold(
+        anchor(node, private=True),
+        [f"--target={target}", "--net", "--uts", "--mount"],
+        ["--mount"],
+        node,
+    )
+    run = enter(node, private=True)
+    hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
+    shown = _shown(venv, hidden) if venv else {}
+    # What is shown lies below what is hidden: it is kept aside in between.
+    for number, source in enumerate(shown.values()):
+        call([*run, "mount", "-n", "--bind", str(source), str(_folder(node, f"shown{number}"))])
+    for path, mode in hidden.items():
+        if not any(other in path.parents for other in hidden):
+            call([*run, "mount", "-n", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", str(path)])
+    for number, path in enumerate(shown):
+        kept = str(_folder(node, f"shown{number}"))
+        call([*run, "mkdir", "-p", str(path)])
+        call([*run, "mount", "-n", "--bind", kept, str(path)])
+        call([*run, "mount", "-n", "-o", "remount,bind,ro", str(path)])
+        call([*run, "umount", "-n", kept])
+    if venv:
+        call([*run, str(home() / "muster" / ".venv" / "bin" / "python"), "-c", ""])
+
+
+def _shown(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:
+    """What a private node sees of the hidden folders: where, and what is there."""
+    shown = {home() / "muster" / ".venv": venv}
+    python = (venv / "bin" / "python").resolve().parent.parent
+    if any(path in python.parents for path in hidden):  # pyenv and uv keep theirs in the home
+        shown[python] = python
+    return shown
+
+
+def _hold(name: str, joined: list[str], own: list[str], node: Node) -> None:
+    """Start a process that does nothing but keep these namespaces."""
+    unshare = ["unshare", *own, "--propagation", "slave"]
+    daemons.start(name, ["nsenter", *joined, *unshare, "sleep", "infinity"], node.cores)
+    # It takes its namespaces first and becomes `sleep` last.
+    daemons.wait(name, lambda: _runs_sleep(daemons.pid(name)))
+
+
+def _runs_sleep(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+    except OSError:
+        return False
+
+
+def _folder(node: Node, name: str) -> Path:
+    path = STATE / "nodes" / node.name / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path

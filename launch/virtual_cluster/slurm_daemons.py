@@ -1,0 +1,147 @@
+"""The nodes are a Slurm cluster of their own, beside any other on the box; the box is its login."""
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from configs.errors import UsageError
+from launch.virtual_cluster import daemons, namespaces
+from launch.virtual_cluster.lock import STATE
+from launch.virtual_cluster.templating import render
+from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+
+FOLDER = STATE / "slurm"
+CONFIG = FOLDER / "slurm.conf"
+MUNGE = STATE / "munge"
+SOCKET = MUNGE / "socket"
+MUNGED, CONTROLLER = "munged", "slurmctld"
+NODE_PORT = 16818
+# A job in the partition `short` gets at most two of the nodes.
+SHORT_NODES = 2
+ASK_S = 10
+PRETENDS_GPUS = (24, 5)
+
+
+def daemon(node: Node) -> str:
+    """The name of the node's slurmd among the daemons."""
+    return f"{node.name}.slurmd"
+
+
+def refuse_gpus(count: int) -> None:
+    """Refuse to pretend GPUs where Slurm cannot.
+
+    Raises:
+        UsageError: the installed one is too old.
+    """
+    if count and (installed := version()) < PRETENDS_GPUS:
+        needed, here = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
+        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, and this is {here}")
+
+
+def write(nodes: Sequence[Node], gpus: int) -> None:
+    """Write the configuration, and a new key for munge; each node pretends to have `gpus`."""
+    for folder in (FOLDER / "controller", *(FOLDER / node.name for node in nodes)):
+        folder.mkdir(parents=True, exist_ok=True)
+    MUNGE.mkdir(mode=0o700, exist_ok=True)
+    (MUNGE / "key").touch(mode=0o600)
+    (MUNGE / "key").write_bytes(os.urandom(128))
+    CONFIG.write_text(
+        render(
+            "slurm.conf",
+            nodes=nodes,
+            short=nodes[:SHORT_NODES],
+            box=box(),
+            box_address=f"{CONTROL_NET if ':' in nodes[0].address else EXPERIMENT_NET}.{BOX}",
+            node_port=NODE_PORT,
+            folder=FOLDER,
+            socket=SOCKET,
+            gpus=gpus,
+        )
+    )
+    (FOLDER / "cgroup.conf").write_text(render("cgroup.conf"))
+    # A device file is all that Slurm wants to see of a GPU.
+    files = f"Name=gpu File=/dev/tty[0-{gpus - 1}]\n" if gpus else ""
+    (FOLDER / "gres.conf").write_text(files)
+
+
+def version() -> tuple[int, int]:
+    """Of the Slurm that is installed, such as 24, 11."""
+    said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def box() -> str:
+    """The box's own name, as Slurm compares it."""
+    return socket.gethostname().split(".")[0]
+
+
+def start_munged() -> None:
+    """Start munged: who asks a daemon of the bed for something is who they say."""
+    files = {
+        "--key-file": MUNGE / "key",
+        "--socket": SOCKET,
+        "--pid-file": MUNGE / "pid",
+        "--log-file": MUNGE / "log",
+        "--seed-file": MUNGE / "seed",
+    }
+    SOCKET.unlink(missing_ok=True)  # of one that was killed: it would look as if this one answers
+    options = [f"{option}={path}" for option, path in files.items()]
+    daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
+
+
+def start_controller() -> None:
+    """Start slurmctld on the box."""
+    daemons.start(CONTROLLER, ["slurmctld", "-D", "-f", str(CONFIG)])
+
+
+def start(node: Node) -> None:
+    """Start the node's slurmd; it sees the box's files.
+
+    Raises:
+        MusterError: the node is gone.
+    """
+    argv = ["slurmd", "-N", node.name, "-D", "-f", str(CONFIG)]
+    daemons.start(daemon(node), [*namespaces.enter(node), *argv], node.cores)
+
+
+def answers() -> bool:
+    """Whether slurmctld takes commands."""
+    return bool(_ask("sinfo", "--noheader", "--format=%P"))
+
+
+def states() -> dict[str, str]:
+    """What Slurm says about each node: idle, mixed, allocated, down, ...; nothing if it is mute."""
+    return parsed(_ask("sinfo", "--noheader", "--Node", "--format=%N %T"))
+
+
+def parsed(text: str) -> dict[str, str]:
+    """Node and state from sinfo's lines; a node is in as many lines as it has partitions."""
+    return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
+
+
+def listens(node: Node) -> bool:
+    """Whether the node's slurmd takes connections."""
+    try:
+        with socket.create_connection((node.slurm_address, NODE_PORT), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def is_usable(state: str) -> bool:
+    """Whether jobs run on a node in this state; a star after it means that it does not answer."""
+    return state in ("idle", "mixed", "allocated", "completing")
+
+
+def _ask(*argv: str) -> str:
+    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(CONFIG)}
+    try:
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

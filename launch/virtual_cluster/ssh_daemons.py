@@ -1,0 +1,80 @@
+"""Each node has an sshd with its own host key, and one key opens all of them, from everywhere."""
+
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.virtual_cluster import daemons, namespaces
+from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.lock import STATE
+from launch.virtual_cluster.templating import render
+from launch.virtual_cluster.virtual_nodes import Node
+
+FOLDER = STATE / "ssh"
+CONFIG = STATE / "ssh_config"
+# Debian's sshd wants this folder, which systemd makes where it runs; sshd has no setting for it.
+SEPARATION = Path("/run/sshd")
+MADE_SEPARATION = FOLDER / "made-run-sshd"
+ANSWER_S = 1.0
+
+
+def daemon(node: Node) -> str:
+    """The name of the node's sshd among the daemons."""
+    return f"{node.name}.sshd"
+
+
+def write(nodes: Sequence[Node]) -> None:
+    """Write the keys, each node's sshd_config and the ssh_config for all who log in.
+
+    Raises:
+        MusterError: ssh-keygen failed.
+    """
+    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+    client = FOLDER / "id_ed25519"
+    _key(client, "muster-testbed")
+    (FOLDER / "authorized_keys").write_text(client.with_suffix(".pub").read_text())
+    known = []
+    for node in nodes:
+        host_key = FOLDER / f"{node.name}_key"
+        _key(host_key, node.name)
+        names = [node.name, node.address, *([node.control] if node.control else [])]
+        known.append(f"{','.join(names)} {host_key.with_suffix('.pub').read_text()}")
+        text = render("sshd_config", node=node, folder=FOLDER, host_key=host_key, state=STATE)
+        (FOLDER / f"{node.name}.conf").write_text(text)
+    (FOLDER / "known_hosts").write_text("".join(known))
+    CONFIG.write_text(render("ssh_config", nodes=nodes, folder=FOLDER, key=client))
+
+
+def start(node: Node, *, private: bool) -> None:
+    """Start the node's sshd; its sessions see what it sees.
+
+    Raises:
+        MusterError: the node is gone.
+    """
+    if not SEPARATION.exists():
+        MADE_SEPARATION.touch()
+        SEPARATION.mkdir(mode=0o755)
+    # sshd starts itself again for each session and therefore wants to know where it lies.
+    sshd = str(shutil.which("sshd"))
+    argv = [sshd, "-D", "-e", "-f", str(FOLDER / f"{node.name}.conf")]
+    daemons.start(daemon(node), [*namespaces.enter(node, private=private), *argv], node.cores)
+
+
+def answers(node: Node) -> bool:
+    """Whether the node's sshd greets whoever connects."""
+    try:
+        with socket.create_connection((node.known_as, 22), timeout=ANSWER_S) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def remove() -> None:
+    """Take /run/sshd away if it was made for the bed."""
+    if MADE_SEPARATION.exists() and SEPARATION.is_dir() and not any(SEPARATION.iterdir()):
+        SEPARATION.rmdir()
+
+
+def _key(path: Path, comment: str) -> None:
+    call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])

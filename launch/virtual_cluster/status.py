@@ -1,0 +1,43 @@
+"""One looks at a bed and sees what is alive."""
+
+from rich.console import Console
+from rich.table import Table
+
+from launch.virtual_cluster import cluster, daemons, namespaces, slurm_daemons, ssh_daemons
+from launch.virtual_cluster.options import rate_text
+
+
+def status() -> int:
+    """Print a line for each node; 0 if everything is alive and in service, else 1.
+
+    Raises:
+        MusterError: no bed is up.
+    """
+    bed, hosts = cluster.present()
+    states = slurm_daemons.states()
+    rate = rate_text(bed.options.rate) if bed.options.rate else "unlimited"
+    table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
+    healthy = True
+    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
+        healthy &= daemons.pid(name) is not None
+    for node in hosts:
+        said = states.get(node.name, "unknown")
+        alive = [
+            daemons.pid(daemon) for daemon in (slurm_daemons.daemon(node), ssh_daemons.daemon(node))
+        ]
+        held = all(map(daemons.pid, namespaces.anchors(node, private=bed.options.private_home)))
+        healthy &= held and all(alive) and slurm_daemons.is_usable(said)
+        table.add_row(
+            node.name,
+            " ".join(address for address in (node.address, node.second, node.control) if address),
+            ",".join(map(str, node.cores)),
+            *(str(pid) if pid else "dead" for pid in alive),
+            said,
+            rate,
+        )
+    console = Console(width=None)
+    console.print(f"{bed.options}, made from {bed.holder()}", soft_wrap=True)
+    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
+        console.print(f"{name}: {daemons.pid(name) or 'dead'}")
+    console.print(table)
+    return 0 if healthy else 1

@@ -1,0 +1,57 @@
+"""Each node has a number, and everything else about it follows: names, addresses, cores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launch.virtual_cluster.options import Options
+
+EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
+EXPERIMENT_NET_6 = "fd00:10:10:1::"
+# The box itself, on each of the two networks; and the router, where there is one.
+BOX, ROUTER = 254, 253
+SECOND_RAIL = 100  # more than the last part of the first card's address
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host of the bed."""
+
+    number: int
+    address: str  # on the experiment network, where training traffic goes
+    second: str | None  # of a second card there
+    control: str | None  # on the control network, if the bed has one
+    cores: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"node{self.number}"
+
+    @property
+    def netns(self) -> str:
+        return f"muster-{self.name}"
+
+    @property
+    def known_as(self) -> str:
+        """The address that the node's name stands for."""
+        return self.control or self.address
+
+    @property
+    def slurm_address(self) -> str:
+        """Where Slurm finds the node: it would have to be told to use IPv6."""
+        return self.known_as if ":" in self.address else self.address
+
+
+def of(options: Options, cores: Sequence[int]) -> list[Node]:
+    """The nodes of a bed on a box whose processes may use `cores`: each node gets its share."""
+    share = max(1, len(cores) // options.nodes)
+    net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
+    return [
+        Node(
+            number=number,
+            address=f"{net}{number + 1}",
+            second=f"{net}{number + 1 + SECOND_RAIL}" if options.rails == 2 else None,
+            control=f"{CONTROL_NET}.{number + 1}" if options.control_network else None,
+            cores=tuple(cores[(number * share + i) % len(cores)] for i in range(share)),
+        )
+        for number in range(options.nodes)
+    ]

@@ -1,0 +1,107 @@
+"""A command ends with one code and one message, whatever becomes of its output."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import entry_point
+from configs.errors import MusterError, UsageError
+from configs.plugins import REPOSITORY
+
+# What a command is to do, and how its output goes.
+COMMAND = """
+import sys
+from pathlib import Path
+from configs import ending
+
+def main():
+    {body}
+    return 3
+
+ending.run(main)
+"""
+
+
+def test_a_muster_error_ends_the_command_with_its_lines_and_code(capsys):
+    def main() -> int:
+        raise UsageError("--lr is odd\n--seed is even")
+
+    with pytest.raises(SystemExit) as ended:
+        entry_point.run(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "error: --lr is odd\nerror: --seed is even\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(MusterError("no"), 1), (KeyboardInterrupt(), 130)])
+def test_exit_codes(error, code):
+    def main() -> int:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        entry_point.run(main)
+    assert ended.value.code == code
+
+
+def test_a_bug_keeps_its_traceback():
+    def main() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        entry_point.run(main)
+
+
+def command(body, **streams):
+    code = COMMAND.format(body=body)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, text=True, **streams)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[print(number) for number in range(100_000)]",  # more than a pipe holds
+        "input(); print('too late')",  # a little, at the end
+        "input(); print('help'); sys.exit(0)",
+        "input(); print('too late', file=sys.stderr); print('too late')",
+    ],
+)
+def test_output_that_nobody_reads_any_more_ends_a_command_in_silence(body):
+    pipe = subprocess.PIPE
+    process = command(body, stdin=pipe, stdout=pipe, stderr=pipe)
+    process.stdout.close()
+    process.stdin.write("\n")
+    process.stdin.close()
+    said = process.stderr.read().replace("too late\n", "")
+    process.stderr.close()
+    assert (process.wait(60), said) == (141, "")
+
+
+def test_output_to_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        process = command("print('lost')", stdout=full, stderr=subprocess.PIPE)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(said.splitlines()) == 1 and "the disk is full" in said
+    with Path("/dev/full").open("w") as full:
+        assert command("print('lost')", stdout=full, stderr=full).wait(60) == 1
+
+
+def test_a_full_disk_under_any_file_is_one_line_with_its_name(capsys):
+    def main() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "/data/x.csv")
+
+    with pytest.raises(SystemExit) as ended:
+        entry_point.run(main)
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and ": /data/x.csv: the disk is full" in line
+
+
+def test_a_broken_connection_of_a_commands_own_keeps_its_traceback():
+    def main() -> int:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        entry_point.run(main)

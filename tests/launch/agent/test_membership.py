@@ -1,0 +1,276 @@
+"""Agents meet, start together, and notice at once when one of them is gone."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from configs.errors import MusterError
+from launch.agent.assignment import Assignment, Command
+from launch.agent.membership.client import Member
+from launch.agent.membership.coordinator import Head
+from launch.agent.membership.peers import proof
+from launch.nodes.channel import MARK
+from tests.launch.submit import wait_until
+
+
+def assignment(index: int, count: int, port: int = 0, **more) -> Assignment:
+    plain = {
+        "run_id": "r",
+        "run_dir": "/nowhere",
+        "cwd": "/",
+        "index": index,
+        "count": count,
+        "name": f"node{index}",
+        "workers": index + 1,
+        "commands": (Command(("true",), {}),),
+        "head_address": "127.0.0.1",
+        "head_ports": (port,),
+        "master_port": None,
+        "token": "secret",
+    }
+    return Assignment(**{**plain, **more})
+
+
+@pytest.fixture
+def meet():
+    made = []
+
+    def make(count: int, **more) -> list:
+        head = Head(assignment(0, count, **more))
+        members = [Member(assignment(index, count, head.port)) for index in range(1, count)]
+        made.extend([head, *members])
+        return [head, *members]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def tick(agents, until, timeout_s: float = 10) -> bool:
+    def once() -> bool:
+        for agent in agents:
+            agent.tick()
+        return until()
+
+    return wait_until(once, timeout_s)
+
+
+def test_all_start_together_with_one_port_and_know_their_ranks(meet):
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    assert len({one.master_port for one in agents}) == 1
+    assert [one.ranks for one in agents] == [[0], [1, 2], [3, 4, 5]]
+    assert all(abs(one.clock_offset_s) < 0.1 for one in agents)
+    for member in agents[1:]:
+        member.done()
+    assert tick(agents[:1], agents[0].settled) and agents[0].trouble is None
+
+
+def test_nobody_starts_before_all_are_there(meet):
+    agents = meet(3, join_s=1.0)[:2]
+    assert tick(agents, lambda: all(one.trouble for one in agents), timeout_s=5)
+    assert all(one.master_port is None for one in agents)
+    assert {one.trouble for one in agents} == {
+        "after 1 s still missing: node 2 of 3; can it reach 127.0.0.1, and is no firewall between?"
+    }
+
+
+def test_one_that_is_gone_stops_the_others_at_once(meet):
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[2].close()
+    began = time.monotonic()
+    assert tick(agents[:2], lambda: all(one.trouble for one in agents[:2]))
+    assert time.monotonic() - began < 2
+    said = {one.trouble for one in agents[:2]}
+    assert said == {"node2 (127.0.0.1) is gone: its agent was killed, or the node went down"}
+
+
+def test_what_one_says_of_its_failure_is_what_all_hear(meet):
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[1].fail("torchrun on node1 was killed by SIGKILL")
+    others = [agents[0], agents[2]]
+    assert tick(others, lambda: all(one.trouble for one in others))
+    assert {one.trouble for one in others} == {"torchrun on node1 was killed by SIGKILL"}
+
+
+def test_two_that_say_they_are_the_same_node(meet):
+    agents = meet(3)
+    agents[2] = Member(assignment(1, 3, agents[0].port))
+    assert tick(agents, lambda: agents[0].trouble)
+    assert "two agents say they are number 1" in agents[0].trouble
+    agents[2].close()
+
+
+def test_strangers_are_not_let_in_and_learn_nothing(meet):
+    (head, member) = meet(2)
+    own = {"index": 1, "name": "node1", "workers": 2}
+    for hello in (
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [line(nonce="n"), line(**own, shown="guess")],
+        [line(nonce="n"), line(**own, shown=proof("other", "member"))],
+        [line(nonce="n"), line(shown=["no", "text"]), line(**own)],
+        [MARK + b"[" * 100_000 + b"\n"],
+    ):
+        with socket.create_connection(("127.0.0.1", head.port)) as stranger:
+            stranger.settimeout(0.05)
+            try:
+                for part in hello:
+                    stranger.sendall(part)
+                    for _ in range(5):
+                        head.tick()
+                    assert b"secret" not in stranger.recv(1000)
+            except OSError:
+                continue
+    assert tick([head, member], lambda: head.master_port)
+
+
+def line(**message) -> bytes:
+    return MARK + json.dumps(message).encode() + b"\n"
+
+
+def test_what_a_member_says_to_a_listener_opens_no_door(meet):
+    """Who listens at a port that may be the head's cannot be it, and cannot come in instead."""
+    head = meet(2)[0]
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        member = Member(assignment(1, 2, trap.getsockname()[1]))
+        member.tick()
+        caught, _ = trap.accept()
+        with caught, socket.create_connection(("127.0.0.1", head.port)) as towards_head:
+            for one in (caught, towards_head):
+                one.settimeout(0.05)
+
+            def pass_on() -> None:
+                """All that either says, word for word."""
+                for source, sink in ((caught, towards_head), (towards_head, caught)):
+                    try:
+                        sink.sendall(source.recv(65_536))
+                    except OSError:
+                        continue
+
+            for _ in range(10):
+                member.tick()
+                head.tick()
+                pass_on()
+            assert not head._members and not member._welcome
+        member.close()
+
+
+def test_a_stranger_who_never_stops_holds_nobody_up(meet):
+    """Newlines, for as long as they are taken; and many who say nothing."""
+    (head, member) = meet(2)
+    over = threading.Event()
+
+    def shout() -> None:
+        while not over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", head.port), 0.5) as stranger:
+                    while not over.is_set():
+                        stranger.sendall(b"\n" * 65_536)
+            except OSError:
+                over.wait(0.01)
+
+    mute = [socket.create_connection(("127.0.0.1", head.port)) for _ in range(100)]
+    thread = threading.Thread(target=shout)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        began = time.monotonic()
+        for _ in range(20):
+            head.tick()
+        assert time.monotonic() - began < 2
+        assert len(head._strangers) <= 2 + 64
+        assert tick([head, member], lambda: head.master_port)
+    finally:
+        over.set()
+        for one in mute:
+            one.close()
+        thread.join()
+
+
+def test_a_head_that_is_held_up_is_waited_for(meet, monkeypatch):
+    """What a member says before it gives up is no node that is gone."""
+    monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.2)
+    (head, member) = meet(2)
+    assert tick([member], lambda: member._waited_s() > 1.0)
+    agents = [head, member]
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    assert [one.trouble for one in agents] == [None, None]
+
+
+def test_one_whose_disk_is_slow_is_not_gone(meet, monkeypatch):
+    """Its heartbeat goes on while whatever calls `tick` waits for a file."""
+    monkeypatch.setattr("launch.agent.membership.peers.SILENT_S", 1.5)
+    monkeypatch.setattr("launch.agent.membership.peers.BEAT_S", 0.2)
+    monkeypatch.setattr("launch.agent.membership.heartbeat.BEAT_S", 0.2, raising=False)
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    for others in (agents[1:], agents[:1]):
+        assert not tick(others, lambda: False, timeout_s=3.0)
+        assert [one.trouble for one in agents] == [None, None, None]
+        tick(agents, lambda: True)
+
+
+def test_nobody_leaves_before_all_are_done(meet):
+    """A scheduler may kill the slower ones when the first task of a job ends."""
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[1].done()
+    agents[0].done()
+    assert not tick(agents, lambda: agents[1].settled() or agents[0].settled(), timeout_s=0.5)
+    agents[2].done()
+    assert tick(agents, lambda: all(one.settled() for one in agents))
+    agents[0].close()
+    assert not tick(agents[1:], lambda: any(one.trouble for one in agents[1:]), timeout_s=0.3)
+
+
+def test_nobody_waits_for_one_that_is_gone(meet):
+    agents = meet(3)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    agents[1].done()
+    agents[0].done()
+    agents[2].close()
+    assert tick(agents[:2], lambda: all(one.settled() for one in agents[:2]))
+
+
+def test_silent_ones_are_parted_from_together(meet):
+    agents = meet(5)
+    assert tick(agents, lambda: all(one.master_port for one in agents))
+    began = time.monotonic()
+    agents[0].close()
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
+    monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        head = Head(assignment(0, 2))
+        member = Member(assignment(1, 2, 0, head_ports=(taken, head.port)))
+        assert tick([head, member], lambda: member.master_port)
+        member.close()
+        head.close()
+        with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
+            Head(assignment(0, 2, taken))
+
+
+def test_where_a_firewall_is_all_ports_come_from_a_range():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        first = other.getsockname()[1]
+        ports = (first, first + 20)
+        head = Head(assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports))
+        assert first < head.port <= first + 20
+        member = Member(assignment(1, 2, head.port))
+        assert tick([head, member], lambda: member.master_port)
+        assert first < member.master_port <= first + 20 and member.master_port != head.port
+        member.close()
+        head.close()
+
+
+def test_an_address_of_another_machine_is_refused():
+    with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
+        Head(assignment(0, 2, head_address="192.0.2.1"))

@@ -1,0 +1,129 @@
+"""What was started is ended, what was not is left, and whom we ended is known."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from launch.agent.assignment import Command
+from launch.agent.processes import process_tree
+from launch.agent.processes.spawn import spawn
+
+SLEEP = "import time; print('here', flush=True); time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
+
+
+@pytest.fixture
+def start():
+    """Starts processes, tells this test's from others, and ends what is left."""
+    others = process_tree.children()
+    made = []
+
+    def one(code, **env):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+        made.append(process)
+        assert process.stdout.readline() == b"here\n"
+        return process
+
+    one.others = others
+    yield one
+    for process in made:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_whom_we_ended_and_in_which_state_is_known(start):
+    plain, stopped = start(SLEEP, RANK="3"), start(SLEEP, RANK="4")
+    stopped.send_signal(signal.SIGSTOP)
+    nobody = start(SLEEP)
+    victims = process_tree.end_descendants(0.5, spared=start.others)
+    found = {one.pid: (one.rank, one.signal, one.state, one.survives) for one in victims}
+    assert found == {
+        plain.pid: (3, "SIGTERM", "", False),
+        stopped.pid: (4, "SIGKILL", "had been stopped, as by SIGSTOP", False),
+        nobody.pid: (None, "SIGTERM", "", False),
+    }
+
+
+def test_one_that_cannot_be_ended_holds_nobody_up(start, monkeypatch):
+    """As a worker in an endless wait for a disk does."""
+    monkeypatch.setattr(process_tree, "KILL_S", 0.5)
+    monkeypatch.setattr(process_tree, "_signal", lambda process, number: None)
+    process = start(SLEEP, RANK="0")
+    began = time.monotonic()
+    (victim,) = process_tree.end_descendants(0.2, spared=start.others)
+    assert victim.survives and victim.pid == process.pid
+    assert time.monotonic() - began < 5
+
+
+def test_one_that_is_not_ours_to_signal_does_not_end_us(start, monkeypatch):
+    def refuse(process, number):
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(process_tree, "KILL_S", 0.5)
+    monkeypatch.setattr(psutil.Process, "send_signal", refuse)
+    start(SLEEP)
+    (victim,) = process_tree.end_descendants(0.2, spared=start.others)
+    assert victim.survives
+
+
+def test_children_of_others_are_spared(start):
+    other = start(SLEEP)
+    before = process_tree.children()
+    own = start(SLEEP)
+    process_tree.end_descendants(0.5, spared=before)
+    assert not psutil.pid_exists(own.pid) and other.poll() is None
+
+
+def test_what_a_started_process_leaves_behind_is_not_ended(start):
+    """ssh leaves a connection that the user's other logins share."""
+    leaves = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); "
+    process = start(leaves + DEAF)
+    wait_for = time.monotonic() + 10
+    while len(children := psutil.Process(process.pid).children()) < 1:
+        assert time.monotonic() < wait_for
+    process_tree.end_started([process], 0.3)
+    assert process.poll() == -signal.SIGKILL
+    assert children[0].is_running()
+    children[0].kill()
+
+
+def test_what_an_agent_starts_dies_with_it(tmp_path):
+    """Even by kill -9; and it ignores what torchrun would die of."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        "from launch.agent.assignment import Command\n"
+        "from launch.agent.processes.spawn import spawn\n"
+        f"argv = (sys.executable, '-c', {SLEEP!r})\n"
+        "child = spawn(Command(argv, {}), '/', os.environ, None)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+    )
+    child = psutil.Process(int(agent.stdout.readline()))
+    assert agent.stdout.readline() == b"here\n"  # it is what it was to become
+    child.send_signal(signal.SIGUSR1)
+    child.send_signal(signal.SIGUSR2)
+    time.sleep(0.2)
+    assert child.is_running()
+    agent.kill()
+    agent.wait()
+    agent.stdout.close()
+    child.wait(10)
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    with pytest.raises(Exception, match="nowhere: no such program"):
+        spawn(Command(("nowhere",), {}), str(tmp_path), dict(os.environ), None)

@@ -1,0 +1,218 @@
+"""Messages arrive whole, in order, and from whoever may send them."""
+
+import json
+import os
+import socket
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import run_files
+from configs.errors import MusterError
+from launch.agent import log_sync
+from launch.agent.log_sync import Mirror
+from launch.nodes.channel import MARK, Wire
+
+
+def pair():
+    ours, theirs = socket.socketpair()
+    return Wire(ours.fileno(), ours.detach()), theirs
+
+
+def test_noise_before_a_message_is_kept_apart():
+    wire, other = pair()
+    other.sendall(b"Welcome to node3!\n" + MARK + b'{"beat": true}\n' + MARK + b"{half")
+    assert wire.receive() == [{"beat": True}] and wire.noise == ["Welcome to node3!"]
+    other.sendall(b"\n")
+    other.close()
+    assert wire.receive() == [] and wire.ended
+    wire.close()
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=50), max_size=3), max_size=20)
+)
+@settings(max_examples=50, deadline=None)
+def test_messages_arrive_as_they_were_sent_in_whatever_pieces(messages):
+    wire, other = pair()
+    sent = b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages)
+    got = []
+    for at in range(0, len(sent), 7):
+        other.sendall(sent[at : at + 7])
+        got += wire.receive()
+    assert got == messages
+    other.close()
+    wire.close()
+
+
+def test_a_full_pipe_blocks_nobody():
+    wire, other = pair()
+    for _ in range(100):
+        wire.send(data="x" * 50_000)
+    assert wire.waiting_bytes > 1_000_000
+    other.close()
+    wire.flush()
+    assert wire.waiting_bytes == 0  # there is nobody to take it
+    wire.close()
+
+
+def test_a_line_without_end_is_no_message():
+    ours, other = socket.socketpair()
+    wire = Wire(ours.fileno(), ours.detach(), line_bytes=1000)
+    other.sendall(b"x" * 2000)
+    assert wire.receive() == [] and wire.ended
+    other.close()
+    wire.close()
+
+
+def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "workers").mkdir(parents=True)
+    here.mkdir()
+    reads, writes = os.pipe()
+    sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
+    source = Mirror(there, 0)
+    source.ranks = (0,)
+
+    def bring():
+        source.send_rest(sender)
+        for message in receiver.receive():
+            log_sync.take(here, message, 0)
+
+    (there / "workers" / "rank_00000.out").write_bytes(b"step 1\n")
+    (there / "summary.json").write_text('{"steps": 100000}')
+    (there / "config.yaml").write_text("the node's own")
+    bring()
+    with (there / "workers" / "rank_00000.out").open("ab") as more:
+        more.write(b"step 2\n")
+    (there / "summary.json").write_text("{}")
+    bring()
+    assert (here / "workers" / "rank_00000.out").read_bytes() == b"step 1\nstep 2\n"
+    assert (here / "summary.json").read_text() == "{}"
+    assert not (here / "config.yaml").exists()
+    sender.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "config.yaml",
+        "launch.json",
+        "workers/../../x",
+        "other/x",
+        "x",
+        "model/../../x",
+        "checkpoints/step_00000001/state.json",
+        "summary.json.0.partial",
+    ],
+)
+def test_a_node_writes_its_own_files_only(name, tmp_path):
+    with pytest.raises(MusterError, match="not its own to write"):
+        log_sync.take(tmp_path, {"file": name, "at": 0, "data": ""}, 0)
+
+
+def everything(run_dir, ranks):
+    """Each kind of file that workers and agents write, of `ranks` on this host."""
+    words = {"host": socket.gethostname(), "name": ".out.tfevents.1"}
+    for file in run_files.FILES:
+        for rank in ranks:
+            fields = {**words, "rank": rank, "node": rank, "attempt": 0}
+            wanted = {name: fields[name] for name in fields if f"{{{name}}}" in file.pattern}
+            path = file.path(run_dir, **wanted)
+            path = path / "deep" / "file" if file.pattern.endswith(run_files.BELOW) else path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.pattern.encode() * (60_000 if file is run_files.MODEL else 1))
+
+
+def sent_by(source):
+    """What one mirror sends in one go, with an end that takes all at once."""
+    reads, writes = os.pipe()
+    sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
+    found = []
+    taking = threading.Event()
+
+    def take():
+        while not taking.wait(0.001):
+            found.extend(receiver.receive())
+        found.extend(receiver.receive())
+
+    other = threading.Thread(target=take)
+    other.start()
+    source.send_rest(sender)
+    while sender.waiting_bytes:
+        sender.flush()
+    taking.set()
+    other.join()
+    sender.close()
+    receiver.close()
+    return found
+
+
+def test_every_file_that_a_node_writes_comes_home(tmp_path):
+    """Whole ones with their last byte only: a reader at home never sees half a model."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    everything(there, (0,))
+    source = Mirror(there, 0)
+    source.ranks = (0,)
+    home = {file.pattern for file in run_files.FILES if file.home != "stays"}
+    messages = [message for message in sent_by(source) if "file" in message]
+    assert {run_files.known(message["file"]).pattern for message in messages} == home
+    (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
+    parts = [one for one in messages if one["file"] == model]
+    assert len(parts) > 1 and [one["last"] for one in parts] == [False] * (len(parts) - 1) + [True]
+    for message in messages:
+        assert message is not parts[-1] or not (here / model).exists()
+        log_sync.take(here, message, 0)
+    arrived = {
+        path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()
+    }
+    assert arrived == {path: (there / path).read_bytes() for path in arrived}
+    assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
+
+
+def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
+    everything(tmp_path, (0, 1))
+    names = []
+    for node in (0, 1):
+        source = Mirror(tmp_path, node)
+        source.ranks = (node,)
+        names.append({one["file"] for one in sent_by(source) if "file" in one})
+    host = socket.gethostname()
+    assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
+    assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
+
+
+def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
+    reads, writes = os.pipe()
+    sender = Wire(os.open(os.devnull, os.O_RDONLY), writes)
+    receiver = Wire(reads, os.dup(1))
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "profile").mkdir(parents=True)
+    path = there / "profile" / "rank_00000.json"
+    path.write_bytes(b"a" * 900_000)
+    source = Mirror(there, 0)
+    source.ranks = (0,)
+    assert source._send(sender)  # a part of it waits
+    new = there / "new"
+    new.write_bytes(b"b" * 300_000)
+    new.replace(path)
+    while source._send(sender) or sender.waiting_bytes:
+        for message in receiver.receive():
+            log_sync.take(here, message, 0)
+        sender.flush()
+    for message in receiver.receive():
+        log_sync.take(here, message, 0)
+    assert (here / "profile" / "rank_00000.json").read_bytes() == b"b" * 300_000
+    sender.close()
+    receiver.close()
+
+
+def test_a_full_disk_at_home_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
+    with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
+        log_sync.take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True}, 0)

@@ -1,0 +1,44 @@
+"""Ports are free, and from the range that was asked for."""
+
+import socket
+
+import pytest
+
+from configs.errors import MusterError, UsageError
+from configs.settings.launch import LaunchConfig
+from launch.nodes.ports import PORTS, among, free_port
+from launch.slurm.allocation import Allocation
+
+
+def test_a_free_port_of_a_range():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port(0, range(port, port + 5)) in range(port + 1, port + 5)
+        with pytest.raises(MusterError, match=f"no free port between {port} and {port}; give"):
+            free_port(0, range(port, port + 1))
+
+
+def test_a_range_is_two_ports():
+    config = LaunchConfig(port_range="20000:20100")
+    assert config.ports == (20000, 20100)
+    assert (among(config.ports)[0], among(config.ports)[-1]) == (20000, 20100)
+    assert LaunchConfig().ports is None and among(None) == PORTS
+
+
+@pytest.mark.parametrize(
+    "text", ["", "20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"]
+)
+def test_what_is_no_range_is_refused(text):
+    with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
+        LaunchConfig(port_range=text)
+
+
+@pytest.mark.parametrize("within", [PORTS, range(20_000, 20_101), range(20_000, 20_002)])
+def test_the_ports_of_a_job_are_within_the_range(within):
+    allocations = [
+        Allocation(job_id=str(job), name="", attempt=0, num_nodes=2, nodelist="", gpus_on_node=0)
+        for job in range(1, 200)
+    ]
+    for one in allocations:
+        ports = one.ports(within)
+        assert len(set(ports)) == min(8, len(within)) and set(ports) <= set(within)

@@ -1,0 +1,216 @@
+"""The cause of a failed run is told from its echoes."""
+
+import json
+import os
+
+import pytest
+
+from launch.runs.failure import explain
+
+AGENT_LOG = """\
+W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
+Traceback (most recent call last):
+SyntaxError: invalid syntax
+E1121 03:17:26.197000 12250 /venv/torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+@pytest.fixture
+def ended(tmp_path):
+    (tmp_path / "workers").mkdir()
+    for rank in range(4):
+        (tmp_path / "workers" / f"rank_{rank:05d}.err").touch()
+
+    def write(rank, cause, time_unix_s, message="", traceback="", code=1):
+        folder = tmp_path / "exits"
+        folder.mkdir(exist_ok=True)
+        record = {"rank": rank, "host": f"node{rank}", "cause": cause, "message": message}
+        record |= {"traceback": traceback, "time_unix_s": time_unix_s, "code": code}
+        (folder / f"rank_{rank:05d}.json").write_text(json.dumps(record))
+        return tmp_path
+
+    return write
+
+
+def test_all_done_is_no_failure(ended):
+    ended(0, "done", 1.0, code=0)
+    assert explain(ended(1, "done", 2.0, code=0), 2) is None
+
+
+def test_a_missing_rank_is_a_failure_even_if_the_others_are_done(ended):
+    failure = explain(ended(0, "done", 1.0, code=0), 2)
+    assert failure.code == 137 and "rank 1 ended without a word" in failure.text
+
+
+def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    ended(1, "crash", 3.0, "boom", "Traceback: late\n")
+    ended(2, "signal", 0.5, "stopped by SIGTERM")
+    failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
+    assert failure.text == "Traceback: early"
+    assert failure.context == (
+        "error: rank 3 on node3 failed first; the others stopped because of it:",
+    )
+
+
+def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path):
+    ended(1, "lost_peer", 1.0, "lost another worker")
+    failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
+    assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)
+    assert failure.text.startswith("error: ranks 0, 2 ended without a word")
+    assert str(tmp_path / "workers" / "rank_00002.err") in failure.text
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_killed_worker_without_neighbours_is_named_too(tmp_path):
+    failure = explain(tmp_path, 1)
+    assert failure.code == 137 and failure.context == ()
+    assert failure.text.startswith("error: rank 0 ended without a word")
+
+
+def test_a_refusal_is_its_own_lines_and_code(ended):
+    failure = explain(ended(0, "refused", 1.0, "train.tsv:7: bad\ndev.tsv: empty", code=2), 1)
+    assert failure.code == 2
+    assert failure.text == "error: train.tsv:7: bad\nerror: dev.tsv: empty"
+
+
+def test_of_workers_that_never_started_the_agents_log_is_shown(tmp_path):
+    """The log of the agent that failed first, and of that not what torchrun says after it."""
+    (tmp_path / "agents").mkdir()
+    for node, (log, time_s) in enumerate([("stopped\n", 30), ("", 10), (AGENT_LOG, 20)]):
+        path = tmp_path / "agents" / f"node_{node:05d}.log"
+        path.write_text(log)
+        os.utime(path, (time_s, time_s))
+    failure = explain(tmp_path, 2)
+    assert failure.code == 1 and "ranks 0, 1 failed before the start" in failure.context[0]
+    assert failure.text == "Traceback (most recent call last):\nSyntaxError: invalid syntax"
+
+
+def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
+    (tmp_path / "agents").mkdir()
+    report = "".join(AGENT_LOG.splitlines(keepends=True)[3:])
+    (tmp_path / "agents" / "node_00000.log").write_text(report)
+    assert explain(tmp_path, 1).text == report.strip()
+
+
+def agent(folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0, ended=None):
+    (folder / "agents").mkdir(exist_ok=True)
+    record = {"index": index, "node": f"node{index}", "host": f"node{index}", "code": code}
+    record |= {"cause": cause, "message": message, "time_unix_s": 1.0, "ranks": list(ranks)}
+    record |= {"clock_offset_s": offset_s, "workers": {}, "ended": ended or {}}
+    (folder / "agents" / f"node_{index:05d}.exit.json").write_text(json.dumps(record))
+
+
+def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
+    """node1's clock is ten seconds ahead: what it wrote later happened first."""
+    ended(0, "crash", 100.0, "echo", "Traceback: second\n")
+    ended(1, "crash", 105.0, "cause", "Traceback: first\n")
+    agent(tmp_path, 0, "command", ranks=[0])
+    agent(tmp_path, 1, "command", ranks=[1], offset_s=-10.0)
+    assert explain(tmp_path, 2, 1).text == "Traceback: first"
+
+
+def test_ranks_that_failed_alike_are_one_failure(ended):
+    for rank in range(4):
+        ended(rank, "refused", float(rank), "train.tsv:7: unknown label", code=2)
+    failure = explain(ended(3, "refused", 9.0, "train.tsv:7: unknown label", code=2), 4)
+    assert failure.text == "error: train.tsv:7: unknown label"
+    assert failure.context == ("ranks 1, 2, 3 failed in the same way",)
+
+
+def test_a_node_that_is_lost_is_named_by_those_that_noticed(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    message = "node1 (10.10.1.2) is gone: its agent was killed, or the node went down"
+    agent(tmp_path, 0, "peer", message)
+    failure = explain(tmp_path, 2, 1)
+    assert failure.text == f"error: {message}" and failure.code == 1
+    assert failure.context == ("rank 1 left no word",)
+
+
+def test_a_killed_torchrun_is_named_and_not_what_others_heard_of_it(ended, tmp_path):
+    message = "torchrun on node1 was killed by SIGKILL"
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    agent(tmp_path, 0, "peer", message, ranks=[0])
+    agent(tmp_path, 1, "command", message, ranks=[1])
+    failure = explain(tmp_path, 2, 1)
+    assert failure.code == 137 and failure.text == f"error: {message} (rank 1); out of memory?"
+
+
+def test_a_refusal_of_an_agent_comes_first(tmp_path):
+    agent(tmp_path, 0, "refused", "--master-port 29500 is in use on node0; choose another")
+    agent(tmp_path, 1, "signal", "node1 was sent SIGTERM", code=143)
+    failure = explain(tmp_path, 2, 143)
+    assert failure.code == 1 and failure.text.startswith("error: --master-port 29500 is in use")
+
+
+def test_a_job_that_was_cancelled_was_stopped(tmp_path):
+    for index in range(2):
+        agent(tmp_path, index, "signal", f"node{index} was sent SIGTERM", code=143)
+    failure = explain(tmp_path, 2, 143)
+    assert (failure.code, failure.text) == (143, "error: stopped by SIGTERM")
+
+
+def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_path):
+    agent(tmp_path, 0, "signal", "node0 was sent SIGTERM", code=143)
+    for index in range(2):
+        here = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
+        (tmp_path / "agents" / f"node_{index:05d}.json").write_text(json.dumps(here))
+    failure = explain(tmp_path, 2, 143)
+    assert failure.code == 1 and failure.text.startswith("error: node1 (10.10.1.2) is gone")
+
+
+def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
+    failure = explain(tmp_path, 2, 1, "node1 is gone: the connection to it was cut")
+    assert failure.text.endswith("never started: node1 is gone: the connection to it was cut")
+    assert explain(tmp_path, 0, 1, "Slurm says NODE_FAIL of job 7").code == 1
+
+
+TIMED_OUT = "lost another worker (Timed out waiting 3000ms for recv operation to complete)"
+
+
+def victim(state="", number="SIGKILL"):
+    return {"pid": 7, "state": state, "signal": number, "survives": False}
+
+
+def test_a_rank_that_hung_is_named_and_our_own_kill_is_not_its_end(ended, tmp_path):
+    ended(1, "lost_peer", 1.0, TIMED_OUT)
+    ended(0, "lost_peer", 1.1, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    agent(tmp_path, 1, "command", "torchrun on node1 ended with exit code 1", ranks=[1])
+    how = {2: victim("had been stopped, as by SIGSTOP")}
+    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", ranks=[2], ended=how)
+    failure = explain(tmp_path, 3, 1)
+    assert failure.code == 1
+    assert failure.text == (
+        "error: rank 2 on node2 had been stopped, as by SIGSTOP: rank 1 waited for it and timed "
+        "out; see --timeout-s"
+    )
+    assert failure.context == (f"rank 1: {TIMED_OUT}",)
+
+
+def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
+    """SIGTERM could end it, so that it wrote down how it ended."""
+    ended(0, "lost_peer", 1.0, TIMED_OUT)
+    ended(1, "signal", 2.0, "stopped by SIGTERM", code=143)
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    agent(tmp_path, 1, "peer", "torchrun on node0 ended with exit code 1", ranks=[1])
+    failure = explain(tmp_path, 2, 1)
+    assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
+
+
+def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    how = {2: victim(), 3: victim(number="SIGTERM")}
+    agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
+    failure = explain(tmp_path, 4, 1)
+    assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a word")
+
+
+def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
+    ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
+    failure = explain(tmp_path, 2, 1)
+    assert failure.code == 1 and "Connection closed by peer" in failure.text

@@ -1,0 +1,107 @@
+"""Whatever is killed, at whichever moment: no checkpoint is lost, and no loss is another.
+
+Three moments of each kind here; `make soak` tries twenty.
+"""
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch.runs.test_restart import losses
+from tests.launch.submit import alive, start, submit, wait_until, worker
+from tests.preload import below, children, interpreter
+
+MOMENTS = int(os.environ.get("SOAK_MOMENTS", "3"))
+NODES = 3
+# So many checkpoints that a kill often falls into the writing of one.
+FLAGS = [
+    "--launcher", "local", "--task", "synthetic", "--nodes", str(NODES), "--threads", "1",
+    "--epochs", "5", "--evaluate", "never", "--checkpoint-every", "7", "--no-save-model",
+]  # fmt: skip
+
+
+def agents(launcher: subprocess.Popen) -> list[psutil.Process]:
+    return children(psutil.Process(launcher.pid))
+
+
+def kill_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
+    victim = worker(launcher, chance.randrange(NODES))
+    if victim is not None:
+        victim.kill()
+
+
+def kill_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
+    chance.choice(agents(launcher)).kill()
+
+
+def kill_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
+    agent = chance.choice(agents(launcher))
+    for process in (agent, *below(agent)):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def kill_writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
+    """Rank 0, while it writes a checkpoint."""
+    victim = worker(launcher, 0)
+    deadline = time.monotonic() + 20
+    while not any((run_dir / "checkpoints").glob("*.partial")) and time.monotonic() < deadline:
+        pass
+    time.sleep(chance.random() * 0.004)
+    if victim is not None:
+        victim.kill()
+
+
+KINDS: dict[str, Callable[[subprocess.Popen, Path, random.Random], None]] = {
+    "worker": kill_worker,
+    "agent": kill_agent,
+    "node": kill_node,
+    "write": kill_writer,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[int, float]:
+    folder = tmp_path_factory.mktemp("whole")
+    code, _, err = submit(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
+    assert code == 0, err
+    return losses(folder / "whole")
+
+
+def finished(run_dir: Path) -> list[str]:
+    paths = run_dir.glob("checkpoints/step_????????/manifest.json")
+    return sorted(path.parent.name for path in paths)
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
+    """With torchrun and, in half the time, without."""
+    chance = random.Random(f"{kind} {moment}")
+    workers = ["--workers", ("torchrun", "manual", "manual")[moment % 3]]
+    process = start(
+        *FLAGS, *workers, "--logs-dir", str(tmp_path), "--run-id", "run", "--max-restarts", "3",
+        python=interpreter(),
+    )  # fmt: skip
+    run_dir = tmp_path / "run"
+    assert wait_until(lambda: finished(run_dir), timeout_s=60)
+    time.sleep(chance.random())
+    before = finished(run_dir)
+    if process.poll() is None and agents(process):
+        KINDS[kind](process, run_dir, chance)
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    # that it was too late for is a run that was done; else it went on from what was there, or later
+    if "restart 1 of 3" in out:
+        went_on = int(out.partition("going on from step ")[2].partition(" ")[0])
+        assert went_on >= int(before[-1].removeprefix("step_"))
+    assert losses(run_dir) == whole
+    assert alive(tmp_path) == []

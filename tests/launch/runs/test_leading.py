@@ -1,0 +1,105 @@
+"""Whoever leads a run heeds signals at any time, and is held up by no terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from launch.agent.processes import process_tree
+from launch.runs import run_record
+from launch.runs.restart import conclude, lead
+from launch.spec import LaunchSpec
+from tests.launch.pretended import FACTS, Pretended
+from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES, SILENT_S
+from tests.launch.submit import REPOSITORY, wait_until
+
+ARGV = ("--task=synthetic",)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    """Of a run that this process leads; its signals are given back."""
+    monkeypatch.setattr(process_tree, "adopt_orphans", lambda: None)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield LaunchSpec("run", tmp_path, ARGV, join_s=20.0)
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
+    launcher = Pretended("fails", asked=lambda: os.kill(os.getpid(), number))
+    code = lead(launcher, "local", spec, FACTS, restarts=3, least=1)
+    assert (code, launcher.launched) == (128 + number, 1)
+    ended = run_record.read_end(spec.run_dir)
+    assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
+    assert capsys.readouterr().err.endswith(f"error: stopped by {number.name}\n")
+
+
+def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
+    """As in `... | less`: its reader takes nothing before the run is over."""
+    reads, writes = os.pipe()
+    taken = []
+
+    def read_late():
+        time.sleep(LISTENS_S + 2)
+        while new := os.read(reads, 65_536):
+            taken.append(new)
+
+    reader = threading.Thread(target=read_late)
+    reader.start()
+    with monkeypatch.context() as patched, os.fdopen(writes, "w") as out:
+        patched.setattr(sys, "stdout", out)
+        code = lead(Pretended("listens"), "local", spec, FACTS, restarts=0, least=1)
+    reader.join()
+    os.close(reads)
+    assert code == 0, run_record.read_end(spec.run_dir)
+    assert len(b"".join(taken)) == PRINTED_BYTES
+
+
+def test_ctrl_z_suspends_the_launcher_and_not_the_run(tmp_path):
+    """As in a shell: Ctrl-Z, then `fg` after longer than anybody may be silent."""
+    command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        assert wait_until((tmp_path / "exits").exists)
+        process.send_signal(signal.SIGTSTP)
+        stopped = psutil.Process(process.pid)
+        assert wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        time.sleep(SILENT_S + 1)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=60) == 0, run_record.read_end(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Over:
+    """A job of a scheduler that has ended, with the exit code of one that lost a worker."""
+
+    job_id, detached, trouble, shown, signals = "7", False, None, b"", ()
+
+    def wait(self):
+        return 137
+
+
+def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
+    """With --wait a job's 137 comes from its exit.json, whose explanation stays."""
+    (spec.run_dir / "agents").mkdir()
+    message = "torchrun on node1 was killed by SIGKILL"
+    record = {"index": 1, "node": "node1", "cause": "command", "message": message, "ranks": [1]}
+    record |= {"code": 1, "clock_offset_s": 0.0}
+    (spec.run_dir / "agents" / "node_00001.exit.json").write_text(json.dumps(record))
+    outcome = conclude(Over(), 2, spec)
+    assert outcome.code == 137 and not outcome.by_signal
+    assert (
+        run_record.read_end(spec.run_dir)["message"] == f"error: {message} (rank 1); out of memory?"
+    )
+    assert "stopped by SIGKILL" not in capsys.readouterr().err

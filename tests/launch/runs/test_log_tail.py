@@ -1,0 +1,93 @@
+"""What workers write is shown as it comes, whatever else happens to their files."""
+
+import pytest
+
+from launch.runs import log_tail
+from launch.runs.log_tail import Follower
+
+
+@pytest.fixture
+def workers(tmp_path):
+    (tmp_path / "workers").mkdir()
+
+    def write(rank, text, ending="out", mode="ab"):
+        with (tmp_path / "workers" / f"rank_{rank:05d}.{ending}").open(mode) as file:
+            file.write(text.encode())
+
+    return write
+
+
+def test_rank_0_is_shown_as_it_is(tmp_path, workers, capfdbinary):
+    follower = Follower(tmp_path)
+    workers(0, "step 1\nste")
+    workers(1, "not shown\n")
+    follower.poll()
+    workers(0, "p 2\n")
+    workers(0, "a warning\n", "err")
+    follower.poll()
+    assert capfdbinary.readouterr() == (b"step 1\nstep 2\n", b"a warning\n")
+    assert follower.tail == b"step 1\nstep 2\na warning\n"
+
+
+def test_every_line_says_whose_it_is(tmp_path, workers, capfdbinary):
+    follower = Follower(tmp_path, prefixes=True)
+    follower.nodes = {1: "node1"}
+    workers(1, "one\ntw")
+    follower.poll()
+    workers(1, "o\nthree")
+    workers(10, "ten\n")
+    follower.poll()
+    follower.poll(last=True)
+    out, _ = capfdbinary.readouterr()
+    assert out == b"node1.1| one\nnode1.1| two\nnode?.10| ten\nnode1.1| three\n"
+
+
+def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, workers, capfdbinary):
+    """A requeued job puts aside what its last attempt left."""
+    follower = Follower(tmp_path)
+    workers(0, "the first attempt said much\n")
+    follower.poll()
+    (tmp_path / "workers").rename(tmp_path / "aside")
+    (tmp_path / "workers").mkdir()
+    follower.poll()
+    workers(0, "the second\n")
+    follower.poll()
+    follower.poll(last=True)
+    assert capfdbinary.readouterr().out == b"the first attempt said much\nthe second\n"
+
+
+def test_a_look_costs_no_more_with_many_ranks(tmp_path, workers, monkeypatch, capfdbinary):
+    follower = Follower(tmp_path, prefixes=True)
+    for rank in range(512):
+        workers(rank, "")
+        workers(rank, "", "err")
+    follower.poll()
+    looks = []
+    read = log_tail._read
+    monkeypatch.setattr(log_tail, "_read", lambda file: looks.append(file) or read(file))
+    follower.poll()
+    assert len(looks) <= 64
+    workers(511, "late\n")
+    for _ in range(1024 // 64 + 1):  # everyone has its turn
+        follower.poll()
+    assert capfdbinary.readouterr().out == b"node?.511| late\n"
+    del looks[:]
+    follower.poll(last=True)
+    assert len(looks) >= 1024
+
+
+def test_nothing_more_is_taken_than_a_slow_reader_needs(
+    tmp_path, workers, monkeypatch, capfdbinary
+):
+    monkeypatch.setattr(log_tail, "waiting_bytes", lambda: log_tail.WAITING_BYTES + 1)
+    follower = Follower(tmp_path)
+    workers(0, "later\n")
+    follower.poll()
+    assert capfdbinary.readouterr().out == b""
+    follower.poll(last=True)
+    assert capfdbinary.readouterr().out == b"later\n"
+
+
+def test_a_folder_that_is_not_there_yet(tmp_path):
+    Follower(tmp_path).poll(last=True)
+    assert not any(tmp_path.iterdir())

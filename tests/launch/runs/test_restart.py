@@ -1,0 +1,139 @@
+"""A run that loses a worker goes on from its checkpoint; one that gets nowhere is given up."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from configs.errors import NO_RETRY, STOPPED
+from configs.settings.launch import LaunchConfig, Nodes
+from launch.runs import continuation, restart
+from launch.runs.archive import archive_attempt
+from launch.runs.restart import Outcome
+from launch.spec import LaunchSpec
+from tests.launch.submit import start, submit, wait_until, worker
+from tests.preload import interpreter
+
+FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
+SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20"]
+
+
+def losses(run_dir: Path) -> dict[int, float]:
+    """Of all attempts, in order: a step that was done twice counts the second time."""
+    found = {}
+    earlier = sorted(run_dir.glob("attempts/*"), key=lambda path: int(path.name))
+    for folder in [*earlier, run_dir]:
+        for line in (folder / "metrics" / "rank_00000.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if record["kind"] == "step":
+                found[record["step"]] = record["loss"]
+    return found
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_changes_no_loss(tmp_path, rank):
+    flags = [*FLAGS, *SLOW, "--epochs", "5", "--logs-dir", str(tmp_path)]
+    code, _, err = submit(*flags, "--run-id", "whole")
+    assert code == 0, err
+    hurt = [*flags, "--run-id", "hurt", "--max-restarts", "2"]
+    process = start(*hurt, python=interpreter())
+    assert wait_until(lambda: any(tmp_path.glob("hurt/checkpoints/step_????????")), timeout_s=60)
+    victim = worker(process, rank)
+    assert victim is not None
+    victim.kill()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "restart 1 of 2: 2 nodes go on from the last checkpoint\n" in out
+    assert "going on from step " in out, out
+    assert f"rank {rank} ended without a word" in err, err
+    assert losses(tmp_path / "hurt") == losses(tmp_path / "whole")
+    names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}
+    assert names == {"agents", "exit.json", "exits", "metrics", "workers"}
+
+
+def test_a_crash_loop_ends_by_itself(tmp_path):
+    # the second step has no finite loss any more, each time
+    flags = ["--optimizer", "sgd", "--lr", "1e38", "--logs-dir", str(tmp_path)]
+    code, _, err = submit(*FLAGS, *flags, "--max-restarts", "9", "--run-id", "loop")
+    assert code == NO_RETRY, err
+    assert err.endswith(
+        "error: 3 attempts in a row got no further than step 1: it is not started again\n"
+    )
+    assert len(list((tmp_path / "loop" / "attempts").iterdir())) == 3
+
+
+def test_wrong_flags_and_a_stop_are_no_reason_to_start_again():
+    for code in (0, 2, STOPPED, NO_RETRY, 130, 143, 129):
+        assert not Outcome(code).is_worth_another
+    assert Outcome(1).is_worth_another and Outcome(137).is_worth_another
+    assert not Outcome(137, by_signal=True).is_worth_another
+
+
+def test_the_last_step_of_any_rank_counts(tmp_path):
+    assert restart.last_step(tmp_path) == 0
+    (tmp_path / "metrics").mkdir()
+    for rank, steps in enumerate([(1, 2, 3), (1, 2, 3, 4)]):
+        lines = [json.dumps({"kind": "step", "step": step}) + "\n" for step in steps]
+        (tmp_path / "metrics" / f"rank_{rank:05d}.jsonl").write_text("".join(lines) + '{"kin')
+    assert restart.last_step(tmp_path) == 4
+
+
+def test_one_attempt_is_archive_attempt_once(tmp_path):
+    (tmp_path / "exits").mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    assert archive_attempt(tmp_path, 0) and not archive_attempt(tmp_path, 0)
+    assert (tmp_path / "attempts" / "0" / "exits").is_dir()
+    assert (tmp_path / "checkpoints").is_dir() and not (tmp_path / "exits").exists()
+
+
+def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
+    argv = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
+    spec = LaunchSpec("run", tmp_path, argv)
+    assert continuation.with_flags(spec, tmp_path).worker_argv == spec.worker_argv  # nothing yet
+    done = tmp_path / "checkpoints" / "step_00000007"
+    done.mkdir(parents=True)
+    (done / "manifest.json").touch()
+    (done / "state.json").write_text('{"run_id": "of somebody else"}')
+    assert continuation.with_flags(spec, tmp_path).worker_argv == spec.worker_argv
+    (done / "state.json").write_text('{"run_id": "run"}')
+    again = continuation.with_flags(spec, tmp_path).worker_argv
+    assert "--resume=auto" in again and "--lr=0.5" in again
+    assert not any("reset" in word for word in again)
+
+
+def test_a_range_of_nodes():
+    assert (Nodes("2:4"), Nodes("2:4").least, str(Nodes("2:4"))) == (4, 2, "2:4")
+    assert (Nodes("3"), Nodes("3").least, str(Nodes("3"))) == (3, 3, "3")
+    assert LaunchConfig(nodes=Nodes("2:4")).least_nodes == 2
+    assert LaunchConfig(nodes=4).least_nodes == 4 and LaunchConfig().least_nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--nodes", "4:2"], "--nodes 4:2: the first number is the smaller one"),
+        (["--nodes", "2:x"], "--nodes: expected N or MIN:MAX, got '2:x'"),
+        (["--nodes", "0:2"], "--nodes must be at least 1 (got 0)"),
+        (["--nodes", "1:2", "--split", "1,2"], "--split 1,2 is for so many workers; with --nodes"),
+        (["--max-restarts", "-1"], "--max-restarts must be at least 0 (got -1)"),
+    ],
+)
+def test_what_cannot_be_elastic_is_refused(tmp_path, flags, said):
+    code, _, err = submit("--launcher", "local", *flags, "--logs-dir", str(tmp_path))
+    assert code == 2 and said in err
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path):
+    flags = [*FLAGS, "--epochs", "100000", "--evaluate", "never", "--logs-dir", str(tmp_path)]
+    process = start(*flags, "--max-restarts", "3", "--run-id", "run")
+    records = tmp_path / "run" / "metrics" / "rank_00001.jsonl"
+    assert wait_until(lambda: records.exists() and records.stat().st_size > 2000, timeout_s=60)
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == STOPPED
+    assert "stopping at the end of this step, with a checkpoint; Ctrl-C again" in out
+    assert not (tmp_path / "run" / "attempts").exists()
+    said = json.loads((tmp_path / "run" / "stopped.json").read_text())
+    assert said["why"] == "SIGINT" and (tmp_path / "run" / "checkpoints").is_dir()

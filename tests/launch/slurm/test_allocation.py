@@ -1,0 +1,126 @@
+"""What Slurm says is read as it means it, and what it does not have is said before submitting."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import MusterError, UsageError
+from configs.settings.launch import LaunchConfig, SlurmConfig
+from launch.slurm.allocation import Allocation, Task, scrubbed, tasks_per_node
+from launch.slurm.partitions import Partition, minutes, problems
+
+JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
+TASK = {
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURMD_NODENAME": "node1",
+}
+
+
+def test_a_job_and_a_part_of_an_array():
+    job = Allocation.from_env(JOB)
+    assert (job.name, job.attempt, job.num_nodes, job.gpus_on_node) == ("123", 0, 2, 0)
+    part = {**JOB, "SLURM_ARRAY_JOB_ID": "120", "SLURM_ARRAY_TASK_ID": "3"}
+    assert Allocation.from_env({**part, "SLURM_RESTART_COUNT": "2"}).name == "120_3"
+    with pytest.raises(MusterError, match="not in a Slurm job; submit with: sbatch"):
+        Allocation.from_env({})
+
+
+def test_a_requeued_job_meets_elsewhere():
+    first = Allocation.from_env(JOB).ports()
+    again = Allocation.from_env({**JOB, "SLURM_RESTART_COUNT": "1"}).ports()
+    assert len(set(first) & set(again)) == 0 and all(20_000 <= port < 32_000 for port in first)
+
+
+def test_a_task_knows_its_place():
+    task = Task.from_env(TASK)
+    assert (task.rank, task.count, task.local_rank, task.local_count) == (2, 3, 0, 1)
+    assert (task.node_rank, task.num_nodes, task.host) == (1, 2, "node1")
+    with pytest.raises(MusterError, match=r"SLURM_PROCID not set: workers .* are started by srun"):
+        Task.from_env({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=40))
+def test_tasks_per_node_are_read_back(counts):
+    folded, rest = [], list(counts)
+    while rest:
+        same = next((i for i, one in enumerate(rest) if one != rest[0]), len(rest))
+        folded.append(f"{rest[0]}(x{same})" if same > 1 else str(rest[0]))
+        rest = rest[same:]
+    assert tasks_per_node(",".join(folded)) == counts
+
+
+def test_what_a_job_says_of_itself_does_not_rule_the_next():
+    env = {"SLURM_JOB_ID": "1", "SBATCH_MEM_BIND": "x", "SLURM_CONF": "/c", "PMIX_RANK": "0"}
+    assert scrubbed({**env, "HOME": "/me"}) == {"SLURM_CONF": "/c", "HOME": "/me"}
+
+
+def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
+    own = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "x", "SLURM_CLUSTERS": "c", "SLURM_JWT": "j"}
+    assert scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
+    env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
+    del own["SBATCH_PARTITION"]
+    assert scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("1:30", 1.5),
+        ("2:00:00", 120),
+        ("1-0", 1440),
+        ("1-12:30", 2190),
+        ("1-00:00:30", 1440.5),
+        ("infinite", float("inf")),
+    ],
+)
+def test_times_are_read_as_slurm_reads_them(text, value):
+    assert minutes(text) == value
+
+
+CLUSTER = [Partition("main", True, 4, float("inf")), Partition("short", False, 2, 2.0)]
+
+
+def found(launch=None, slurm=None, cluster=CLUSTER):
+    return list(problems(LaunchConfig(**(launch or {})), SlurmConfig(**(slurm or {})), cluster))
+
+
+def test_what_the_cluster_does_not_have_is_said_with_what_it_has():
+    assert found({"nodes": 4}) == []
+    assert "partition main has 4" in found({"nodes": 5})[0]
+    assert found(slurm={"partition": "nope"}) == [
+        "--partition nope: there is none of that name; the cluster has main, short"
+    ]
+    both = found({"nodes": 3}, {"partition": "short", "time": "3"})
+    assert len(both) == 2 and "partition short has 2" in both[0] and "allows 2 minutes" in both[1]
+    assert "has no default one" in found(cluster=CLUSTER[1:])[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"time": "0"}, "--time '0' is not a time above 0"),
+        ({"time": "soon"}, "--time 'soon' is not a time"),
+        ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
+        ({"account": ""}, "--account '': empty"),
+        ({"slurm": "mail-type"}, "use KEY=VALUE"),
+        ({"slurm": "$(id)=1"}, "use KEY=VALUE"),
+        ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
+        ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
+    ],
+)
+def test_each_wrong_wish_is_one_line(setting, said):
+    with pytest.raises(UsageError) as caught:
+        SlurmConfig(**setting)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_any_other_option_of_sbatch_can_be_given():
+    wish = SlurmConfig(slurm="mail-type=END\ncomment=a, b = c")
+    assert wish.more == {"mail_type": "END", "comment": "a, b = c"}

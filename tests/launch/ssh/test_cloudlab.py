@@ -1,0 +1,328 @@
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import UsageError
+from launch.spec import NodeSpec
+from launch.ssh.cloudlab import read_manifest
+from launch.ssh.hosts import read_hosts
+
+V2 = "http://www.protogeni.net/resources/rspec/2"
+V3 = "http://www.geni.net/resources/rspec/3"
+EMULAB = "http://www.protogeni.net/resources/rspec/ext/emulab/1"
+
+
+def login(user: str, host: str, port: str = "22", prefix: str = "") -> str:
+    return (
+        f'<{prefix}login authentication="ssh-keys" hostname="{host}" port="{port}"'
+        f' username="{user}"/>'
+    )
+
+
+def lan(address: str, netmask: str = "255.255.255.0", type: str = "ipv4") -> str:
+    return (
+        '<interface client_id="node:eth1" mac_address="020000000001">'
+        f'<ip address="{address}" type="{type}" netmask="{netmask}"/></interface>'
+    )
+
+
+def node(name: str, logins: str, lans: str = "", sliver: str = "raw-pc") -> str:
+    return (
+        f'<node client_id="{name}" exclusive="true"><sliver_type name="{sliver}"/>{lans}'
+        f'<emulab:vnode name="ms1" hardware_type="m510"/><host name="{name}.x" ipv4="192.0.2.9"/>'
+        f'<services>{logins}<emulab:console server="boss.example"/></services></node>'
+    )
+
+
+def manifest(*nodes: str, type: str = "manifest", space: str = V3, head: str = "") -> str:
+    return (
+        f'{head}<rspec xmlns="{space}" xmlns:emulab="{EMULAB}" type="{type}"><!-- x -->'
+        f"{''.join(nodes)}</rspec>"
+    )
+
+
+def plain(k: int, **kwargs) -> str:
+    return node(f"node{k}", login("alice", f"ms{k}.example"), lan(f"10.10.1.{k + 1}"), **kwargs)
+
+
+def read(text: str, **choices) -> list[tuple[str, str | None]]:
+    nodes = read_manifest(text, "gpu", "file.xml", **choices)
+    assert {each.nproc for each in nodes} == {"gpu"}
+    return [(each.name, each.address) for each in nodes]
+
+
+def refused(text: str, **choices) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        read(text, **choices)
+    return str(caught.value).split("\n")
+
+
+FOUR = [(f"alice@ms{k}.example:22", f"10.10.1.{k + 1}") for k in range(4)]
+
+
+@pytest.mark.parametrize("type", ["manifest", "request"])
+@pytest.mark.parametrize("space", [V2, V3])
+@pytest.mark.parametrize("head", ["", "<?xml version='1.0'?>", "\n<?xml version='1.0'?>\n<!-- -->"])
+def test_an_experiment_of_four_nodes(type, space, head):
+    assert read(manifest(*map(plain, range(4)), type=type, space=space, head=head)) == FOUR
+
+
+def test_the_document_decides_who_has_rank_0():
+    assert read(manifest(*map(plain, (3, 0, 2, 1)))) == [FOUR[k] for k in (3, 0, 2, 1)]
+
+
+def test_a_login_with_a_prefix():
+    logins = login("alice", "ms0.example", prefix="emulab:")
+    assert read(manifest(node("n", logins))) == [("alice@ms0.example:22", None)]
+
+
+def test_virtual_machines_share_a_host_and_listen_on_ports_of_their_own():
+    nodes = [
+        node(f"n{k}", login("alice", "pc9.example", f"3075{k}"), lan(f"10.10.1.{k + 1}"))
+        for k in (4, 5)
+    ]
+    assert read(manifest(*nodes)) == [
+        ("alice@pc9.example:30754", "10.10.1.5"),
+        ("alice@pc9.example:30755", "10.10.1.6"),
+    ]
+
+
+def test_a_disk_on_the_network_is_no_node():
+    disk = '<node client_id="d"><sliver_type name="emulab-blockstore"/></node>'
+    assert read(manifest(plain(0), disk, plain(1))) == FOUR[:2]
+
+
+def test_a_hosts_file_may_be_a_manifest(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text(f"\n {manifest(plain(0), plain(1))}")
+    assert read_hosts(path, 2)[0] == NodeSpec("ms0.example", 2, "alice", 22, "10.10.1.1")
+    path.write_text(manifest(several(0), several(1)))
+    assert read_hosts(path, 2, user="bob", network="10.10.1.0/24")[1].name == "bob@ms1.example:22"
+
+
+# who logs in
+
+
+def several(k: int, lans: str = "") -> str:
+    logins = "".join(login(user, f"ms{k}.example") for user in ("bob", "alice"))
+    return node(f"node{k}", logins, lans or lan(f"10.10.1.{k + 1}"))
+
+
+@pytest.mark.parametrize(
+    ("choices", "user"),
+    [
+        ({"user": "alice"}, "alice"),
+        ({"user": "bob", "me": "alice"}, "bob"),
+        ({"me": "bob"}, "bob"),
+    ],
+)
+def test_of_several_members_one_is_chosen(choices, user):
+    nodes = read_manifest(manifest(several(0), several(1)), 1, "", **choices)
+    assert [each.user for each in nodes] == [user, user]
+
+
+@pytest.mark.parametrize("choices", [{}, {"me": "carol"}, {"user": ""}])
+def test_of_several_members_none_is_guessed(choices):
+    expected = "file.xml: several people can log in: alice, bob; choose with --user"
+    assert refused(manifest(several(0), several(1)), **choices) == [expected]
+
+
+def test_who_i_am_here_does_not_matter_where_there_is_one_member():
+    assert read(manifest(plain(0)), me="carol") == [("alice@ms0.example:22", "10.10.1.1")]
+
+
+def test_a_user_must_be_a_member_on_every_node():
+    text = manifest(several(0), plain(1))
+    expected = "file.xml: node 'node1': 'bob' cannot log in, only alice can; choose with --user"
+    assert refused(text, user="bob") == [expected]
+    assert len(refused(text, user="-x")) == 2
+
+
+# where they train
+
+
+def test_of_several_lans_the_one_that_has_all_nodes_is_taken():
+    both = lan("10.0.0.1", "255.0.0.0") + lan("10.10.2.1")
+    text = manifest(
+        node("a", login("u", "a"), lan("10.10.3.1") + both),
+        node("b", login("u", "b"), lan("10.10.3.2") + lan("10.10.2.2")),
+        node("c", login("u", "c"), lan("10.10.2.3") + lan("fe80::1", "64", "ipv6")),
+    )
+    assert [address for _, address in read(text)] == ["10.10.2.1", "10.10.2.2", "10.10.2.3"]
+
+
+def test_an_address_is_of_the_lan_and_not_only_alike():
+    text = manifest(
+        node("a", login("u", "a"), lan("10.10.2.1") + lan("10.0.0.1", "255.0.0.0")),
+        node("b", login("u", "b"), lan("10.0.0.2", "255.0.0.0")),
+    )
+    assert [address for _, address in read(text)] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_of_several_lans_that_have_all_nodes_one_is_chosen():
+    text = manifest(*(several(k, lan(f"10.10.1.{k}") + lan(f"10.10.2.{k}")) for k in (1, 2)))
+    expected = (
+        "file.xml: the nodes share several LANs: 10.10.1.0/24, 10.10.2.0/24; choose with --network"
+    )
+    assert refused(text, user="bob") == [expected]
+    for network in ("10.10.2.0/24", "10.10.2.0/23"):
+        addresses = [address for _, address in read(text, user="bob", network=network)]
+        assert addresses == ["10.10.2.1", "10.10.2.2"]
+
+
+def test_a_network_that_is_none_or_has_not_all_nodes():
+    text = manifest(plain(0), plain(1))
+    expected = "file.xml: --network 'eth0' is none; write e.g. 10.10.1.0/24"
+    assert refused(text, network="eth0") == [expected]
+    expected = (
+        "file.xml: node 'node1': has no address in 10.10.1.0/31, but 10.10.1.2/24;"
+        " add the nodes to one LAN"
+    )
+    assert refused(text, network="10.10.1.0/31") == [expected]
+
+
+def test_nodes_without_an_address():
+    bare = [node(name, login("alice", name)) for name in "bc"]
+    assert refused(manifest(plain(0), *bare)) == [
+        f"file.xml: node {name!r}: has no experiment address; add the nodes to one LAN"
+        for name in "bc"
+    ]
+
+
+def test_nodes_that_share_no_lan():
+    text = manifest(plain(0), node("b", login("alice", "b"), lan("10.10.2.1")))
+    expected = (
+        "file.xml: no LAN has all 2 nodes (10.10.1.0/24 1, 10.10.2.0/24 1);"
+        " add the nodes to one LAN"
+    )
+    assert refused(text) == [expected]
+
+
+@pytest.mark.parametrize("lans", ["", lan("10.10.1.1") + lan("10.10.2.1")])
+def test_a_single_node_needs_no_lan(lans):
+    assert read(manifest(node("a", login("u", "a"), lans))) == [("u@a:22", None)]
+
+
+def test_the_control_network_is_no_address():
+    assert "192.0.2.9" in manifest(plain(0))
+    assert "192.0.2.9" not in str(read(manifest(plain(0), plain(1))))
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<rspec>\n<node></rspec>", "file.xml:2: not XML: mismatched tag; give the manifest"),
+        ("\n\n<rspec", "file.xml:3: not XML: "),
+        ("", "file.xml:1: not XML: no element found; "),
+        ("<a>\x00</a>", "file.xml:1: not XML: "),
+        ("<a>\ud800</b>", "file.xml:1: not XML: "),
+        ("<a>&x;</a>", "file.xml:1: not XML: undefined entity"),
+        ("<a xmlns='x'/>", "file.xml: begins with 'a', not with 'rspec'; "),
+        (manifest(plain(0), type="advertisement"), "file.xml: an rspec of type 'advertisement', "),
+        ("<rspec/>", "file.xml: an rspec of type 'None', "),
+        (manifest(), "file.xml: no nodes; give the manifest of a running experiment"),
+        (manifest("<node client_id='a'/>"), "file.xml: node 'a': nobody can log in there; "),
+        (
+            manifest(plain(0), plain(0).replace("10.10.1.1", "10.10.1.2")),
+            "file.xml: node 'node0': node alice@ms0.example:22 was given before, at file.xml: node",
+        ),
+        (
+            manifest(plain(0), plain(1).replace("10.10.1.2", "10.10.1.1")),
+            "file.xml: node 'node1': address 10.10.1.1 was given before, at file.xml: node 'node0'",
+        ),
+        (manifest(node("a", login("u", "a"), lan("x"))), "file.xml: node 'a': address 'x' is not "),
+        (
+            manifest(node("a", login("u", "a"), lan("127.0.0.1"))),
+            "file.xml: node 'a': other nodes cannot reach 127.0.0.1; ",
+        ),
+        (
+            manifest(node("a", login("u", "a"), lan("10.0.0.1", ""))),
+            "file.xml: node 'a': netmask '' of 10.0.0.1 is none; ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(text, expected):
+    found = refused(text)
+    assert found[0].startswith(expected)
+    assert ";" in found[0]
+
+
+def test_entities_are_refused_before_they_grow():
+    laughs = "".join(f"<!ENTITY l{k} '{f'&l{k - 1};' * 20}'>" for k in range(1, 20))
+    head = f"<?xml version='1.0'?>\n<!DOCTYPE rspec [<!ENTITY l0 'ha'>{laughs}]>"
+    begin = time.monotonic()
+    (problem,) = refused(manifest(plain(0).replace("node0", "&l19;"), head=head))
+    assert problem.startswith("file.xml:2: '<!DOCTYPE' has no place in a manifest; ")
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("doctype", ["<!DOCTYPE rspec>", "<!DOCTYPE rspec SYSTEM 'http://x/y'>"])
+def test_no_document_type_is_taken(doctype):
+    assert "no place in a manifest" in refused(manifest(plain(0), head=doctype))[0]
+
+
+def test_a_document_that_is_deep():
+    text = manifest(plain(0), "<a>" * 100_000 + "</a>" * 100_000)
+    assert read(text) == [("alice@ms0.example:22", "10.10.1.1")]
+
+
+HOSTILE = [
+    "-oProxyCommand=x",
+    "a;b",
+    "$(id)",
+    "&quot;a&quot;",
+    "`id`",
+    "a b",
+    "a&#10;b",
+    "",
+    "n[1-2]",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("what", ["user", "host", "port"])
+def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(what, text):
+    fields = {"user": "u", "host": "h", "port": "22"} | {what: text}
+    found = node("a", login(fields["user"], fields["host"], fields["port"]))
+    if what == "port" and not text:
+        assert read(manifest(found)) == [("u@h", None)]
+        return
+    problems = refused(manifest(found))
+    assert problems[0].startswith(f"file.xml: node 'a': {what} ") or not text
+    assert all(each.isprintable() for each in problems)
+
+
+def test_a_name_with_control_characters_is_shown_escaped():
+    (problem,) = refused(manifest(node("a&#10;b", "")))
+    assert problem.startswith("file.xml: node 'a\\nb': nobody")
+
+
+def test_all_problems_are_told_at_once():
+    bare = node("b", login("bob", "b"))
+    assert len(refused(manifest(several(0), bare))) == 2
+    assert len(refused(manifest(node("a", login("-a", "-b", "0"), lan("x")), bare))) == 4
+
+
+ATTRIBUTE = st.text(st.characters(exclude_characters="<&\"'"), max_size=8) | st.just("10.0.0.1")
+
+
+@given(st.text() | st.builds(lambda text: f"<{text}>", st.text()), ATTRIBUTE, ATTRIBUTE)
+def test_any_text_gives_harmless_nodes_or_is_refused(junk, first, second):
+    for text in (
+        junk,
+        manifest(node(first, login(second, first, first), lan(second, first), junk)),
+    ):
+        try:
+            nodes = read_manifest(text, 1, "file.xml")
+        except UsageError as error:
+            assert all(each.isprintable() for each in str(error).split("\n"))
+            continue
+        for each in nodes:
+            assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", each.host)
+            assert re.fullmatch(r"[A-Za-z0-9.+_][A-Za-z0-9.+_-]*", each.user or "u")

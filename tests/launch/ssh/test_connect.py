@@ -1,0 +1,81 @@
+"""A login that a busy server drops is tried again, and nothing else is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.ssh import connect
+
+DROPPED = "kex_exchange_identification: Connection closed by remote host"
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Dials a program in ssh's place, which counts how often it was called."""
+
+    def call(script: str) -> tuple[int, str, str, int]:
+        count = tmp_path / "count"
+        text = f"echo >> {count}; n=$(wc -l < {count}); {script}"
+        argv = [sys.executable, "-IS", connect.__file__, "0", "bash", "-c", text]
+        done = subprocess.run(argv, input="given", capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr, len(count.read_text())
+
+    return call
+
+
+def test_a_login_that_is_dropped_is_tried_again(call):
+    begun = time.monotonic()
+    script = f"if ((n < 3)); then echo '{DROPPED}' >&2; exit 255; fi; cat; exit 7"
+    assert call(script) == (7, "given", "", 3)
+    assert 0.7 < time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'Permission denied (publickey).' >&2; exit 255",
+        "exit 255",
+        f"echo '{DROPPED}' >&2; exit 1",
+    ],
+    ids=["not let in", "lost later", "said by the program there"],
+)
+def test_what_another_try_does_not_help_is_passed_on(call, script):
+    code, _, err, calls = call(script)
+    assert calls == 1 and code == (1 if "exit 1" in script else 255)
+    assert err.strip() == (script.split("'")[1] if "'" in script else "")
+
+
+def test_what_is_said_comes_at_once_and_who_ends_it_ends_all():
+    argv = [
+        sys.executable,
+        "-IS",
+        connect.__file__,
+        "0",
+        "bash",
+        "-c",
+        "echo $$ >&2; exec sleep 60",
+    ]
+    for number, code in ((signal.SIGTERM, 128 + 15), (signal.SIGKILL, -9)):
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        pid = int(process.stderr.readline())
+        process.send_signal(number)
+        assert process.wait(10) == code
+        deadline = time.monotonic() + 10
+        while _is_alive(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.stderr.close()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

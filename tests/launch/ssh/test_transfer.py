@@ -1,0 +1,132 @@
+"""The code goes where nothing can be lost: real rsync, to hosts that are folders here."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from configs.errors import MusterError
+from configs.settings.launch import SshConfig
+from launch.spec import NodeFacts, NodeSpec
+from launch.ssh import folder_marker, transfer
+
+# Takes ssh's place: a host is a home below HOMES.
+SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do
+    case $1 in
+        -G) exit 0 ;;
+        -o | -F | -l | -p) shift 2 ;;
+        *) shift ;;
+    esac
+done
+export HOME="{homes}/$1"
+shift
+cd "$HOME" && exec sh -c "$*"
+"""
+MESSAGE = (
+    "a: {folder} holds configs, data, train, which Muster did not send there, and to send the"
+    " code would overwrite and delete files; name an empty or a new folder with --remote-dir, or,"
+    " if all of it may go (a copy that an earlier version sent): ssh a touch {folder}/.muster-sent"
+)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A small one in the place of this."""
+    root = tmp_path / "checkout"
+    for name in ("configs/here.yaml", "train/here.py", "launch/here.py", "Makefile"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    monkeypatch.setattr(transfer, "REPOSITORY", root)
+    return root
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch, checkout):
+    """Makes hosts; each has a home of its own, but those that are given another's."""
+    homes = tmp_path / "homes"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ssh").write_text(SSH.format(homes=homes))
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    def make(*names: str, **homes_of: str) -> list[NodeFacts]:
+        for name in names:
+            (homes / name).mkdir(parents=True)
+        for name, other in homes_of.items():
+            (homes / name).symlink_to(homes / other)
+        return [
+            NodeFacts(NodeSpec(name, 1), name, "python3", f"{homes}/{name}/muster", 1, shared=False)
+            for name in (*names, *homes_of)
+        ]
+
+    return make
+
+
+def files(folder: str | Path) -> list[str]:
+    root = Path(folder)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+SENT = [".muster-sent", "Makefile", "configs/here.yaml", "launch/here.py", "train/here.py"]
+
+
+def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, checkout):
+    nodes = hosts("a", "b")
+    assert transfer.send_checkout(nodes, SshConfig()) == nodes
+    assert [files(node.repository) for node in nodes] == [SENT, SENT]
+    (checkout / "train" / "here.py").unlink()
+    transfer.send_checkout(nodes, SshConfig())
+    assert files(nodes[0].repository) == SENT[:-1]
+
+
+def test_files_of_somebody_else_are_not_touched(hosts):
+    """They were deleted, below train/, configs/ and launch/, and overwritten elsewhere."""
+    nodes = hosts("a", "b")
+    folder = Path(nodes[0].repository)
+    for name in ("train/my_model.py", "configs/my.yaml", "data"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    before = files(folder)
+    with pytest.raises(MusterError) as refused:
+        transfer.send_checkout(nodes, SshConfig())
+    assert str(refused.value) == MESSAGE.format(folder=folder)
+    assert files(folder) == before
+    assert files(nodes[1].repository) == [".muster-sent"]  # nothing is sent where one is refused
+    # and the command that it names is the way on
+    way_on = str(refused.value).rpartition("): ")[2]
+    subprocess.run(["bash", "-c", way_on], check=True)
+    transfer.send_checkout(nodes, SshConfig())
+    assert files(folder) == [*SENT[:2], "configs/here.yaml", "data", *SENT[3:]]
+
+
+def test_an_environment_may_be_there_before_the_code(hosts):
+    (node,) = hosts("a")
+    Path(node.repository, ".venv", "bin").mkdir(parents=True)
+    transfer.send_checkout([node], SshConfig())
+    assert files(node.repository) == SENT
+
+
+def test_a_home_that_several_nodes_share_is_written_once(hosts):
+    nodes = hosts("a", "b", c="a", d="b")
+    firsts = transfer.send_checkout(nodes, SshConfig())
+    assert [node.name for node in firsts] == ["a", "b"]
+    assert files(nodes[2].repository) == SENT
+
+
+def test_machines_of_one_image_have_equal_folders_and_each_is_written(hosts):
+    nodes = hosts("a", "b")
+    for node in nodes:
+        Path(node.repository).mkdir()
+        Path(node.repository, folder_marker.MARKER).write_text("the same\n")
+    assert transfer.send_checkout(nodes, SshConfig()) == nodes
+    assert files(nodes[1].repository) == SENT
+
+
+def test_a_folder_that_cannot_be_made_is_named(hosts):
+    (node,) = hosts("a")
+    Path(node.repository).write_text("a file")
+    with pytest.raises(MusterError, match=re.escape(f"a: cannot write into {node.repository}: ")):
+        transfer.send_checkout([node], SshConfig())

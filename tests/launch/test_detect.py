@@ -1,0 +1,32 @@
+"""`--launcher auto` never trains on the login node of a cluster."""
+
+import pytest
+
+from configs.settings.launch import LaunchConfig
+from launch import detect
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "launcher"),
+    [
+        ("echo main", "slurm"),
+        ("sleep 3; echo main", "slurm"),  # a busy controller
+        ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
+        ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
+    ],
+)
+def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
+    sinfo, launcher, tmp_path, monkeypatch
+):
+    for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert detect.launcher(LaunchConfig()) == launcher
+    assert detect.launcher(LaunchConfig(hosts="a,b")) == "ssh"
+    assert detect.launcher(LaunchConfig(launcher="local")) == "local"
+
+
+def test_without_sbatch_workers_start_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert detect.launcher(LaunchConfig()) == "local"

@@ -1,0 +1,116 @@
+"""The plan of a launcher, as a value."""
+
+import shlex
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.errors import MusterError
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from launch.agent.assignment import Command
+from launch.launchers.local import Local
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec
+
+SPEC = LaunchSpec(
+    run_id="my-run",
+    run_dir=Path("/logs/my-run"),
+    worker_argv=("--task=synthetic", "--run-id=my-run"),
+    env={"MUSTER_TTY": "80"},
+)
+
+
+def node(name: str, nproc: int, address: str) -> NodeFacts:
+    spec = NodeSpec(name, nproc)
+    return NodeFacts(spec, name, "/venv/bin/python", "/repo dir", nproc, address)
+
+
+FACTS = Facts((node("node0", 2, "10.10.1.1"), node("node1", 1, "10.10.1.2")), "10.10.1.1", 29123)
+
+
+def local(**config) -> Local:
+    return Local(Settings(LaunchConfig(**config), SshConfig(), SlurmConfig()))
+
+
+def option(argv: tuple[str, ...], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def test_one_torchrun_per_node_with_the_workers_that_node_has():
+    plan = local().plan(SPEC, FACTS)
+    assert [command.node_rank for command in plan] == [0, 1]
+    assert [option(command.argv, "--node-rank") for command in plan] == ["0", "1"]
+    assert [option(command.argv, "--nproc-per-node") for command in plan] == ["2", "1"]
+    for command in plan:
+        assert command.argv[:3] == ("/venv/bin/python", "-m", "torch.distributed.run")
+        assert option(command.argv, "--nnodes") == "2"
+        assert option(command.argv, "--master-addr") == "10.10.1.1"
+        assert option(command.argv, "--master-port") == "29123"
+        assert option(command.argv, "--rdzv-id") == "my-run"
+        assert command.argv[-3:] == ("train.worker", *SPEC.worker_argv)
+        assert command.env["MUSTER_TTY"] == "80" and command.cwd == "/repo dir"
+
+
+def test_by_hand_each_worker_is_told_who_it_is():
+    plan = local().plan(replace(SPEC, workers="manual"), FACTS)
+    assert [command.node_rank for command in plan] == [0, 0, 1]
+    assert [command.host for command in plan] == ["node0", "node0", "node1"]
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    told = [tuple(int(command.env[name]) for name in names) for command in plan]
+    assert told == [(0, 0, 2, 0), (1, 1, 2, 0), (2, 0, 1, 1)]
+    for command in plan:
+        assert command.argv == ("/venv/bin/python", "-m", "train.worker", *SPEC.worker_argv)
+        assert command.env["WORLD_SIZE"] == "3" and command.env["GROUP_WORLD_SIZE"] == "2"
+        assert command.env["MASTER_ADDR"] == "10.10.1.1" and command.env["MASTER_PORT"] == "29123"
+
+
+@pytest.mark.parametrize("style", ["torchrun", "manual"])
+def test_what_only_node_0_can_know_is_decided_there(style):
+    facts = replace(FACTS, master_port=None)
+    for planned in local().plan(replace(SPEC, workers=style), facts):
+        assert DECIDED in (*planned.argv, *planned.env.values())
+        command = Command(planned.argv, planned.env).decided(23456)
+        assert "23456" in (*command.argv, *command.env.values())
+        assert DECIDED not in (*command.argv, *command.env.values())
+
+
+def test_planning_twice_gives_the_same():
+    assert local().plan(SPEC, FACTS) == local().plan(SPEC, FACTS)
+
+
+def test_a_line_is_one_command_for_a_shell():
+    (first, _) = local().plan(SPEC, FACTS)
+    words = shlex.split(first.line())
+    assert words[:3] == ["cd", "/repo dir", "&&"]
+    assert words[3] == "env" and "MUSTER_TTY=80" in words
+    assert tuple(words[-len(first.argv) :]) == first.argv
+
+
+def test_a_port_is_free_and_below_those_the_kernel_gives_out():
+    facts = local(nodes=2, nproc_per_node="3").probe()
+    assert 20_000 <= facts.master_port < 32_000
+    assert [one.nproc for one in facts.nodes] == [3, 3] and facts.world_size == 6
+
+
+def test_a_port_is_busy_on_whatever_address_it_is_used():
+    with (
+        socket.create_server(("127.0.0.2", 0)) as taken,
+        pytest.raises(MusterError, match="is in use on this machine"),
+    ):
+        local(master_port=taken.getsockname()[1]).probe()
+
+
+def test_a_port_that_was_just_given_up_is_free():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # the side that closes first keeps the port for a minute
+            client.recv(1)
+    assert local(master_port=port).probe().master_port == port
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,2,5", 3), ("0", 1), ("1,-1,0", 1)])
+def test_gpus_are_those_that_are_visible(monkeypatch, visible, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert local(nproc_per_node="gpu").probe().world_size == count

@@ -1,0 +1,84 @@
+"""What one asks of a bed, and what is refused."""
+
+import pytest
+
+from configs.errors import UsageError
+from launch.virtual_cluster import virtual_nodes
+from launch.virtual_cluster.options import Options, rate_bits, rate_text, read
+
+
+def options(count: str = "4", rate: str | None = None) -> Options:
+    return read(count, rate, control_network=False, private_home=False, venv="/venv")
+
+
+def test_the_same_rate_in_other_words_is_the_same_bed():
+    assert options(rate="1gbit") == options(rate="1000mbit") == options(rate="1.0GBIT")
+    assert str(options(rate="1000mbit")) == "--nodes 4 --rate 1gbit"
+
+
+def test_an_environment_is_part_of_private_homes_only():
+    assert options().venv is None
+    private = read("2", None, control_network=True, private_home=True, venv="/venv")
+    assert str(private) == "--nodes 2 --control-network --private-home with /venv"
+
+
+@pytest.mark.parametrize("count", ["0", "17", "-1", "x", "", "4.0", "9" * 12])
+def test_a_bed_has_1_to_16_nodes(count):
+    with pytest.raises(UsageError, match="1 to 16"):
+        options(count)
+
+
+@pytest.mark.parametrize("rate", ["0", "0mbit", "fast", "100", "-1mbit", "1kbit", "9999gbit", ""])
+def test_a_rate_is_a_speed(rate):
+    with pytest.raises(UsageError, match=f"--rate {rate}: expected a speed"):
+        options(rate=rate)
+
+
+def test_all_problems_come_at_once():
+    with pytest.raises(UsageError) as refused:
+        options("99", "junk")
+    assert len(str(refused.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("text", ["64kbit", "100mbit", "1gbit", "2.5gbit"])
+def test_a_rate_reads_as_it_was_written(text):
+    bits = rate_bits(text)
+    assert bits is not None and rate_text(bits) == text
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "expected"),
+    [
+        ([0, 1], 4, [(0,), (1,), (0,), (1,)]),
+        ([0, 1, 2, 3, 6, 7, 8, 9], 4, [(0, 1), (2, 3), (6, 7), (8, 9)]),
+        ([0, 1, 2], 2, [(0,), (1,)]),
+        ([5], 2, [(5,), (5,)]),
+    ],
+)
+def test_nodes_share_the_cores(cores, count, expected):
+    assert [node.cores for node in virtual_nodes.of(Options(nodes=count), cores)] == expected
+
+
+def test_a_name_stands_for_the_control_address_if_there_is_one():
+    (plain,) = virtual_nodes.of(Options(nodes=1), [0])
+    (control,) = virtual_nodes.of(Options(nodes=1, control_network=True), [0])
+    assert (plain.known_as, control.known_as) == ("10.10.1.1", "192.168.77.1")
+    assert plain.address == control.address == "10.10.1.1"
+
+
+def test_the_kind_of_network_is_part_of_the_bed():
+    two = read("2", None, rails=2)
+    assert str(two) == "--nodes 2 --rails 2"
+    assert [node.second for node in virtual_nodes.of(two, [0])] == ["10.10.1.101", "10.10.1.102"]
+    six = read("2", None, ipv6=True)
+    assert str(six) == "--nodes 2 --ipv6"
+    (_, node) = virtual_nodes.of(six, [0])
+    assert (node.address, node.known_as) == ("fd00:10:10:1::2", "192.168.77.2")
+    assert node.slurm_address == "192.168.77.2"  # Slurm would have to be told of IPv6
+    assert str(read("2", None, routed=True)) == "--nodes 2 --routed"
+
+
+@pytest.mark.parametrize("other", [{"rails": 2}, {"ipv6": True}])
+def test_a_router_stands_in_no_network(other):
+    with pytest.raises(UsageError, match="--routed and --"):
+        read("2", None, routed=True, **other)

@@ -1,0 +1,84 @@
+"""When lengths count, and that they change who computes what and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from configs.settings.train import TrainConfig
+from tests.train.matrix_tasks import SmallBert, Tokens
+from tests.train.matrix_worker import NoSinks
+from train.batches.auto_split import planner
+from train.batches.auto_split.planner import after_split, plan_batches
+from train.batches.auto_split.splitter import Plan
+from train.batches.auto_split.step_cost import Cost
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.sync.modes import single
+from train.tasks import synthetic
+
+CPU = torch.device("cpu")
+CONFIG = TrainConfig(
+    task="synthetic", sync="single", dropout=0.0, batch_size=16, epochs=6, max_steps=20, lr=1e-3
+)
+
+
+def plan_of(config=CONFIG, task=SmallBert, model=None, world_size=2):
+    made = task(config)
+    model = model or nn.Linear(1, 1)
+    return plan_batches(config, world_size, CPU, made, made.build_datasets().train, model)
+
+
+def test_lengths_count_where_they_are_known():
+    assert plan_of().by_length
+    plan = plan_of(task=synthetic.build)
+    assert not plan.by_length and plan.lengths == []
+
+
+def test_without_balance_tokens_are_counted_all_the_same():
+    plan = plan_of(replace(CONFIG, length_balance=False))
+    assert not plan.by_length
+    step = next(plan.epoch(0, 0))
+    assert step.local_tokens == step.local_samples * 8  # the longest of eight
+
+
+@pytest.mark.parametrize("batchnorm", ["synced", "local"])
+def test_a_batchnorm_goes_on_to_see_the_same_samples_together(batchnorm):
+    plan = plan_of(replace(CONFIG, batchnorm=batchnorm), model=nn.BatchNorm1d(2))
+    assert not plan.by_length
+    assert plan.in_step == (batchnorm == "synced")
+
+
+@pytest.mark.parametrize(("measured", "tokens"), [(400.0, 400.0 * 5.4), (1.0, 100.0), (0.0, 100.0)])
+def test_a_measured_pass_counts_if_it_is_no_shorter_than_a_cores(measured, tokens):
+    cost = (Cost(0.1, 0.1), Cost(0.1, 0.2))
+    split = Plan((2.0, 1.0), cost, cost, (0, 7), 0.0, measured)
+    plan = plan_of()
+    after = after_split(plan, split)
+    assert (after.weights, after.limits) == ((2.0, 1.0), (0, 7))
+    assert after.pass_tokens == pytest.approx(max(100.0, measured * plan.mean_length))
+    assert tokens == pytest.approx(after.pass_tokens, rel=0.1)
+    without = plan_of(replace(CONFIG, length_balance=False))
+    assert after_split(without, split).pass_tokens is None
+
+
+@pytest.mark.parametrize("task", [SmallBert, Tokens])
+def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch):
+    monkeypatch.setattr(planner, "PASS_TOKENS", {"cpu": 4.0})
+    found = {}
+    for balanced in (False, True):
+        config = replace(CONFIG, length_balance=balanced)
+        world = World()
+        trainer = Trainer(
+            config, world, CPU, task(config), single.build(world, config),
+            Console(speaks=False), NoSinks(),
+        )  # fmt: skip
+        found[balanced] = trainer.fit()
+        passes = {len(step.micro_batches) for step in trainer.plan.epoch(0, 0)}
+        assert (max(passes) > 1) == balanced
+    plain, cut = (found[balanced].steps for balanced in (False, True))
+    assert [one.loss for one in cut] == pytest.approx([one.loss for one in plain], abs=1e-6)
+    assert len(plain) == 20 and plain[0].loss - plain[-1].loss > 1e-3
+    assert sum(one.local_tokens for one in cut) < 0.9 * sum(one.local_tokens for one in plain)

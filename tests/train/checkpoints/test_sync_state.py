@@ -1,0 +1,32 @@
+"""What ranks remember, and whose it is when a run goes on."""
+
+import torch
+
+from train.checkpoints import sync_state
+from train.distributed.world import World
+
+KEPT = {
+    "all/momentum": torch.tensor([1.0]),
+    "0/topk/0/error": torch.tensor([2.0]),
+    "1/topk/0/error": torch.tensor([3.0]),
+}
+
+
+def test_a_rank_has_its_own_and_what_is_the_same_on_all():
+    assert sync_state.own(KEPT, 1) == {
+        "momentum": torch.tensor([1.0]),
+        "topk/0/error": torch.tensor([3.0]),
+    }
+
+
+def test_on_another_number_of_ranks_only_the_latter_is_left():
+    assert sync_state.own(KEPT, None) == {"momentum": torch.tensor([1.0])}
+
+
+def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
+    state = {"momentum": torch.tensor([[1.0, 2.0]])}
+    kept = sync_state.gather(World(), state, torch.device("cpu"), keeps=True)
+    state["momentum"].zero_()
+    assert torch.equal(kept["all/momentum"], torch.tensor([[1.0, 2.0]]))
+    assert sync_state.gather(World(), state, torch.device("cpu"), keeps=False) == {}
+    assert sync_state.gather(World(), {}, torch.device("cpu"), keeps=True) == {}

@@ -1,0 +1,142 @@
+"""Who did not come is named; the ranks that waited are not taken for its cause."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+
+from configs.errors import MusterError
+from tests.train.workers import finish, free_port, read_json, start_by_hand
+from train.distributed.exit_guard import PeerFailed, Stopped
+from train.distributed.lost_peers import End, blame, end_of, explained
+from train.distributed.world import World
+
+HOSTS = ("a", "a", "b", "b")
+LATE = RuntimeError("[x.cc:78] Timed out waiting 3000ms for recv operation to complete")
+LOST = RuntimeError("[x.cc:553] Connection closed by peer [10.0.0.1]:5507. GLHF!")
+
+
+def late(rank, where=""):
+    error = RuntimeError(*LATE.args)
+    if where:
+        error.add_note(where)
+    return end_of(rank, error)
+
+
+def lost(rank):
+    return end_of(rank, LOST)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said", "missing"),
+    [
+        (
+            [late(0, "after step 7"), lost(1), lost(3)],
+            "rank 2 on b did not come within 3 s (after step 7), and others timed out: it hangs",
+            (2,),
+        ),
+        ([lost(0), late(1)], "rank 2 on b, rank 3 on b did not come within 3 s, and", (2, 3)),
+        ([lost(0), lost(1), lost(3)], "lost rank 2 on b ([x.cc:553] Connection closed", (2,)),
+        (
+            [lost(0), end_of(1, ValueError("no")), lost(2), lost(3)],
+            "rank 1 on a failed: ValueError: no",
+            (),
+        ),
+        (
+            [lost(0), late(1), late(2), late(3)],
+            "the other ranks timed out: they did not wait longer than 3 s",
+            (),
+        ),
+        ([lost(0), end_of(1, Stopped(15)), lost(2), lost(3)], "rank 1 on a was told to stop", ()),
+        ([lost(0), lost(1), lost(2), lost(3)], "lost another worker ([x.cc:553]", ()),
+    ],
+    ids=["late", "two late", "gone", "failed", "oneself late", "stopped", "unknown"],
+)
+def test_the_rank_at_fault_is_named(ends, said, missing):
+    error = blame(ends[0], {one.rank: one for one in ends}, HOSTS, answered=True)
+    assert str(error).startswith(said) and error.missing == missing
+
+
+def test_who_serves_the_store_and_does_not_answer_is_named():
+    error = blame(late(1), {1: late(1)}, HOSTS, answered=False)
+    assert str(error).startswith("rank 0 on a did not come within 3 s") and error.missing == (0,)
+
+
+def test_many_ranks_are_counted():
+    error = blame(lost(0), {0: lost(0)}, ["h"] * 64, answered=True)
+    assert "rank 8 on h and 55 more" in str(error) and len(error.missing) == 63
+
+
+def test_only_an_echo_is_explained_by_others():
+    assert end_of(0, MusterError("no")).kind == end_of(0, PeerFailed("x")).kind == "failed"
+    assert end_of(0, KeyError("x")) == End(0, "failed", "KeyError: 'x'")
+    assert end_of(0, Stopped(15)).kind == "stopped" and lost(0).is_echo and late(0).is_echo
+
+
+def test_ranks_tell_each_other_over_the_store(monkeypatch):
+    monkeypatch.setattr("train.distributed.lost_peers.GRACE_S", 100.0)
+    store, ended = dist.HashStore(), {}
+
+    def leave(rank, error):
+        world = World(rank=rank, world_size=3)
+        ended[rank] = explained(error, world, ["a", "b", "c"], store)
+
+    failed = UnicodeError("bad text")
+    errors = [LATE, LOST, failed]
+    threads = [threading.Thread(target=leave, args=one) for one in enumerate(errors)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=50)
+        assert not thread.is_alive()  # all have told: nobody is waited for
+    assert ended[2] is failed
+    assert str(ended[0]) == str(ended[1]) == "rank 2 on c failed: UnicodeError: bad text"
+
+
+class Hanging:
+    """A store whose server has stopped."""
+
+    def __init__(self):
+        self.is_over = threading.Event()
+
+    def append(self, key, value):
+        self.is_over.wait(60)
+        raise RuntimeError("Connection reset by peer")
+
+
+def test_a_store_that_hangs_holds_nobody(monkeypatch):
+    monkeypatch.setattr("train.distributed.lost_peers.GRACE_S", 0.2)
+    store = Hanging()
+    error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], store)
+    store.is_over.set()
+    assert isinstance(error, PeerFailed) and error.missing == (0,)
+
+
+def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
+    flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "2"]
+    flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
+    port = free_port()
+    pids = [tmp_path / f"pid-{rank}" for rank in range(3)]  # a worker that trains leaves its own
+    for folder in pids:
+        folder.mkdir()
+    env = [{"MUSTER_STOPPABLE": str(folder)} for folder in pids]
+    workers = [start_by_hand(rank, 3, port, *flags, env=env[rank]) for rank in range(3)]
+    metrics = tmp_path / "run" / "metrics" / "rank_00002.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (pid,) = pids[2].iterdir()
+    os.kill(int(pid.name), signal.SIGSTOP)
+    try:
+        ended = finish(workers[:2], timeout_s=60)
+    finally:
+        workers[2].kill()
+        finish(workers[2:])
+    for rank, (code, _, err) in enumerate(ended):
+        assert code == 1 and err.startswith("error: rank 2 on "), err
+        assert "did not come within 2 s (after step " in err and len(err.splitlines()) == 1
+        record = read_json(tmp_path / "run" / "exits" / f"rank_{rank:05d}.json")
+        assert record["cause"] == "lost_peer" and record["missing"] == [2]

@@ -1,0 +1,69 @@
+"""A slow disk ends no run: ranks wait for it where they must, and are not late for a collective."""
+
+import signal
+import time
+
+import pytest
+
+from tests.train.workers import REPOSITORY, finish, free_port, read_json, start
+from train.checkpoints import storage as on_disk
+
+SLOW_S, TIMEOUT_S = 4.0, 1.5
+TRAIN = ["--task", "synthetic", "--sync", "all_reduce", "--lr", "0.01", "--threads", "1"]
+
+
+def start_two(run_dir, *flags):
+    """Two workers of one run, started by hand, that write to a slow disk."""
+    script = str(REPOSITORY / "tests" / "train" / "slow_disk_worker.py")
+    place = ["--logs-dir", str(run_dir.parent), "--run-id", run_dir.name]
+    port = str(free_port())
+    where = ["--master-ip", "127.0.0.1", "--master-port", port, "--world-size", "2"]
+    more = [*TRAIN, *place, *where, "--timeout-s", str(TIMEOUT_S), *flags]
+    env = {"PYTHONPATH": str(REPOSITORY)}
+    return [start([script, str(SLOW_S), *more, "--rank", str(rank)], env) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A run to its end, and one that is told to stop; they wait for their disks side by side."""
+    logs = tmp_path_factory.mktemp("logs")
+    whole, cut = logs / "whole", logs / "cut"
+    # a step takes a small part of the time that one checkpoint takes
+    often = ["--checkpoint-every", "1", "--keep-last", "99"]
+    done = start_two(whole, *often, "--epochs", "2", "--keep-best", "accuracy")
+    stopped = start_two(cut, *often, "--epochs", "100000")
+    metrics = cut / "metrics" / "rank_00001.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size > 9000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stopped[1].send_signal(signal.SIGTERM)
+    return (whole, finish(done)), (cut, finish(stopped))
+
+
+def test_a_run_waits_at_its_best_checkpoint_and_at_its_end(ended):
+    run_dir, workers = ended[0]
+    assert [code for code, *_ in workers] == [0, 0], workers
+    steps = [one.step for one in on_disk.found(run_dir / "checkpoints")]
+    # 32 is the end of the first epoch, hence the best so far
+    assert (steps[0], steps[-1]) == (64, 1) and 32 in steps and 2 not in steps, steps
+    assert (run_dir / "model" / "model.safetensors").exists()
+    assert read_json(run_dir / "summary.json")["steps"] == 64
+
+
+def test_periodic_checkpoints_are_skipped_with_one_warning_for_each_that_is_written(ended):
+    run_dir, workers = ended[0]
+    said = [line for line in workers[0][2].splitlines() if "no checkpoint" in line]
+    assert said[0].startswith("warning: step 2: no checkpoint, for the disk is slow: step 1 has")
+    assert len(said) < len(on_disk.found(run_dir / "checkpoints")) < 32, said
+    assert "no checkpoint" not in workers[1][2]
+
+
+def test_an_orderly_stop_waits_for_the_disk(ended):
+    run_dir, workers = ended[1]
+    assert [code for code, *_ in workers] == [75, 75], workers
+    stopped = read_json(run_dir / "stopped.json")
+    newest = on_disk.found(run_dir / "checkpoints")[0]
+    assert stopped["why"] == "SIGTERM" and newest.step == stopped["step"]
+    on_disk.read(newest)
+    causes = [read_json(run_dir / "exits" / f"rank_{rank:05d}.json")["cause"] for rank in (0, 1)]
+    assert causes == ["stopped", "stopped"]

@@ -1,0 +1,95 @@
+"""From one roll every rank concludes the same: who is near, who gets which cores and GPUs."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import MusterError
+from train.distributed.device import choose_backend, choose_device
+from train.distributed.placement import (
+    Presence,
+    assign_gpus,
+    fair_share,
+    host_leader,
+    with_neighbours,
+)
+from train.distributed.world import World
+
+
+def worker(host="h", machine="m", cores=(0, 1), gpus=()):
+    return Presence(host, machine, tuple(cores), tuple(gpus))
+
+
+cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
+
+
+@given(st.lists(cores, min_size=1, max_size=8))
+def test_threads_never_oversubscribe_by_more_than_the_one_each_needs(affinities):
+    roll = [worker(cores=mine) for mine in affinities]
+    shares = [fair_share(rank, roll) for rank in range(len(roll))]
+    assert all(share >= 1 for share in shares)
+    assert sum(share for share in shares if share > 1) <= 8
+
+
+def test_pretend_nodes_share_cores_and_other_machines_do_not():
+    here, there = worker(machine="a", cores=range(4)), worker(machine="b", cores=range(2))
+    assert [fair_share(rank, [here, here, there]) for rank in range(3)] == [2, 2, 2]
+    pinned = [worker("n0", cores=(0, 1)), worker("n1", cores=(2, 3))]
+    assert [fair_share(rank, pinned) for rank in range(2)] == [2, 2]
+    thirds = [worker(cores=range(3))] * 3
+    assert [fair_share(rank, thirds) for rank in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("roll", "chosen"),
+    [
+        ([worker(gpus="ab"), worker(gpus="ab")], [0, 1]),  # torchrun: all see all
+        ([worker(gpus="a"), worker(gpus="b")], [0, 0]),  # each sees its own, as srun can bind
+        ([worker("x", gpus="abc"), worker("y", gpus="abc")], [0, 1]),  # pretend nodes
+        ([worker(machine="p", gpus="a"), worker(machine="q", gpus="a")], [0, 0]),
+        ([worker(gpus="a"), worker(gpus="a")], None),
+        ([worker(gpus="ab"), worker(machine="q")], None),
+        ([worker()], None),
+    ],
+)
+def test_each_worker_gets_a_gpu_of_its_own_or_none_does(roll, chosen):
+    assert assign_gpus(roll) == chosen
+
+
+seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("pq"), seen), min_size=1, max_size=6))
+def test_no_gpu_is_given_twice(workers):
+    roll = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
+    chosen = assign_gpus(roll)
+    if chosen is not None:
+        given_away = [(one.machine, one.gpus[at]) for one, at in zip(roll, chosen, strict=True)]
+        assert len(set(given_away)) == len(roll)
+
+
+def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
+    roll = [worker(gpus="a")] * 4
+    world = World(rank=0, world_size=4, host="h")
+    assert choose_device("auto", world, roll).type == "cpu"
+    assert capsys.readouterr().err == "4 workers on h have 1 GPUs: all train on the CPU\n"
+    with pytest.raises(MusterError, match="--device cuda, but 4 workers on h have 1 GPUs"):
+        choose_device("cuda", world, roll)
+    assert choose_device("cpu", world, roll).type == "cpu"
+
+
+def test_the_backend_follows_the_device():
+    assert choose_backend("auto", torch.device("cpu")) == "gloo"
+    assert choose_backend("auto", torch.device("cuda", 0)) == "nccl"
+    with pytest.raises(MusterError, match="nccl needs a GPU for every worker; use --backend gloo"):
+        choose_backend("nccl", torch.device("cpu"))
+
+
+def test_hosts_are_the_nodes_of_workers_started_by_hand():
+    roll = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
+    worlds = [with_neighbours(World(rank=rank, world_size=4), roll) for rank in range(4)]
+    assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
+    assert {w.num_nodes for w in worlds} == {3}
+    assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]
+    assert [host_leader(rank, roll) for rank in range(4)] == [0, 1, 0, 3]

@@ -1,0 +1,153 @@
+"""Workers meet, or each says in one line who or what is missing and what to check."""
+
+import socket
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from configs.errors import MusterError, UsageError
+from tests.train.workers import finish, free_port, start_by_hand
+from train.distributed.exit_guard import PeerFailed
+from train.distributed.placement import Presence
+from train.distributed.rendezvous import Peers, _part
+from train.distributed.world import World
+
+QUICK = ["--task", "synthetic", "--sync", "ddp", "--join-timeout-s", "3"]
+
+
+def only_error(ended):
+    code, _, err = ended
+    assert code == 1 and err.startswith("error: ") and len(err.splitlines()) == 1, err
+    return err
+
+
+def test_rank_0_not_there_names_address_time_and_checks(tmp_path):
+    port = free_port()
+    (ended,) = finish([start_by_hand(1, 2, port, *QUICK, "--logs-dir", str(tmp_path))])
+    said = only_error(ended)
+    assert f"could not reach rank 0 at 127.0.0.1:{port} for 3 s (connection refused)" in said
+    assert "check that rank 0 is running" in said
+
+
+def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
+    port = free_port()
+    more = [*QUICK, "--logs-dir", str(tmp_path)]
+    ended = finish([start_by_hand(rank, 5, port, *more) for rank in (0, 2, 3)])
+    assert "after 3 s still missing: rank 1, 4 of 5" in only_error(ended[0])
+    for other in ended[1:]:
+        assert other[0] == 1 and len(other[2].splitlines()) == 1, other
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice"),
+        ([(0, 3), (1, 4)], "; give the same on every node"),
+    ],
+    ids=["same rank", "other world size"],
+)
+def test_what_nodes_say_differently_is_named_on_all(workers, said, tmp_path):
+    port = free_port()
+    flags = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]
+    ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
+    assert all(said in only_error(one) for one in ended)
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (ended,) = finish([start_by_hand(0, 2, port, *QUICK, "--logs-dir", str(tmp_path))])
+    assert f"127.0.0.1:{port} is in use" in only_error(ended)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("192.0.2.1", "does not have --master-ip 192.0.2.1"), ("no.invalid", "does not resolve")],
+)
+def test_rank_0_must_own_its_address(tmp_path, address, said):
+    more = [*QUICK, "--logs-dir", str(tmp_path), "--master-ip", address]
+    (ended,) = finish([start_by_hand(0, 2, free_port(), *more)])
+    assert said in only_error(ended)
+
+
+def both(rank_0, rank_1):
+    """Run one function as rank 0 and one as rank 1, over one store."""
+    store, answers = dist.HashStore(), {}
+
+    def run(rank, work):
+        roll = [Presence(f"h{host}", "machine", (0,), ()) for host in range(2)]
+        world = World(rank=rank, world_size=2, host=f"h{rank}")
+        peers = Peers(world, store, roll, torch.device("cpu"))
+        try:
+            answers[rank] = work(peers)
+        except MusterError as error:
+            answers[rank] = error
+
+    threads = [threading.Thread(target=run, args=one) for one in enumerate((rank_0, rank_1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    return answers[0], answers[1]
+
+
+class Patient:
+    """A store that notes how long it is told to wait."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    def set(self, key, value):
+        pass
+
+    def wait(self, keys, patience):
+        self.seconds[keys[0]] = patience.total_seconds()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_saving_the_model_may_take_an_hour(rank, monkeypatch):
+    monkeypatch.setattr(
+        "train.distributed.rendezvous.wait_for_all", lambda world: None, raising=False
+    )
+    store = Patient()
+    _part(World(rank=rank, world_size=2), store)
+    assert store.seconds["done/0"] >= 3600
+
+
+def test_rank_0_chooses_for_all():
+    assert both(lambda p: p.agree("x", lambda: "zero"), lambda p: p.agree("x", lambda: "one")) == (
+        "zero",
+        "zero",
+    )
+
+
+def test_a_refusal_on_rank_0_reaches_the_others_as_its_words():
+    def fails():
+        raise UsageError("train.tsv:7: unknown label 'maybe'")
+
+    zero, one = both(lambda p: p.agree("x", fails), lambda p: p.agree("x", fails))
+    assert isinstance(zero, UsageError) and isinstance(one, PeerFailed)
+    assert str(one) == "a worker on h0 could not go on: train.tsv:7: unknown label 'maybe'"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_data_is_made_once_or_once_per_host_that_does_not_see_it(shared):
+    made = []
+    seen = {0: set(), 1: set()}
+
+    def work(peers):
+        own = seen[0 if shared else peers.world.rank]
+
+        def make():
+            made.append(peers.world.host)
+            own.add("data")
+
+        peers.prepare(make, lambda: "data" in own)
+        return "data" in own
+
+    assert both(work, work) == (True, True)
+    assert made == (["h0"] if shared else ["h0", "h1"])

@@ -1,0 +1,95 @@
+"""Who a worker is: torchrun's variables, flags by hand, or one process alone."""
+
+import pytest
+
+from configs import cli
+from configs.errors import UsageError
+from configs.settings.train import ByHand
+from train.distributed.world import World
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.10.1.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "my-run",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+
+
+def by_hand(*argv: str) -> ByHand:
+    return cli.parse([ByHand], argv, prog="", description="")[0]
+
+
+def test_torchrun_variables_are_read_once_into_a_value():
+    world = World.find(ByHand(), TORCHRUN)
+    assert (world.rank, world.world_size, world.local_rank, world.local_world_size) == (3, 4, 1, 2)
+    assert (world.node_rank, world.num_nodes, world.attempt) == (1, 2, 2)
+    assert (world.master_addr, world.master_port) == ("10.10.1.1", 29500)
+    assert world.run_id == "my-run" and world.agent_store and not world.is_main
+
+
+@pytest.mark.parametrize("made_up", ["none", "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"])
+def test_a_run_id_that_torchrun_made_up_is_none(made_up):
+    assert World.find(ByHand(), {**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
+
+
+def test_alone_without_variables_or_flags():
+    world = World.find(ByHand(), {})
+    assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", "4", "--rank", "2"],
+        ["--master_ip=10.10.1.1", "--master_port=6585", "--world_size=4", "--local_rank=2"],
+        ["--master-ip", "10.10.1.1", "--master-port", "6585", "--num-nodes", "4", "--rank", "2"],
+    ],
+)
+def test_flags_as_the_two_courses_prescribe(argv):
+    world = World.find(by_hand(*argv), {})
+    assert (world.rank, world.world_size) == (2, 4)
+    assert (world.master_addr, world.master_port) == ("10.10.1.1", 6585)
+
+
+def test_rank_minus_one_is_a_single_process():
+    assert World.find(by_hand("--local_rank", "-1"), {}).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
+        ({"MASTER_ADDR": None, "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT not set"),
+        ({"RANK": "4"}, "RANK 4 is not below WORLD_SIZE 4"),
+        ({"WORLD_SIZE": "four"}, "WORLD_SIZE='four' is not a number"),
+        ({"MASTER_PORT": "80"}, "between 1024 and 65535 (got 80)"),
+    ],
+)
+def test_a_broken_environment_is_named(change, said):
+    env = {k: v for k, v in {**TORCHRUN, **change}.items() if v is not None}
+    with pytest.raises(UsageError) as error:
+        World.find(ByHand(), env)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--rank", "1", "--world-size", "4"], "--master-ip is missing"),
+        (["--world-size", "4", "--master-ip", "10.0.0.1"], "--rank is missing"),
+        (["--rank", "1", "--master-ip", "10.0.0.1"], "--world-size is missing"),
+        (["--rank", "4", "--world-size", "4"], "ranks go from 0 to 3"),
+        (["--rank", "0", "--master-port", "1023"], "between 1024 and 65535 (got 1023)"),
+    ],
+)
+def test_incomplete_flags_are_named(argv, said):
+    with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
+        World.find(by_hand(*argv), {})
+    assert said in str(error.value)

@@ -1,9 +1,0 @@
-import pytest
-
-from tests.train.glue.made import make
-
-
-@pytest.fixture
-def made(tmp_path):
-    """A folder of GLUE files per task, a vocabulary and a model's configuration."""
-    return make(tmp_path)

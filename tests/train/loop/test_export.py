@@ -1,0 +1,144 @@
+"""What a run saves loads back, and scores as it did when training ended."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from configs.errors import UsageError
+from configs.settings.train import TrainConfig
+from tests.preload import interpreter
+from train import score
+from train.loop import export
+from train.records.summary import Totals, summarise
+from train.tasks import synthetic
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [interpreter(), "-m", module, *words],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("task", "files"),
+    [
+        ("synthetic", ["README.md", "model.safetensors"]),
+        (
+            "quickstart",
+            ["README.md", "config.json", "model.safetensors", "tokenizer.json",
+             "tokenizer_config.json"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_saved_model_scores_as_it_did(tmp_path, task, files):
+    flags = ["--task", task, "--logs-dir", str(tmp_path)]
+    short = ["--max-steps", "3", "--evaluate", "end", "--run-id", "run"]
+    run("train.worker", *flags, *short, "--eval-samples", "50")
+    model = tmp_path / "run" / "model"
+    assert sorted(path.name for path in model.iterdir()) == files
+    run("train.score", str(model), *flags, "--run-id", "score", "--eval-samples", "50")
+    was = json.loads((tmp_path / "run" / "summary.json").read_text())
+    now = json.loads((tmp_path / "score" / "scores.json").read_text())
+    assert now["samples"] == 50
+    assert {key: now[key] for key in ("accuracy", "eval_loss")} == {
+        key: pytest.approx(was[key], abs=1e-7) for key in ("accuracy", "eval_loss")
+    }
+    card = (model / "README.md").read_text()
+    assert f"Trained on `{task}` for 3 steps" in card and f"task: {task}" in card
+    assert f"| accuracy | {was['accuracy']:.4f} |" in card
+    if task == "quickstart":
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        again = AutoModelForSequenceClassification.from_pretrained(model)
+        assert again.config.id2label == {0: "entailment", 1: "not_entailment"}
+        assert len(AutoTokenizer.from_pretrained(model)) <= again.config.vocab_size
+
+
+class Uncommon(synthetic.Synthetic):
+    """Tied weights, a frozen part, or adapters, and a trained part beside them."""
+
+    def __init__(self, config: TrainConfig, kind: str) -> None:
+        super().__init__(config)
+        self.kind = kind
+
+    def build_model(self) -> nn.Module:
+        plain = super().build_model()
+        if self.kind == "tied":
+            return nn.Sequential(plain, last := nn.Linear(2, 2), nn.ReLU(), tied(last))
+        if self.kind == "frozen":
+            plain[0].requires_grad_(requires_grad=False)
+            return plain
+        from peft import LoraConfig, get_peft_model
+
+        adapted = get_peft_model(plain, LoraConfig(r=2, target_modules=["0"]))
+        plain[5].requires_grad_(requires_grad=True)  # which is no part of PEFT's adapters
+        return adapted
+
+
+def tied(layer: nn.Linear) -> nn.Linear:
+    """Another layer with the weight of `layer`, and a bias of its own."""
+    other = nn.Linear(2, 2)
+    other.weight = layer.weight
+    return other
+
+
+@pytest.mark.parametrize("kind", ["tied", "frozen", "adapted"])
+def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
+    config = TrainConfig(task="synthetic")
+    task = Uncommon(config, kind)
+    model, other = task.build_model(), task.build_model()
+    totals = summarise(config, 1, [], Totals(), [])
+    export.save(task, model, tmp_path / "model", config, totals)
+    export.load_weights(other, tmp_path / "model")
+    was, now = model.state_dict(), other.state_dict()
+    assert was.keys() == now.keys() and all(torch.equal(was[name], now[name]) for name in was)
+    if kind == "tied":
+        assert other[3].weight is other[1].weight
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"library_name: {'peft' if kind == 'adapted' else 'muster'}" in card
+    if kind == "adapted":
+        from peft import PeftModel
+
+        plain = synthetic.build(config).build_model()
+        loaded = PeftModel.from_pretrained(plain, tmp_path / "model").state_dict()
+        adapters = [name for name in was if "lora" in name]
+        assert adapters and all(torch.equal(was[name], loaded[name]) for name in adapters)
+
+
+def test_no_model_is_saved_where_none_is_wanted(tmp_path):
+    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run"]
+    run("train.worker", *flags, "--max-steps", "1", "--no-save-model")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_model_must_be_named():
+    with pytest.raises(UsageError, match="which model"):
+        score.main(["--task", "synthetic"])
+
+
+def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").touch()
+    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run", "--overwrite"]
+    with pytest.raises(UsageError, match=r"--overwrite would remove .*; use another --run-id"):
+        score.main([str(model), *flags])
+    assert (model / "model.safetensors").exists()
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"model\.safetensors: "):
+        export.load_weights(torch.nn.Linear(2, 2), tmp_path)

@@ -1,0 +1,45 @@
+"""One step costs what it has to: what does nothing to the gradient does not touch it."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from configs.settings.train import TrainConfig
+from train.distributed.world import World
+from train.loop.step import Step
+from train.model.optimizer import build_optimizer
+from train.model.precision import Precision
+from train.sync.modes import single
+
+CPU = torch.device("cpu")
+
+
+def step(model: nn.Module, **settings) -> Step:
+    config = TrainConfig(task="synthetic", sync="single", device="cpu", **settings)
+    optimizer = build_optimizer(config, model)
+    parts = SimpleNamespace(model=model, precision=Precision("fp32", CPU), optimizer=optimizer)
+    return Step(config, World(), CPU, None, single.build(World(), config), model, parts)
+
+
+@pytest.mark.parametrize("limit", [0.0, 3.0, 5.0, 5.0000005, 5.00001, 7.0])
+def test_gradients_are_clipped_as_torch_does_and_else_not_touched(limit):
+    model, other = (nn.Linear(2, 1, bias=False) for _ in range(2))
+    for one in (model, other):
+        one.weight.grad = torch.tensor([[3.0, -4.0]])
+    version = model.weight.grad._version
+    norm = step(model, max_grad_norm=limit)._clip()
+    want = nn.utils.clip_grad_norm_(other.parameters(), limit or math.inf)
+    assert norm.item() == want.item() == 5.0
+    assert torch.equal(model.weight.grad, other.weight.grad)
+    assert (model.weight.grad._version > version) == (0 < limit <= 5.0000005)
+
+
+def test_a_norm_that_is_no_number_reaches_every_gradient():
+    model = nn.Linear(2, 1)
+    model.weight.grad = torch.tensor([[math.nan, 1.0]])
+    model.bias.grad = torch.ones(1)
+    assert step(model, max_grad_norm=1.0)._clip().isnan()
+    assert model.bias.grad.isnan()

@@ -1,0 +1,252 @@
+"""The loop around the sync modes: horizon, precision, dropout, buffers, padding, evaluation."""
+
+import gc
+import json
+import math
+import tracemalloc
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from torch import nn
+
+from configs import plugins
+from configs.errors import MusterError
+from configs.settings.train import TrainConfig
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.model.optimizer import build_optimizer, build_schedule
+from train.model.precision import Precision, set_dropout
+from train.records import summary as measured
+from train.records.console import Console
+from train.records.schema import StepRecord
+from train.records.sinks import Sinks
+from train.records.summary import Totals, rows, summarise
+from train.sync.modes import single
+from train.tasks import synthetic
+
+CPU = torch.device("cpu")
+CONFIG = TrainConfig(
+    task="synthetic", sync="single", lr=0.01, epochs=1, batch_size=256, device="cpu", dropout=0.0
+)
+
+
+def run(config, tmp_path, task=None):
+    """One process alone, with any sync mode."""
+    world = World()
+    sinks = Sinks(tmp_path / "run", 0)
+    trainer = Trainer(
+        config,
+        world,
+        CPU,
+        task or synthetic.build(config),
+        plugins.load("train.sync.modes", config.sync)(world, config),
+        Console(speaks=False),
+        sinks,
+    )
+    history = trainer.fit()
+    sinks.close()
+    return history, trainer
+
+
+def losses(history):
+    return [record.loss for record in history.steps]
+
+
+def test_max_steps_only_stops(tmp_path):
+    """The steps that a stopped run did are those of the whole run, learning rates too."""
+    whole, _ = run(CONFIG, tmp_path)
+    cut, _ = run(replace(CONFIG, max_steps=5), tmp_path)
+    assert len(whole.steps) == 8 and len(cut.steps) == 5
+    for a, b in zip(whole.steps, cut.steps, strict=False):
+        assert (a.loss, a.lr, a.grad_norm) == (b.loss, b.lr, b.grad_norm)
+    assert [one.step for one in whole.evaluations] == [8]
+    assert cut.evaluations == []  # its epoch did not end
+
+
+@pytest.mark.parametrize("mode", plugins.names("train.sync.modes"))
+def test_every_mode_runs_alone_as_single_does(mode, tmp_path):
+    alone, _ = run(CONFIG, tmp_path / "single")
+    other, _ = run(replace(CONFIG, sync=mode), tmp_path / mode)
+    assert losses(other) == losses(alone)
+    assert {step.payload_bytes for step in other.steps} == {0}
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "epochs", "at"),
+    [("epoch", 2, [8, 16]), ("end", 2, [16]), ("never", 2, []), ("epoch", 0, [0])],
+)
+def test_when_to_evaluate(evaluate, epochs, at, tmp_path):
+    history, _ = run(replace(CONFIG, evaluate=evaluate, epochs=epochs), tmp_path)
+    assert [one.step for one in history.evaluations] == at
+
+
+def test_the_schedule_warms_up_and_decays_over_its_horizon():
+    config = replace(CONFIG, warmup_steps=4, schedule_steps=10, lr=1.0)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = build_schedule(config, optimizer, epoch_steps=999)
+    rates = []
+    for _ in range(12):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([0, 0.25, 0.5, 0.75, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 0])
+
+
+def test_biases_and_norms_do_not_decay():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
+    decays, keeps = build_optimizer(replace(CONFIG, weight_decay=0.1), model).param_groups
+    assert decays["weight_decay"] == 0.1 and keeps["weight_decay"] == 0.0
+    assert [p.shape for p in decays["params"]] == [(4, 3), (5, 4)]
+    assert [p.shape for p in keeps["params"]] == [(4,), (4,), (4,)]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+def test_other_precisions_learn_the_same(precision, tmp_path):
+    plain, _ = run(CONFIG, tmp_path)
+    other, trainer = run(replace(CONFIG, precision=precision), tmp_path)
+    gap = max(abs(a - b) for a, b in zip(losses(plain), losses(other), strict=True))
+    assert 0 < gap < (2e-2 if precision == "bf16" else 1e-5)
+    kept = {parameter.dtype for parameter in trainer.model.parameters()}
+    assert kept == {torch.float64 if precision == "fp64" else torch.float32}
+
+
+def test_fp16_scales_the_loss_and_gives_back_the_true_gradient():
+    weight = nn.Parameter(torch.tensor([2.0]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    precision = Precision("fp16", CPU)
+    precision.scale((weight * 3.0).sum()).backward()
+    assert weight.grad.item() > 1000
+    precision.unscale(optimizer)
+    assert weight.grad.item() == 3.0
+    precision.step(optimizer)
+    assert weight.item() == -1.0
+    optimizer.zero_grad()
+    precision.scale((weight * math.inf).sum()).backward()
+    precision.unscale(optimizer)
+    precision.step(optimizer)
+    assert weight.item() == -1.0  # a step that overflowed is skipped
+
+
+def test_dropout_reaches_every_dropout_of_a_model():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
+    model = BertForSequenceClassification(BertConfig(intermediate_size=8, **sizes))
+    set_dropout(model, 0.0)
+    model.train()
+    tokens = torch.ones(4, 5, dtype=torch.long)
+    assert torch.equal(model(tokens).logits, model(tokens).logits)
+    set_dropout(model, 0.5)
+    assert not torch.equal(model(tokens).logits, model(tokens).logits)
+
+
+def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
+    made = {}
+    for rank in (0, 1):
+        seeds = []
+        torch.manual_seed(999)
+        original = torch.manual_seed
+
+        def note(seed, seeds=seeds, original=original):
+            seeds.append(seed)
+            return original(seed)
+
+        torch.manual_seed = note
+        try:
+            world = World(rank=rank, world_size=1)
+            task = synthetic.build(CONFIG)
+            sync = single.build(world, CONFIG)
+            sinks = Sinks(tmp_path / str(rank), rank)
+            trainer = Trainer(CONFIG, world, CPU, task, sync, Console(speaks=False), sinks)
+        finally:
+            torch.manual_seed = original
+        made[rank] = (seeds, [p.clone() for p in trainer.model.parameters()])
+    assert made[0][0][0] == made[1][0][0] and made[0][0][-1] != made[1][0][-1]
+    assert all(map(torch.equal, made[0][1], made[1][1]))
+
+
+@pytest.mark.parametrize("bad", ["loss", "gradient"])
+def test_what_is_no_number_is_named_by_step_and_changes_nothing(bad, tmp_path):
+    class Ill(synthetic.Synthetic):
+        calls = 0
+
+        def forward(self, model, batch):
+            output = super().forward(model, batch)
+            self.calls += 1
+            if self.calls < 3:
+                return output
+            if bad == "loss":
+                return output._replace(loss=output.loss * math.nan)
+            output.loss.register_hook(lambda grad: grad * math.inf)
+            return output
+
+    task = Ill(CONFIG)
+    with pytest.raises(
+        MusterError, match=r"step 3: the (loss on rank 0 is nan|gradient's norm is)"
+    ):
+        run(CONFIG, tmp_path, task)
+
+
+def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_path):
+    history, _ = run(CONFIG, tmp_path)
+    lines = (tmp_path / "run" / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["step"] * 8 + ["eval"]
+    totals = Totals()
+    summaries = []
+    for number, step in enumerate(history.steps):
+        totals.add(replace(step, step_s=1000.0 if number == 0 else number))
+        summaries.append(summarise(CONFIG, 1, history.first_losses, totals, history.evaluations))
+    assert [one["step_s"] for one in summaries] == [1000, 1, 1.5, 2, 2.5, 3, 3.5, 4]
+    assert [one["timed_steps"] for one in summaries] == [1, 1, 2, 3, 4, 5, 6, 7]
+    assert [one["steps"] for one in summaries] == [1, 2, 3, 4, 5, 6, 7, 8]
+    summary = summaries[-1]
+    assert summary["accuracy"] == history.evaluations[-1].metrics["accuracy"]
+    assert summary["first_losses"] == losses(history)[:5]
+    assert any(name == "run folder" for name, _ in rows(summary, "logs/x"))
+    assert set(asdict(history.steps[0])) == set(StepRecord.__dataclass_fields__)
+
+
+def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
+    """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
+    monkeypatch.setattr(measured, "RECENT_STEPS", 10)
+    held = []
+
+    def note(trainer, record):
+        report(trainer, record)
+        if record.step in (40, 120):
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+
+    report = Trainer._report
+    monkeypatch.setattr(Trainer, "_report", note)
+    tracemalloc.start()
+    try:
+        run(replace(CONFIG, batch_size=8, evaluate="never", max_steps=120), tmp_path)
+    finally:
+        tracemalloc.stop()
+    before, after = held
+    assert after - before < 80 * 250  # bytes; a record has more than 500
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_the_console_draws_no_bar_without_a_terminal(speaks, capsys):
+    console = Console(speaks=speaks, env={})
+    console.start(3)
+    console.advance(1.0)
+    console.line("hello")
+    console.table("", [("a", "b")])
+    console.stop()
+    out = capsys.readouterr().out
+    assert ("hello" in out) == speaks
+    assert "\r" not in out and "\x1b" not in out
+
+
+def test_a_launcher_can_ask_for_the_bar(capsys):
+    console = Console(speaks=True, env={"MUSTER_TTY": "60", "NO_COLOR": "1"})
+    console.start(3)
+    console.advance(1.0)
+    console.line("hello")
+    console.stop()
+    out = capsys.readouterr().out
+    assert "\r" in out and "step" in out and "\x1b[3" not in out  # no colours

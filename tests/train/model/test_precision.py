@@ -1,0 +1,93 @@
+"""Weights are float32 unless they are asked for otherwise; what no cast can keep is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from configs.errors import UsageError
+from train.loop.step import to_device
+from train.model.precision import advice, place
+
+CPU = torch.device("cpu")
+
+
+class Mixed(nn.Module):
+    """A parameter and a buffer of each kind that a model may bring."""
+
+    def __init__(self, **params: torch.Tensor) -> None:
+        super().__init__()
+        for dtype in (torch.float16, torch.float32, torch.float64, torch.bfloat16):
+            name = "in_" + str(dtype).removeprefix("torch.")
+            self.register_parameter(name, nn.Parameter(torch.ones(2, dtype=dtype)))
+            self.register_buffer(f"{name}_buffer", torch.ones(2, dtype=dtype))
+        self.register_buffer("turns", torch.tensor([1 + 2j]))
+        self.order = nn.Parameter(torch.arange(3), requires_grad=False)
+        for name, tensor in params.items():
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+
+@pytest.mark.parametrize(
+    ("precision", "real", "low"),
+    [("fp32", torch.float32, torch.bfloat16), ("bf16", torch.float32, torch.bfloat16),
+     ("fp64", torch.float64, torch.float64)],
+)  # fmt: skip
+def test_bfloat16_stays_and_all_else_is_cast(precision, real, low):
+    model = place(Mixed(), precision, CPU)
+    for name in ("in_float16", "in_float32", "in_float64"):
+        assert getattr(model, name).dtype == getattr(model, f"{name}_buffer").dtype == real
+    assert model.in_bfloat16.dtype == model.in_bfloat16_buffer.dtype == low
+    assert model.turns.tolist() == [1 + 2j] and model.order.dtype == torch.int64
+
+
+def test_tied_parameters_stay_tied():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    assert place(model, "fp64", CPU)[1].weight is model[0].weight
+
+
+def test_real_inputs_are_cast_as_the_first_real_parameter_and_others_stay():
+    model = nn.Module()
+    model.order = nn.Parameter(torch.arange(3), requires_grad=False)
+    model.weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    batch = to_device({"x": torch.tensor([0.5]), "labels": torch.tensor([1])}, model, CPU)
+    assert batch["x"].dtype == torch.float64 and batch["labels"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.ones(2, dtype=torch.complex64), "parameter codes is complex (complex64)"),
+        (torch.ones(2, dtype=torch.int8), "parameter codes is quantised (int8)"),
+        (torch.ones(2, dtype=torch.uint8), "parameter codes is quantised (uint8)"),
+        (torch.ones(2).to(torch.float8_e4m3fn), "parameter codes is quantised (float8_e4m3fn)"),
+    ],
+)
+def test_complex_and_quantised_parameters_are_refused_by_name(tensor, message):
+    with pytest.raises(UsageError) as refusal:
+        place(Mixed(codes=tensor), "fp32", CPU)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize")
+def test_quantised_layers_are_refused_by_name():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    kind = torch.ao.nn.quantized.dynamic.Linear
+    model[1] = kind(4, 4)
+    with pytest.raises(UsageError, match=r"the model's part 1 is quantised \(Linear\)"):
+        place(model, "fp32", CPU)
+    base = nn.Linear(4, 4)
+    base.hf_quantizer = object()  # as transformers marks what it has quantised
+    with pytest.raises(UsageError, match="the model's part 0 is quantised"):
+        place(nn.Sequential(base), "fp32", CPU)
+
+
+@pytest.mark.parametrize("found", ["amx_bf16", "avx512_bf16", "bf16"])
+def test_a_cpu_with_bf16_is_not_advised_against(monkeypatch, found):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, found: True})
+    assert advice("bf16", CPU) == ""
+
+
+def test_a_cpu_without_bf16_is_advised_against(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False})
+    assert "fp32 is likely faster" in advice("bf16", CPU)
+    assert advice("fp32", CPU) == "" and advice("bf16", torch.device("cuda")) == ""

@@ -1,0 +1,107 @@
+"""What a host must send and receive follows from the collectives, whoever sits where."""
+
+import csv
+import time
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.records import traffic
+from train.records.ledger import Account
+from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
+
+OPERATIONS = [
+    "all_reduce", "all_gather", "all_to_all", "reduce", "gather", "scatter", "broadcast",
+]  # fmt: skip
+FOUR = ["a", "b", "c", "d"]
+
+
+@given(
+    st.sampled_from(OPERATIONS),
+    st.integers(0, 10**9),
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
+)
+def test_what_is_sent_is_received(operation, nbytes, workers):
+    hosts = [f"node{node}" for node, count in enumerate(workers) for _ in range(count)]
+    flows = [crossing(operation, nbytes, hosts, host) for host in sorted(set(hosts))]
+    assert sum(one for one, _ in flows) == pytest.approx(sum(other for _, other in flows))
+    if len(workers) == 1:
+        assert flows == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "root", "other"),
+    [
+        ("all_reduce", (150, 150), (150, 150)),
+        ("all_to_all", (75, 75), (75, 75)),
+        ("gather", (0, 300), (100, 0)),
+        ("scatter", (300, 0), (0, 100)),
+        ("broadcast", (200, 0), (0, 100)),
+        ("reduce", (75, 150), (100, 75)),
+    ],
+)
+def test_four_nodes_with_a_worker_each(operation, root, other):
+    assert crossing(operation, 100, FOUR, "a") == pytest.approx(root)
+    assert crossing(operation, 100, FOUR, "d") == pytest.approx(other)
+
+
+def test_workers_of_one_host_share_its_link():
+    assert crossing("all_reduce", 100, ["a", "a", "b", "b"], "a") == (150, 150)
+    assert crossing("gather", 100, ["a", "a", "b", "b"], "a") == (0, 200)
+    assert crossing("all_to_all", 100, ["a", "a", "b", "b"], "a") == (100, 100)
+
+
+def test_an_operation_of_ones_own_is_said_to_be_unknown():
+    with pytest.raises(ValueError, match="what 'gossip' makes a host send is not known"):
+        crossing("gossip", 1, FOUR, "a")
+
+
+def test_headers_make_a_twentieth_on_ethernet_and_nothing_on_a_virtual_link():
+    assert on_the_wire(1e6, 0, 1514) == pytest.approx(1.0456e6, rel=1e-3)
+    assert on_the_wire(1e6, 0, 65536) == pytest.approx(1.001e6, rel=1e-4)
+    assert on_the_wire(0, 1e6, 1514) == pytest.approx(0.0228e6, rel=1e-2)
+
+
+def test_other_traffic_is_noticed_where_the_load_is_large_enough_to_tell():
+    assert doubt((100e6, 100e6), (103_000_000, 101_000_000)) == ""
+    assert doubt((100e6, 100e6), (103_000_000, 150_000_000)).startswith(
+        "1.50 times as many bytes r"
+    )
+    assert doubt((100e6, 0), (98_000_000, 0)) == ""  # still in a queue
+    assert doubt((100e6, 0), (60_000_000, 0)).endswith("took another interface")
+    assert doubt((1e6, 1e6), (9_000_000, 9_000_000)) == ""
+
+
+def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
+    counted = [(0, 0)]
+    monkeypatch.setattr(traffic, "_counters", lambda interface: counted[-1])
+    account = Account()
+    account.gradient("gather", torch.zeros(10))
+    meter = Meter(0, FOUR, "eth0", account, tmp_path / "traffic" / "a.csv")
+    account.gradient("gather", torch.zeros(100))
+    account.control["all_gather"] += 8
+    counted.append((50, 1300))
+    record = meter.end(step=3, epoch=1, steps=3)
+    meter.close()
+    assert (record.payload_sent_bytes, record.payload_received_bytes) == (0, 1200)
+    assert (record.control_sent_bytes, record.control_received_bytes) == (24, 24)
+    assert (record.observed_sent_bytes, record.observed_received_bytes) == (50, 1300)
+    assert record.host == "a" and record.steps == 3 and record.note == ""
+    account.gradient("gossip", torch.zeros(1))
+    again = Meter(0, FOUR, "eth0", account, tmp_path / "again.csv")
+    account.gradient("gossip", torch.zeros(1))
+    assert "not known" in again.end(step=4, epoch=1, steps=1).note
+    again.close()
+
+
+def test_samples_are_rates_of_a_real_interface(tmp_path):
+    interface = "lo" if "lo" in psutil.net_if_stats() else next(iter(psutil.net_if_stats()))
+    sampler = Sampler(interface, tmp_path / "host.csv", every_s=0.02)
+    time.sleep(0.2)
+    sampler.close()
+    rows = list(csv.DictReader((tmp_path / "host.csv").open()))
+    assert len(rows) >= 2 and all(float(row["send_bytes_per_s"]) >= 0 for row in rows)
+    assert traffic.packet_size(interface) > 1000

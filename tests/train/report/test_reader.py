@@ -1,0 +1,98 @@
+import json
+
+from configs.writing import write_json
+from tests.train.report.folders import START_S, environment, make_run, step, write_records
+from train.report.data.reader import read_run
+from train.report.data.tables import all_steps, timed
+
+
+def test_a_sound_run_has_no_notes(tmp_path):
+    run = read_run(make_run(tmp_path / "run"))
+    assert run.notes == []
+    assert sorted(run.ranks) == [0, 1]
+    assert len(run.first_rank("step")) == 20
+
+
+def test_a_half_written_last_line_is_left_out_without_a_note(tmp_path):
+    path = make_run(tmp_path / "run")
+    file = path / "metrics" / "rank_00000.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    run = read_run(path)
+    assert [row["step"] for row in run.first_rank("step")] == list(range(1, 20))
+    assert run.notes == []
+
+
+def test_a_broken_line_in_the_middle_is_left_out_and_noted(tmp_path):
+    path = make_run(tmp_path / "run")
+    file = path / "metrics" / "rank_00000.jsonl"
+    lines = file.read_text().splitlines()
+    lines[4] = lines[4][:30]
+    file.write_text("\n".join(lines) + "\n")
+    run = read_run(path)
+    assert 5 not in [row["step"] for row in run.first_rank("step")]
+    assert any("1 broken line" in note for note in run.notes)
+
+
+def test_fields_that_an_older_version_did_not_write_are_unknown_not_zero(tmp_path):
+    old = [{k: v for k, v in step(n).items() if k not in ("sync_s", "kind")} for n in (1, 2, 3)]
+    run = read_run(make_run(tmp_path / "run", workers=1, rows={0: old}))
+    assert [row["sync_s"] for row in run.first_rank("step")] == [None] * 3
+    assert any("3 step record(s) have no sync_s" in note for note in run.notes)
+
+
+def test_kinds_of_a_newer_version_are_left_out_and_noted(tmp_path):
+    new = {"kind": "energy", "step": 1, "joules": 3}
+    run = read_run(make_run(tmp_path / "run", more=[new, new]))
+    assert any("2 record(s) of unknown kind 'energy'" in note for note in run.notes)
+
+
+def test_numbers_that_are_none_are_unknown(tmp_path):
+    rows = [step(1), step(2, loss=float("nan")), step(3)]
+    run = read_run(make_run(tmp_path / "run", workers=1, rows={0: rows}))
+    assert run.first_rank("step")[1]["loss"] is None
+
+
+def test_missing_ranks_are_named(tmp_path):
+    rows = {0: [step(1), step(2)], 2: [step(1), step(2)]}
+    run = read_run(make_run(tmp_path / "run", workers=4, rows=rows))
+    assert any("no records of rank 1, 3 (2 of 4)" in note for note in run.notes)
+
+
+def test_a_rank_whose_records_end_early_is_named(tmp_path):
+    rows = {0: [step(n) for n in range(1, 10)], 1: [step(n, 1) for n in range(1, 4)]}
+    run = read_run(make_run(tmp_path / "run", rows=rows))
+    assert any("rank 1 at step 3; others reach step 9" in note for note in run.notes)
+
+
+def test_clocks_that_differ_are_noted_and_change_no_duration(tmp_path):
+    path = make_run(tmp_path / "run")
+    skewed = {"rank": 1, "host": "node1", "time_unix_s": START_S - 300, "code": 0, "cause": "done"}
+    write_json(path / "exits" / "rank_00001.json", skewed)
+    run = read_run(path)
+    assert any("clocks of the hosts differ by 300 s or more" in note for note in run.notes)
+    assert {row["step_s"] for row in timed(run)} == {0.1}
+
+
+def test_broken_files_are_noted(tmp_path):
+    path = make_run(tmp_path / "run")
+    (path / "summary.json").write_text("{")
+    (path / "config.yaml").write_text("a: [")
+    (path / "environment" / "node0.json").write_text(json.dumps(environment())[:50])
+    notes = " ".join(read_run(path).notes)
+    for name in ("summary.json", "config.yaml", "node0.json"):
+        assert f"{name} cannot be read" in notes
+
+
+def test_a_later_attempt_replaces_what_came_after_its_checkpoint(tmp_path):
+    path = make_run(tmp_path / "run", rows={0: [step(n, loss=2.0) for n in (3, 4)]}, workers=1)
+    (path / "attempts" / "0").mkdir(parents=True)
+    first = [step(n, loss=1.0) for n in range(1, 7)]
+    write_records(path / "attempts" / "0", 0, first)
+    found = {row["step"]: row["loss"] for row in all_steps(read_run(path))}
+    assert found == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
+
+
+def test_an_empty_folder_of_records_is_a_run_without_numbers(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "rank_00000.jsonl").write_bytes(b"\xff\xfe{not json")
+    assert all_steps(read_run(tmp_path)) == []

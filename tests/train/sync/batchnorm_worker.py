@@ -1,0 +1,207 @@
+"""One of N workers of one process group that trains a network with BatchNorm in every way.
+
+Started by test_batchnorm.py through torchrun: `batchnorm_worker.py OUTPUT_DIR`. Rank 0 also does
+what each case must equal, by itself, and writes what came out of both; every rank checks that all
+ranks hold the same bits.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from configs.plugins import load
+from configs.settings.train import ByHand, TrainConfig
+from tests.train.matrix_worker import NoSinks, assert_same_bits
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
+from train.worker import end_process
+
+SAMPLES, BATCH, STEPS = 58, 16, 20  # the last batch of an epoch is cut: 10 samples
+MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
+SPLITS = {2: ("even", "5,3", "1,0"), 3: ("even", "6,1,2", "0,1,1")}
+
+
+@dataclass(frozen=True)
+class Case:
+    ranks: int
+    mode: str
+    split: str = "even"
+    precision: str = "fp64"
+    accumulation: int = 1
+    batchnorm: str = "synced"
+    steps: int = STEPS
+
+    @property
+    def name(self) -> str:
+        return "|".join(map(str, vars(self).values()))
+
+    @property
+    def reference(self) -> "Case":
+        """What it must equal: one process."""
+        return replace(self, mode="single", ranks=1, split="even")
+
+
+def cases(ranks: int) -> list[Case]:
+    """The cases at one number of ranks."""
+    found = [Case(ranks, mode, split) for mode in MODES for split in SPLITS[ranks]]
+    for at, mode in enumerate(MODES):
+        split = SPLITS[ranks][at % 3]
+        found.append(Case(ranks, mode, split, precision="fp32", steps=1))
+        if (at + ranks) % 2:
+            found.append(Case(ranks, mode, split, accumulation=2))
+    return [*found, Case(ranks, "all_reduce", batchnorm="local", steps=2)]
+
+
+class Pictures:
+    """Noise far from zero, so that E[x^2] - E[x]^2 would show."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.images = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
+        self.labels = torch.randint(4, (SAMPLES,), generator=generator)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class SmallVgg(nn.Module):
+    """VGG's layers, one BatchNorm1d, and a layer that only a few samples use.
+
+    That layer comes last in order of creation and first in order of use: DDP waits for it before
+    it sends anything on ranks that use it, and does not where it is unused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3, affine=False, momentum=None)
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 4),
+        )
+        self.rare = nn.Conv2d(3, 3, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        normed = self.norm(images)
+        chosen = images.mean((1, 2, 3)) > 30.1  # about one sample in twelve
+        if chosen.any():
+            rows = chosen.nonzero().flatten()
+            normed = normed.index_add(0, rows, self.rare(normed[chosen]))
+        logits: Tensor = self.layers(normed)
+        return logits
+
+
+class PictureTask(Task):
+    def __init__(self) -> None:
+        self.samples = Pictures()
+
+    def build_datasets(self) -> Datasets:
+        return Datasets(self.samples, {})
+
+    def build_model(self) -> nn.Module:
+        return SmallVgg()
+
+    def collate(self, samples: Sequence[int]) -> Batch:
+        at = torch.tensor(samples)
+        return {"images": self.samples.images[at], "labels": self.samples.labels[at]}
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        logits = model(batch["images"])
+        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        raise NotImplementedError  # there is no evaluation
+
+
+def train(case: Case, world: World) -> dict[str, Tensor]:
+    """What came out of `case`: losses, the first step's gradients, final parameters, buffers."""
+    config = TrainConfig(
+        task="synthetic",
+        sync=case.mode,
+        batchnorm=case.batchnorm,  # type: ignore[arg-type]
+        split=case.split if world.world_size > 1 else "even",
+        accumulation=case.accumulation,
+        precision=case.precision,  # type: ignore[arg-type]
+        bucket_mb=0.0 if case.mode == "ddp" else 25.0,  # sent as soon as it is there
+        optimizer="sgd",
+        lr=0.1,
+        momentum=0.9,
+        weight_decay=1e-4,
+        decay="all",
+        schedule="constant",
+        max_grad_norm=0.0,
+        batch_size=BATCH,
+        epochs=10,
+        max_steps=case.steps,
+        device="cpu",
+    )
+    trainer = Trainer(
+        config,
+        world,
+        torch.device("cpu"),
+        PictureTask(),
+        load("train.sync.modes", case.mode)(world, config),
+        Console(speaks=False),
+        NoSinks(),  # type: ignore[arg-type]
+    )
+    model = trainer.parts.model
+    grads: list[Tensor] = []
+
+    def note(*_: Any) -> None:
+        if not grads:
+            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in params]
+            grads.append(flat(parts))
+
+    params = list(model.parameters())
+    getattr(trainer.optimizer, "optimizer", trainer.optimizer).register_step_pre_hook(note)
+    history = trainer.fit()
+    assert_same_bits(world, trainer, case)  # type: ignore[arg-type]
+    return {
+        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+        "grads": grads[0],
+        "params": flat(params),
+        "buffers": flat(list(model.buffers())),
+    }
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+def main() -> None:
+    output = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 60) as peers:
+        ranks = peers.world.world_size
+        found = {case.name: train(case, peers.world) for case in cases(ranks)}
+        if peers.world.is_main:
+            for case in {case.reference for case in cases(ranks)}:
+                found[case.name] = train(case, World())
+            torch.save(found, output / f"ranks_{ranks}.pt")
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)

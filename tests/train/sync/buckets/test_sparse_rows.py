@@ -1,0 +1,77 @@
+"""Only rows that carry gradient move, and the dense gradient is the same afterwards."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from train.sync.buckets import sparse_rows
+from train.sync.buckets.sparse_rows import Rows, candidates, touched
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(10, 4), nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.words.weight
+
+
+def test_candidates_are_large_trained_embeddings_that_nothing_else_holds(monkeypatch):
+    assert candidates(Tied()) == []  # too small
+    monkeypatch.setattr(sparse_rows, "LEAST_BYTES", 1)
+    model = Tied()
+    assert [id(one) for one in candidates(model)] == [id(model.places.weight)]
+    model.places.weight.requires_grad_(False)
+    assert candidates(model) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    rows=st.lists(st.sampled_from(["none", "one", "nan", "tiny"]), min_size=1),
+    width=st.integers(1, 5),
+)
+def test_touched_rows_are_those_with_any_number_but_zero(dtype, rows, width):
+    numbers = {"none": 0.0, "one": -1.0, "nan": float("nan"), "tiny": 1e-44}
+    gradient = torch.zeros(len(rows), width, dtype=dtype)
+    gradient[:, -1] = torch.tensor([numbers[one] for one in rows], dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse_rows, "ROWS_AT_ONCE", 2)
+        found = touched(gradient, len(rows), torch.device("cpu"))
+    assert found.tolist() == [one != "none" for one in rows]
+
+
+def test_no_gradient_touches_no_row():
+    assert touched(None, 3, torch.device("cpu")).tolist() == [0, 0, 0]
+
+
+def test_a_sparse_gradient_is_looked_at_as_dense():
+    gradient = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2))
+    assert touched(gradient, 3, torch.device("cpu")).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("used", [[1], [0, 2], [0, 1, 2, 3, 4]])
+def test_what_moved_becomes_the_gradient(used):
+    weight = nn.Parameter(torch.zeros(5, 2))
+    weight.grad = torch.zeros(5, 2)
+    weight.grad[used[0]] = 3.0
+    union = torch.zeros(5, dtype=torch.uint8)
+    union[used] = 1
+    rows = Rows(weight, union)
+    assert len(rows.moved) == len(used)
+    rows.moved += 1.0
+    rows.give_back()
+    expected = torch.zeros(5, 2)
+    expected[used] = 1.0
+    expected[used[0]] += 3.0
+    assert torch.equal(weight.grad, expected)
+
+
+def test_a_rank_without_a_gradient_takes_part_with_zeros():
+    weight = nn.Parameter(torch.ones(3, 2))
+    rows = Rows(weight, torch.tensor([0, 1, 0], dtype=torch.uint8))
+    assert rows.moved.tolist() == [[0, 0]]
+    rows.moved += 2.0
+    rows.give_back()
+    assert weight.grad is not None and weight.grad.tolist() == [[0, 0], [2, 2], [0, 0]]

@@ -1,0 +1,94 @@
+"""What every way to compress keeps of the mean, and that nothing is lost for good."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs import plugins
+from tests.train.workers import run_on_ranks
+
+WAYS = plugins.names("train.sync.compression")
+REMEMBERING = ["int8", "powersgd", "topk"]
+RANKS = 3
+VALUES = 40 * 30 + 7 + 16 * 72 + 4 + 1200
+WORKER = str(Path(__file__).with_name("compression_worker.py"))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The worker itself holds that all ranks have the same bits, whatever they average."""
+    folder = tmp_path_factory.mktemp("found")
+    run_on_ranks(WORKER, RANKS, str(folder))
+    return torch.load(folder / "found.pt", weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "limit"),
+    [("fp16", 2e-3), ("bf16", 1e-2), ("int8", 2e-2), ("powersgd", 0.9), ("topk", 0.9)],
+)
+def test_one_step_is_near_the_mean(found, way, limit):
+    got, want = found[way]["first"]
+    assert 0 < (got - want).norm() / want.norm() < limit
+
+
+@pytest.mark.parametrize("way", REMEMBERING)
+def test_over_steps_all_comes_out_but_what_is_still_held_back(found, way):
+    """Exactly so: the sum of what came out and of the memory is the sum of the true means."""
+    one = found[way]
+    torch.testing.assert_close(one["got"] + one["held back"], one["want"], rtol=0, atol=1e-6)
+    assert one["held back"].norm() > 1e-3
+
+
+@pytest.mark.parametrize("way", REMEMBERING)
+def test_over_steps_the_mean_gets_nearer_than_in_one(found, way):
+    got, want = found[way]["first"]
+    once = (got - want).norm() / want.norm()
+    sums = found[way]
+    assert (sums["got"] - sums["want"]).norm() / sums["want"].norm() < 0.8 * once
+
+
+def test_all_of_the_values_are_the_exact_mean(found):
+    got, want = found["all shares"]
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_matrices_of_the_rank_that_is_sent_are_averaged_exactly(found):
+    got, want = found["low rank"]
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_going_on_from_the_memory_is_as_never_having_stopped(found, way):
+    assert found[way]["resumed"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_number_on_one_rank_is_none_on_all(found, way):
+    assert found[way]["nan"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bucket_of_another_form_begins_anew(found, way):
+    got, want = found[way]["reshaped"]
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("way", "moved"),
+    [
+        ("fp16", {"all_reduce": 2 * VALUES}),
+        ("bf16", {"all_reduce": 2 * VALUES}),
+        # two chunks of 1024 values per rank, each with a scale of 4 bytes
+        ("int8", {"all_to_all": RANKS * 2 * 1028, "all_gather": 2 * 1028}),
+        # vectors and the small matrix as they are; rank 2 of (40, 30) and of (16, 72)
+        ("powersgd", {"all_reduce": 4 * (7 + 4 + 1200 + 2 * (40 + 30 + 16 + 72))}),
+        ("topk", {"all_gather": 8 * round(VALUES * 0.1)}),
+    ],
+)
+def test_the_account_has_the_bytes_that_were_handed_over(found, way, moved):
+    assert found[way]["moved"] == moved
+
+
+def test_every_way_has_its_line_in_these_tests():
+    assert sorted(["fp16", "bf16", *REMEMBERING]) == WAYS

@@ -1,0 +1,78 @@
+"""One of N workers of one process group that trains every kind of model in every exact mode.
+
+Started by test_model_kinds.py through torchrun: `model_kinds_worker.py OUTPUT_DIR`. Rank 0 writes
+the losses and final parameters of every case, or why it failed; every rank checks that all ranks
+hold the same bits.
+"""
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs.settings.train import ByHand
+from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, train
+from tests.train.sync.model_kinds import KINDS
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.sync import base
+from train.sync.buckets import sparse_rows
+from train.worker import end_process
+
+STEPS = 8
+# Without overlap, a collective for each parameter; with it, in buckets.
+MODES = [
+    *itertools.product(("gather_scatter", "all_reduce"), (0.0, SMALL_MB)),
+    ("ddp", 25.0),
+    ("accelerate", 25.0),
+]
+SPLITS = {1: "even", 2: "5,3", 3: "6,1,2"}
+WITHOUT_SAMPLES = {2: "1,0", 3: "3,1,0"}  # on the last rank
+
+
+def cases(world_size: int) -> list[Case]:
+    """At one rank, the references. Those that raise come last: nothing is sent after them."""
+    found = []
+    for kind, (mode, bucket_mb) in itertools.product(KINDS, MODES):
+        splits = WITHOUT_SAMPLES if kind == "constant buffers" else SPLITS
+        found.append(Case(kind, "fp64", mode, bucket_mb, splits.get(world_size, "even"), 1, 0.05))
+    if world_size == 1:
+        return list(dict.fromkeys(case.reference for case in found))
+    return sorted(found, key=raises)
+
+
+def raises(case: Case) -> bool:
+    """Torch's DDP refuses a gradient that is added to in several backward passes of a step."""
+    return case.task == "reentrant checkpointing" and case.mode in ("ddp", "accelerate")
+
+
+def outcome(case: Case, world: World) -> dict[str, Any]:
+    """What `case` has ended with."""
+    try:
+        history, model, trainer = train(case, world, KINDS[case.task], STEPS)
+    except Exception as error:  # noqa: BLE001 (the test says which)
+        return {"error": f"{type(error).__name__}: {error}"}
+    assert_same_bits(world, trainer, case)
+    return {
+        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+        "params": torch.cat([one.detach().flatten() for one in model.parameters()]),
+    }
+
+
+def main() -> None:
+    output = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
+    base.BROADCAST_BYTES = 2**12
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
+        found = {case.name: outcome(case, peers.world) for case in cases(peers.world.world_size)}
+        if peers.world.is_main:
+            torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)

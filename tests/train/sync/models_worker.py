@@ -1,0 +1,174 @@
+"""One of three workers of one process group that trains unusual models: `models_worker.py FOLDER`.
+
+Started by test_models.py. Rank 0 also trains them by itself, and writes what came out of both.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from configs.errors import MusterError
+from configs.plugins import load
+from configs.settings.train import ByHand, TrainConfig
+from tests.train.matrix_tasks import MatrixTask
+from tests.train.matrix_worker import NoSinks, assert_same_bits
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.tasks.base import Batch, Output
+from train.worker import end_process
+
+MODES = ("all_reduce", "gather_scatter", "ddp", "accelerate")
+
+
+class Masked(nn.Module):
+    """Constants with infinities and odd numbers, a running mean, and a cache that grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1))
+        self.register_buffer("frequencies", 10000 ** -(torch.arange(6) / 6))
+        self.register_buffer("turns", torch.polar(torch.ones(6), torch.arange(6) / 7))
+        self.register_buffer("running", torch.zeros(6))
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("places", torch.zeros(0))
+
+    def forward(self, points: Tensor) -> Tensor:
+        if self.training:
+            self.running.data.lerp_(points.mean(0), 0.1)  # behind autograd's version counter
+            self.steps += 1
+        if len(points) > len(self.places):
+            self.register_buffer("places", torch.arange(len(points)).to(points))
+        scores = points[:, :, None] * points[:, None, :] * self.frequencies + self.mask
+        mixed = scores.softmax(-1) @ points[:, :, None]
+        turned = (mixed[..., 0] * self.turns).imag
+        logits: Tensor = self.layer(turned) + 1e-3 * self.places[: len(points), None]
+        return logits
+
+
+class WithChild(nn.Module):
+    """A model whose part is called as DDP's own is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, points: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.tanh(self.module(points)))
+        return logits
+
+
+class Halves(nn.Module):
+    """A frozen part and a trained one in bfloat16, and one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.low = nn.Linear(6, 24).bfloat16(), nn.Linear(24, 24).bfloat16()
+        self.frozen.requires_grad_(requires_grad=False)
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, points: Tensor) -> Tensor:
+        hidden = torch.tanh(self.low(torch.tanh(self.frozen(points.bfloat16()))))
+        logits: Tensor = self.head(hidden.float())
+        return logits
+
+
+class ModelTask(MatrixTask):
+    """Classes of points, by any network."""
+
+    def __init__(self, config: TrainConfig, rank: int, network: type[nn.Module]) -> None:
+        super().__init__(config, rank)
+        self.network = network  # type: ignore[method-assign]
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        logits = model(batch["points"])
+        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+
+
+class Broken(ModelTask):
+    """The gradient of rank 1 becomes infinite in step 3."""
+
+    calls = 0
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        output = super().forward(model, batch)
+        self.calls += 1
+        if self.rank == 1 and self.calls == 3:
+            output.loss.register_hook(lambda grad: grad * torch.inf)
+        return output
+
+
+def trainer_of(
+    world: World,
+    mode: str,
+    network: type[nn.Module],
+    kind: type[ModelTask] = ModelTask,
+    **given: Any,
+) -> Trainer:
+    settings = {"split": "3,1,0", "precision": "fp64", "optimizer": "sgd", "lr": 0.1, **given}
+    if world.world_size == 1:
+        settings["split"] = "even"
+    config = TrainConfig(
+        task="synthetic", sync=mode, batch_size=16, epochs=5, max_steps=12, device="cpu",
+        length_balance=False, **settings,
+    )  # fmt: skip
+    return Trainer(
+        config, world, torch.device("cpu"), kind(config, world.rank, network),
+        load("train.sync.modes", mode)(world, config), Console(speaks=False),
+        NoSinks(),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def trained(world: World, mode: str, network: type[nn.Module], **given: Any) -> Mapping[str, Any]:
+    """What came out of it: losses, and the model's tensors by name."""
+    trainer = trainer_of(world, mode, network, **given)
+    history = trainer.fit()
+    if network is not Masked:  # whose cache is each rank's own
+        assert_same_bits(world, trainer, mode)  # type: ignore[arg-type]
+    state = trainer.parts.model.state_dict()
+    return {
+        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+        "state": {name: tensor.detach().clone() for name, tensor in state.items()},
+    }
+
+
+def refusal(world: World) -> str:
+    """What this rank says of a gradient that stops being a number on rank 1."""
+    trainer = trainer_of(world, "local_sgd", WithChild, Broken, split="even")
+    try:
+        trainer.fit()
+    except MusterError as error:
+        return str(error)
+    return "nothing"
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 60) as peers:
+        world = peers.world
+        found: dict[str, Any] = {"refusal": refusal(world)}
+        for mode in MODES:
+            found[f"masked|{mode}"] = trained(world, mode, Masked)
+            found[f"child|{mode}"] = trained(world, mode, WithChild)
+        for mode in (*MODES, "local_sgd"):
+            given = {"precision": "fp32", "optimizer": "adamw", "lr": 1e-3}
+            found[f"halves|{mode}"] = trained(world, mode, Halves, **given)
+        if world.is_main:
+            found["masked"] = trained(World(), "single", Masked)
+            found["child"] = trained(World(), "single", WithChild)
+            found["halves"] = trained(World(), "single", Halves, **given)
+        torch.save(found, folder / f"rank_{world.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)

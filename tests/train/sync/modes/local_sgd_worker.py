@@ -1,0 +1,119 @@
+"""One of N workers that train with --sync local_sgd in every way: `local_sgd_worker.py FOLDER`.
+
+Each rank has a disk of its own, of which only rank 0's holds checkpoints; rank 0 writes what the
+tests compare.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs import plugins
+from configs.settings.train import ByHand, TrainConfig
+from tests.train.kept import train
+from tests.train.matrix_tasks import Patchy
+from tests.train.matrix_worker import NoSinks
+from tests.train.sync.compression import training_worker
+from tests.train.sync.compression.training_worker import bits, losses
+from train.distributed import rendezvous
+from train.distributed.world import World
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.sync.base import all_gather
+from train.worker import end_process
+
+CUT = training_worker.CUT
+# The third has no samples.
+BASE = TrainConfig(
+    task="synthetic", sync="local_sgd", lr=0.01, epochs=3, batch_size=64, device="cpu",
+    split="3,1,0", sync_every=4,
+)  # fmt: skip
+DILOCO = {"outer_lr": 0.7, "outer_momentum": 0.9}
+
+
+def same_everywhere(world: World, trainer: Trainer) -> bool:
+    return bool((all_gather(world, bits(trainer)) == bits(trainer)).all())
+
+
+def every_step(world: World, disk: Path) -> dict[str, Any]:
+    """A round after every step of plain SGD, beside the exact mode."""
+    plain = replace(
+        BASE, optimizer="sgd", momentum=0.0, lr=0.1, max_grad_norm=0.0, dropout=0.0, epochs=1,
+        sync_every=1, precision="fp64",
+    )  # fmt: skip
+    local = train(world, plain, disk / "local")
+    exact = train(world, replace(plain, sync="all_reduce"), disk / "exact")
+    params = [torch.cat([p.flatten() for p in one.model.parameters()]) for one in (local, exact)]
+    return {
+        "losses": torch.tensor([losses(local), losses(exact)], dtype=torch.float64),
+        "params": torch.stack(params).detach(),
+    }
+
+
+def goes_on(world: World, config: TrainConfig, disk: Path) -> dict[str, bool]:
+    """A run that makes a checkpoint, and one that ends there and is resumed.
+
+    Not two of them: where the disk is still busy with one, the next comes later.
+    """
+    config = replace(config, batch_size=256, checkpoint_every=str(CUT), max_steps=2 * CUT - 1)
+    whole = train(world, config, disk / "whole")
+    train(world, replace(config, max_steps=CUT), disk / "cut")
+    again = train(world, replace(config, resume="auto"), disk / "a", disk / "cut" / "checkpoints")
+    return {
+        "same on all ranks": same_everywhere(world, whole),
+        "same losses": losses(again) == losses(whole)[CUT:],
+        "same bits": torch.equal(bits(again), bits(whole)),
+    }
+
+
+def patchy(world: World) -> bool:
+    """Whether ranks agree where each has used other parameters than the others."""
+    config = replace(BASE, batch_size=16, split="even", dropout=0.0, weight_decay=0.3)
+    sync = plugins.load("train.sync.modes", config.sync)(world, config)
+    trainer = Trainer(
+        config, world, torch.device("cpu"), Patchy(config), sync, Console(speaks=False),
+        NoSinks(),  # type: ignore[arg-type]
+    )  # fmt: skip
+    trainer.fit()
+    return same_everywhere(world, trainer)
+
+
+def rounds(world: World, disk: Path) -> dict[str, Any]:
+    """What two epochs of ten steps hand to collectives, with a round every four steps."""
+    config = replace(BASE, epochs=2, train_samples=640, evaluate="end")
+    trainer = train(world, config, disk)
+    return {
+        "payload": [one.payload_bytes for one in trainer.history.steps],
+        "model": sum(param.nbytes for param in trainer.model.parameters()),
+        "same": same_everywhere(world, trainer),
+    }
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
+        world = peers.world
+        disk = folder / f"disk{world.rank}"
+        diloco = replace(BASE, **DILOCO)
+        found = {
+            "every step": every_step(world, disk / "every"),
+            "local SGD": goes_on(world, BASE, disk / "local"),
+            "DiLoCo": goes_on(world, diloco, disk / "diloco"),
+            "patchy": patchy(world),
+            "rounds": rounds(world, disk / "rounds"),
+        }
+        for name, config in (("local SGD", BASE), ("DiLoCo", diloco)):
+            trained = train(world, replace(config, split="even", epochs=6), disk / f"even-{name}")
+            found[name]["accuracy"] = trained.history.evaluations[-1].metrics["accuracy"]
+        if world.is_main:
+            torch.save(found, folder / "found.pt")
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)

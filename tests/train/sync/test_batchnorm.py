@@ -1,0 +1,143 @@
+"""Synced BatchNorm is one process's: in every mode, on any ranks, with any split."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.train.sync import batchnorm_worker as worker
+from tests.train.workers import run_on_ranks
+from train.sync.batchnorm import (
+    SyncedBatchNorm,
+    convert,
+    count_samples,
+    local_statistics,
+    merge,
+    synced_buffers,
+    synced_layers,
+)
+
+LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
+
+
+def run_cases(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """What came out of every case and its reference, from one process group of `ranks`."""
+    run_on_ranks(worker.__file__, ranks, str(output))
+    return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("ranks", [3, 2])
+def test_a_network_with_batchnorm_equals_one_process(ranks, tmp_path):
+    found = run_cases(ranks, tmp_path)
+    wrong = []
+    for case in worker.cases(ranks):
+        want, got = found[case.reference.name], found[case.name]
+        first_step_only = case.precision == "fp32"  # later the learning rate drives them apart
+        names = ("losses", "grads") if first_step_only else tuple(want)
+        gap = max((want[name] - got[name]).abs().max().item() for name in names)
+        if case.batchnorm == "local":  # each rank its own statistics: another training
+            assert gap > 1e-2
+        elif not gap <= LIMITS[case.precision]:
+            wrong.append(f"{case.name}: {gap:.1e}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+PLAIN = {
+    "1d, (n, channels)": (nn.BatchNorm1d(3), (6, 3)),
+    "1d": (nn.BatchNorm1d(3), (6, 3, 5)),
+    "2d": (nn.BatchNorm2d(3, eps=1e-2, momentum=0.3), (4, 3, 5, 2)),
+    "3d": (nn.BatchNorm3d(3), (2, 3, 3, 2, 2)),
+    "no weights": (nn.BatchNorm2d(3, affine=False), (4, 3, 2, 2)),
+    "plain mean": (nn.BatchNorm2d(3, momentum=None), (4, 3, 2, 2)),
+    "no running statistics": (nn.BatchNorm2d(3, track_running_stats=False), (4, 3, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_it_does_what_torch_does(kind, alone):
+    plain, shape = PLAIN[kind]
+    plain = copy.deepcopy(plain).double()
+    for parameter in plain.parameters():
+        nn.init.uniform_(parameter)
+    synced = convert(copy.deepcopy(plain), timeout_s=10)
+    assert isinstance(synced, SyncedBatchNorm)
+    for step in range(5):
+        if step == 4:
+            plain.eval(), synced.eval()
+        values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        twin = values.detach().clone().requires_grad_()
+        wanted, found = plain(values), synced(twin)
+        weights = torch.randn(shape, dtype=torch.float64)
+        (wanted * weights).sum().backward()
+        (found * weights).sum().backward()
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13)
+        torch.testing.assert_close(twin.grad, values.grad, rtol=0, atol=1e-13)
+        for a, b in zip(synced.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-13)
+        assert synced.state_dict().keys() == plain.state_dict().keys()
+        for name, state in plain.state_dict().items():
+            torch.testing.assert_close(synced.state_dict()[name], state, rtol=0, atol=1e-13)
+
+
+def test_reduced_precision_keeps_full_precision_statistics(alone):
+    plain = nn.BatchNorm2d(3)
+    synced = convert(copy.deepcopy(plain), timeout_s=10)
+    values = (torch.randn(8, 3, 4, 4) + 5).bfloat16().requires_grad_()
+    twin = values.detach().clone().requires_grad_()
+    wanted, found = plain(values), synced(twin)
+    (wanted.float() ** 3).sum().backward()
+    (found.float() ** 3).sum().backward()
+    assert found.dtype == twin.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(twin.grad, values.grad, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(synced.running_var, plain.running_var)
+
+
+def test_float32_statistics_far_from_zero_keep_their_digits():
+    """E[x^2] - E[x]^2 of these is off by hundreds of per cent; three ranks, one a dummy."""
+    values = torch.randn(60, 4, 3) * 0.1 + 1000
+    parts = [(values[:7], True), (torch.zeros(1, 4, 3), False), (values[7:], True)]
+    seen = merge(torch.stack([local_statistics(part, counts) for part, counts in parts]))
+    exact = values.double()
+    assert seen.size == 180
+    torch.testing.assert_close(seen.mean, exact.mean((0, 2)), rtol=1e-7, atol=0)
+    torch.testing.assert_close(seen.var, exact.var((0, 2), correction=0), rtol=1e-3, atol=0)
+
+
+def test_nothing_but_dummies_leaves_no_trace(alone):
+    model = convert(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), timeout_s=10)
+    before = {name: state.clone() for name, state in model.state_dict().items()}
+    count_samples(synced_layers(model), False)
+    (model(torch.full((2, 2), 1e30)).sum() * 0.0).backward()
+    assert all(torch.equal(state, before[name]) for name, state in model.state_dict().items())
+    assert all(not parameter.grad.any() for parameter in model.parameters())
+    count_samples(synced_layers(model), True)
+    model(torch.randn(4, 2))
+    assert not torch.equal(model[1].running_mean, before["1.running_mean"])
+
+
+def test_what_does_more_than_normalise_is_left_alone(alone):
+    class Activated(nn.BatchNorm1d):
+        def forward(self, input):
+            return super().forward(input).relu()
+
+    shared = nn.BatchNorm1d(3)
+    model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared), "c": Activated(3)})
+    synced = convert(model, timeout_s=10)
+    assert type(synced["c"]) is Activated
+    assert synced["a"] is synced["b"][0]
+    assert len(synced_buffers(synced)) == 3
+    plain = nn.Linear(2, 2)
+    assert convert(plain, timeout_s=10) is plain

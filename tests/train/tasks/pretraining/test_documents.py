@@ -1,0 +1,106 @@
+"""Text becomes documents of sentences, from plain files and from WikiText's."""
+
+import pytest
+
+from configs.errors import UsageError
+from train.tasks.pretraining import data_files, documents
+
+WIKITEXT = """
+ = First =
+
+ It is <unk> . It is 10 @,@ 000 years old .
+
+ = = Section = =
+
+ More of it .
+
+ = Second title =
+
+ Here .
+"""
+
+
+def read(tmp_path, *texts):
+    paths = []
+    for number, text in enumerate(texts):
+        paths.append(tmp_path / f"{number}.txt")
+        paths[-1].write_text(text)
+    return list(documents.read(paths, "[UNK]"))
+
+
+def test_blank_lines_end_documents(tmp_path):
+    text = "\n\nOne.\nTwo.\n\n  \nThree.\n"
+    assert read(tmp_path, text, "Four.") == [["One.", "Two."], ["Three."], ["Four."]]
+
+
+def test_wikitexts_titles_begin_documents_and_its_marks_are_undone(tmp_path):
+    assert read(tmp_path, WIKITEXT) == [
+        ["It is [UNK] .", "It is 10,000 years old .", "More of it ."],
+        ["Here ."],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("It rains. It pours! Why? Because.", ["It rains.", "It pours!", "Why?", "Because."]),
+        ("It is v. good, e.g. in May.", ["It is v. good, e.g. in May."]),
+        ("By J. Smith of H. americanus. 5 came.", ["By J. Smith of H. americanus.", "5 came."]),
+        ('He said so. "No," she said.', ["He said so.", '"No," she said.']),
+        ("", []),
+    ],
+)
+def test_a_line_is_cut_at_the_ends_of_its_sentences(line, want):
+    assert documents.sentences(line) == want
+
+
+def names(sets, folder):
+    return {name: [str(p.relative_to(folder)) for p in paths] for name, paths in sets.items()}
+
+
+def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
+    for name in (
+        "a.txt",
+        "contest.txt",
+        "wiki.valid.tokens",
+        "sub/Test_1.raw",
+        "x.md",
+        "vocab.txt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert names(data_files.find(tmp_path), tmp_path) == {
+        "train": ["a.txt", "contest.txt"],
+        "valid": ["wiki.valid.tokens"],
+        "test": ["sub/Test_1.raw"],
+    }
+
+
+def test_shards_are_sorted_likewise(tmp_path):
+    for name in ("books_training_0.hdf5", "books_test_0.hdf5", "dev/1.h5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = data_files.find(tmp_path)
+    assert data_files.are_shards(found)
+    assert {name: len(paths) for name, paths in found.items()} == {
+        "train": 1,
+        "test": 1,
+        "valid": 1,
+    }
+
+
+def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
+    for folder, said in (
+        (None, "needs --data-dir: a folder with text files"),
+        (tmp_path / "no", "does not exist"),
+        (tmp_path, "has nothing to train on"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            data_files.find(folder)
+    (tmp_path / "valid.txt").write_text("x")
+    with pytest.raises(UsageError, match=r"but those to evaluate on: valid\.txt"):
+        data_files.find(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "a.h5").write_text("x")
+    with pytest.raises(UsageError, match="give a folder of one kind"):
+        data_files.find(tmp_path)

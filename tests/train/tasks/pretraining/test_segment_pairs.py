@@ -1,0 +1,169 @@
+"""Pairs are what BERT's pre-training asks for, and depend on seed, epoch and index alone."""
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import pytest
+import torch
+
+from configs.errors import UsageError
+from train.tasks.pretraining import corpus
+from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
+from train.tasks.pretraining.segment_pairs import Pairs
+
+SPECIAL, MASK, CONTINUES = frozenset(range(5)), 4, frozenset(range(50, 100))
+VOCABULARY = Vocabulary(100, MASK, SPECIAL, CONTINUES)
+ROOM = 21  # of samples of 24 tokens
+
+
+class Words:
+    """A tokenizer of numbers: "7 8" is 7, 8."""
+
+    def __call__(self, texts, **_):
+        return {"input_ids": [[int(word) for word in text.split()] for text in texts]}
+
+
+def encoded(documents, room=ROOM):
+    return corpus.encode(Words(), documents, room)
+
+
+def numbered(sizes, start=5):
+    """A document whose sentences have so many tokens."""
+    found = []
+    for size in sizes:
+        found.append(" ".join(str(5 + (start + at) % 95) for at in range(size)))
+        start += size
+    return found
+
+
+CORPUS = encoded([numbered([4, 6, 9, 5, 5, 30]), numbered([3, 3, 3], 40), numbered([2, 8], 70)])
+
+
+def pairs(seed=1, epoch=0, share=0.15, whole_word=False):
+    made = Pairs(
+        CORPUS, VOCABULARY, (2, 3), seed=seed, room=ROOM, share=share, whole_word=whole_word
+    )
+    made.epoch = epoch
+    return made
+
+
+def original(sample):
+    """The tokens before some were hidden."""
+    tokens = list(sample.tokens)
+    for position, target in zip(sample.positions, sample.targets, strict=True):
+        tokens[position] = target
+    return tokens
+
+
+def test_chunks_are_runs_of_sentences_that_fit():
+    assert CORPUS["sentences"].tolist() == [0, 4, 10, 19, 24, 29, 50, 59, 62, 65, 68, 70, 78]
+    assert CORPUS["documents"].tolist() == [0, 7, 10, 12]
+    assert CORPUS["chunks"].tolist() == [
+        [0, 0, 3], [0, 3, 5], [0, 5, 6], [0, 6, 7], [1, 7, 10], [2, 10, 12],
+    ]  # fmt: skip
+    assert CORPUS["tokens"].dtype == torch.int32
+
+
+def test_what_no_pair_can_be_made_of_is_left_out():
+    made = encoded([["7"], [], numbered([4, 4]), ["8"], numbered([2, 2])])
+    assert made["documents"].tolist() == [0, 2, 4]
+    assert made["sentences"].tolist() == [0, 4, 8, 10, 12]
+    assert len(made["tokens"]) == 12
+    assert made["chunks"].tolist() == [[0, 0, 2], [1, 2, 4]]
+
+
+def test_one_document_is_too_few():
+    with pytest.raises(UsageError, match="x has 1 document, but a random next sentence comes from"):
+        corpus.refuse_few("x", encoded([numbered([4, 4])]))
+    corpus.refuse_few("x", encoded([numbered([4, 4]), numbered([4, 4])]))
+
+
+def test_a_sample_is_two_segments_of_the_right_documents():
+    tokens, sentences = CORPUS["tokens"].tolist(), CORPUS["sentences"].tolist()
+    bounds = [sentences[at] for at in CORPUS["documents"].tolist()]
+    for epoch in range(40):
+        for index, (document, start, end) in enumerate(CORPUS["chunks"].tolist()):
+            sample = pairs(epoch=epoch)[index]
+            whole = original(sample)
+            middle = whole.index(3)
+            first, second = whole[1:middle], whole[middle + 1 : -1]
+            assert (whole[0], whole[-1]) == (2, 3) and len(whole) <= ROOM + 3
+            assert sample.segments == [0] * (middle + 1) + [1] * (len(second) + 1)
+            chunk = tokens[sentences[start] : sentences[end]]
+            assert first and second and first == chunk[: len(first)]
+            if end - start > 1:
+                assert sentences[start] + len(first) in sentences
+            if not sample.is_random_next:
+                assert first + second == chunk
+                continue
+            others = [
+                tokens[low:high]
+                for at, (low, high) in enumerate(pairwise(bounds))
+                if at != document
+            ]
+            assert any(
+                second == other[at : at + len(second)]
+                for other in others
+                for at in range(len(other))
+            )
+
+
+def test_half_of_the_pairs_are_random_for_every_kind_of_chunk():
+    for index in range(len(CORPUS["chunks"])):
+        random = sum(pairs(epoch=epoch)[index].is_random_next for epoch in range(600))
+        assert 250 < random < 350
+
+
+def test_a_sample_is_the_same_for_the_same_seed_epoch_and_index_only():
+    one = pairs()
+    assert [one[at] for at in (3, 1, 3)] == [pairs()[at] for at in (3, 1, 3)]
+    for other in (pairs(seed=2), pairs(epoch=1)):
+        assert [one[at] for at in range(6)] != [other[at] for at in range(6)]
+
+
+def test_tokens_are_hidden_by_80_10_10():
+    ways, tokens = Counter(), list(range(5, 105 - 5))
+    for seed in range(800):
+        made = hide(tokens, VOCABULARY, Random(seed), share=0.15, most=99, whole_word=False)
+        assert len(made.positions) == 14 and made.positions == sorted(set(made.positions))
+        assert made.targets == [tokens[at] for at in made.positions]
+        for at, target in zip(made.positions, made.targets, strict=True):
+            seen = made.tokens[at]
+            ways["mask" if seen == MASK else "same" if seen == target else "other"] += 1
+        rest = set(range(len(tokens))) - set(made.positions)
+        assert all(made.tokens[at] == tokens[at] for at in rest)
+    total = ways.total()
+    assert ways["mask"] / total == pytest.approx(0.8, abs=0.02)
+    assert ways["same"] / total == pytest.approx(0.1, abs=0.015)
+
+
+def test_marks_are_never_guessed_and_there_is_at_least_one_and_at_most_a_limit():
+    for seed in range(50):
+        made = hide(
+            [2, 7, 3, 8, 3], VOCABULARY, Random(seed), share=0.15, most=20, whole_word=False
+        )
+        assert made.positions in ([1], [3])
+        many = hide(
+            list(range(5, 50)), VOCABULARY, Random(seed), share=0.5, most=7, whole_word=False
+        )
+        assert len(many.positions) == 7
+    assert most_per_sample(0.15, 128) == 20 and most_per_sample(0.15, 512) == 77
+
+
+def test_whole_words_are_hidden_whole():
+    tokens = [2, 10, 51, 52, 11, 12, 53, 3, 13, 14, 54, 3]
+    words = [[1, 2, 3], [4], [5, 6], [8], [9, 10]]
+    met = set()
+    for seed in range(100):
+        made = hide(tokens, VOCABULARY, Random(seed), share=0.3, most=20, whole_word=True)
+        hidden = set(made.positions)
+        assert 1 <= len(hidden) <= 4
+        assert all(hidden.isdisjoint(word) or hidden.issuperset(word) for word in words)
+        met |= hidden
+    assert met == {at for word in words for at in word}
+
+
+def test_nothing_to_guess_is_no_error():
+    made = hide([2, 3], VOCABULARY, Random(1), share=0.15, most=20, whole_word=False)
+    assert made == ([2, 3], [], [])

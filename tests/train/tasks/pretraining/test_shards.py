@@ -1,0 +1,95 @@
+"""HDF5 shards of NVIDIA's layout are read lazily, across files and processes."""
+
+import os
+import pickle
+
+import h5py
+import numpy
+import pytest
+from torch.utils.data import DataLoader
+
+from configs.errors import UsageError
+from train.tasks.pretraining.shards import Shards
+
+WIDTH, GUESSES = 12, 3
+
+
+def write(path, rows, start=0, **changed):
+    """A shard as NVIDIA's create_pretraining_data.py writes it; row r has tokens of 10 + r."""
+    lengths = [6 + row % 4 for row in range(rows)]
+    ids = numpy.zeros((rows, WIDTH), dtype="i4")
+    mask, segments = numpy.zeros_like(ids), numpy.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = 10 + start + row
+        mask[row, :length] = 1
+        segments[row, 3:length] = 1
+    data = {
+        "input_ids": ids,
+        "input_mask": mask.astype("i1"),
+        "segment_ids": segments.astype("i1"),
+        "masked_lm_positions": numpy.array([[1, 4, 0]] * rows, dtype="i4"),
+        "masked_lm_ids": numpy.array([[7, 8, 0]] * rows, dtype="i4"),
+        "next_sentence_labels": numpy.arange(rows, dtype="i1") % 2,
+    } | changed
+    with h5py.File(path, "w") as file:
+        for name, values in data.items():
+            if values is not None:
+                file.create_dataset(name, data=values, compression="gzip")
+    return path
+
+
+@pytest.fixture
+def two(tmp_path):
+    return [write(tmp_path / "0.h5", 3), write(tmp_path / "1.hdf5", 5, start=3)]
+
+
+def test_rows_of_all_shards_in_order(two):
+    shards = Shards(two, 100)
+    assert len(shards) == 8 and shards.width == WIDTH
+    assert [shards[at].tokens[0] for at in (7, 0, 2, 3)] == [17, 10, 12, 13]
+    assert shards[1] == ([11] * 7, [0, 0, 0, 1, 1, 1, 1], [1, 4], [7, 8], 1)
+
+
+def test_guesses_that_fill_their_row_are_all_taken(tmp_path):
+    full = numpy.array([[1, 4, 5]] * 2, dtype="i4")
+    path = write(tmp_path / "0.h5", 2, masked_lm_positions=full, masked_lm_ids=full + 20)
+    assert Shards([path], 100)[1].targets == [21, 24, 25]
+
+
+def test_processes_that_read_at_once_open_their_own(two):
+    shards = Shards(two, 100)
+    assert shards[0].tokens[0] == 10  # opened here, before the fork
+    loader = DataLoader(shards, batch_size=2, num_workers=2, collate_fn=list)
+    found = [sample.tokens[0] for batch in loader for sample in batch]
+    assert found == list(range(10, 18))
+    pid = os.fork()
+    if pid == 0:
+        handles = shards._opened(0)
+        os._exit(0 if shards._owner == os.getpid() and handles else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_they_travel_without_their_open_files(two):
+    shards = Shards(two, 100)
+    assert shards[4] == pickle.loads(pickle.dumps(shards))[4]
+
+
+def test_what_is_no_shard_is_refused(tmp_path):
+    (tmp_path / "text.h5").write_text("hello")
+    with pytest.raises(UsageError, match=r"text\.h5: not an HDF5 file"):
+        Shards([tmp_path / "text.h5"], 100)
+    path = write(tmp_path / "0.h5", 3, segment_ids=None)
+    with pytest.raises(UsageError, match=r"0\.h5 has no segment_ids; it has input_ids, input_mask"):
+        Shards([path], 100)
+    path = write(tmp_path / "1.h5", 3, next_sentence_labels=numpy.zeros(2, dtype="i1"))
+    with pytest.raises(UsageError, match=r"1\.h5: its datasets do not fit each other"):
+        Shards([path], 100)
+
+
+def test_rows_that_do_not_fit_the_model_are_named(tmp_path, two):
+    with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, but the model knows 17"):
+        Shards(two, 17)[7]
+    far = numpy.array([[1, 9, 0]] * 3, dtype="i4")
+    path = write(tmp_path / "2.h5", 3, masked_lm_positions=far)
+    with pytest.raises(UsageError, match=r"2\.h5: row 0 has a masked position behind its last"):
+        Shards([path], 100)[0]

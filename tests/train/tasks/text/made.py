@@ -1,0 +1,113 @@
+"""Files in GLUE's real form with a small vocabulary and model, and the tasks that read them."""
+
+import json
+
+import pytest
+
+from configs import plugins
+from configs.errors import UsageError
+from configs.settings.train import TrainConfig
+
+WORDS = '[PAD] [UNK] [CLS] [SEP] [MASK] a cat sat . the dog ran did it ? " ##s'.split()
+MODEL = {
+    "model_type": "bert",
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+    "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\t{labels}\tgold_label\n"
+)
+DEV_LABELS = "\t".join(f"label{number}" for number in range(1, 6))
+PARSES = "{i}\t1\t1n\tfiction\t( a )\t( b )\t(A)\t(B)\t"
+# One header and row per task, as in the files that GLUE gives out; {i} and {label} vary.
+FORMS = {
+    "cola": ("", "gj04\t{label}\t*\tThe cat{s} sat .\n", ["0", "1"]),
+    "sst2": ("sentence\tlabel\n", "the cat{s} sat \t{label}\n", ["0", "1"]),
+    "mrpc": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
+        "{label}\t70{i}\t80{i}\tThe cat{s} sat .\tA dog ran .\n",
+        ["0", "1"],
+    ),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n",
+        "{i}\tmain\tMSRvid\t2012\t000{i}\tnone\tnone\tThe cat{s} sat .\tA dog ran .\t{label}\n",
+        ["0.000", "3.250", "5.000"],
+    ),
+    "qqp": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
+        "{i}\t1\t2\tDid the cat{s} ?\tDid it ?\t{label}\n",
+        ["0", "1"],
+    ),
+    "mnli": (
+        MNLI.format(labels="label1"),
+        PARSES + "The cat{s} sat .\tA dog ran .\t{label}\t{label}\n",
+        ["neutral", "entailment", "contradiction"],
+    ),
+    "qnli": (
+        "index\tquestion\tsentence\tlabel\n",
+        "{i}\tDid the cat{s} ?\tThe cat ran .\t{label}\n",
+        ["not_entailment", "entailment"],
+    ),
+    "rte": (
+        "index\tsentence1\tsentence2\tlabel\n",
+        '{i}\tThe " cat{s} sat .\tA dog ran .\t{label}\n',
+        ["not_entailment", "entailment"],
+    ),
+    "wnli": (
+        "index\tsentence1\tsentence2\tlabel\n",
+        "{i}\tThe cat{s} sat .\tIt ran .\t{label}\n",
+        ["1", "0"],
+    ),
+}
+
+
+def rows(form, count):
+    _, row, labels = form
+    return "".join(
+        row.format(i=i, label=labels[i % len(labels)], s=" sat" * (i % 4)) for i in range(count)
+    )
+
+
+def make(folder):
+    """Into `folder`: GLUE files per task, a vocabulary and a model's configuration."""
+    for task, form in FORMS.items():
+        of_task = folder / task
+        of_task.mkdir()
+        (of_task / "train.tsv").write_text(form[0] + rows(form, 7), encoding="utf-8")
+        if task == "mnli":
+            dev_row = form[1].replace("{label}\t{label}", "\t".join(["{label}"] * 6))
+            text = MNLI.format(labels=DEV_LABELS) + rows((None, dev_row, form[2]), 5)
+            (of_task / "dev_matched.tsv").write_text(text)
+            (of_task / "dev_mismatched.tsv").write_text(text)
+        else:
+            (of_task / "dev.tsv").write_text(form[0] + rows(form, 5), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    return folder
+
+
+def build(made, task="rte", **settings):
+    config = {
+        "task": task,
+        "data_dir": made / task,
+        "model": str(made / "config.json"),
+        "tokenizer": str(made / "vocab.txt"),
+        "max_seq_length": 24,
+        "cache_dir": made / "cache",
+    } | settings
+    return plugins.load("train.tasks", task)(TrainConfig(**config))
+
+
+def refusal(task):
+    with pytest.raises(UsageError) as error:
+        task.prepare()
+        task.build_model()
+    assert "\n" not in str(error.value)
+    return str(error.value)

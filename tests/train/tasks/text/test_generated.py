@@ -1,0 +1,81 @@
+"""The generated set is always the same, keeps its held-out part apart, and needs both sentences."""
+
+import re
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from train.tasks.text import generated
+
+
+@pytest.fixture(scope="module")
+def files():
+    return generated.files()
+
+
+@pytest.fixture(scope="module")
+def rows(files):
+    return {
+        name: [line.split("\t") for line in files[f"{name}.tsv"].splitlines()[1:]]
+        for name in ("train", "dev")
+    }
+
+
+def test_it_is_always_the_same(files):
+    assert generated.files() == files
+    assert list(islice(generated.pairs(1), 9)) != list(islice(generated.pairs(2), 9))
+
+
+def test_sizes_and_labels(rows):
+    assert {name: len(part) for name, part in rows.items()} == {"train": 7040, "dev": 1000}
+    for part in rows.values():
+        entailed = sum(row[3] == "entailment" for row in part)
+        assert 0.47 < entailed / len(part) < 0.53
+
+
+def test_no_pair_is_met_twice(rows):
+    pairs = [(row[1], row[2]) for part in rows.values() for row in part]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_vocabulary_knows_every_word_and_fits_the_model(files, rows):
+    words = files["vocab.txt"].splitlines()
+    assert len(set(words)) == len(words)
+    used = {
+        word
+        for part in rows.values()
+        for row in part
+        for word in re.findall(r"\w+|[^\w\s]", f"{row[1]} {row[2]}".lower())
+    }
+    assert used <= set(words)
+    model = (REPOSITORY / "configs" / "models" / "small-bert.json").read_text()
+    assert len(words) <= int(re.search(r'"vocab_size": (\d+)', model)[1])
+
+
+def test_a_bag_of_words_hardly_beats_chance(rows):
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    def bag(row):
+        words = ((at, word) for at in (1, 2) for word in re.findall(r"\w+", row[at].lower()))
+        return {f"{at} {word}": count for (at, word), count in Counter(words).items()}
+
+    vectorizer = DictVectorizer()
+    known = vectorizer.fit_transform(map(bag, rows["train"]))
+    model = LogisticRegression(max_iter=500).fit(known, [row[3] for row in rows["train"]])
+    assert (
+        model.score(vectorizer.transform(map(bag, rows["dev"])), [r[3] for r in rows["dev"]]) < 0.65
+    )
+
+
+def test_writing_again_changes_nothing_and_mends_damage(tmp_path, files):
+    generated.write(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert before.keys() == files.keys()
+    generated.write(tmp_path)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    (tmp_path / "dev.tsv").write_text("cut off")
+    generated.write(tmp_path)
+    assert (tmp_path / "dev.tsv").read_text() == files["dev.tsv"]

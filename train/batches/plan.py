@@ -1,0 +1,201 @@
+"""Which samples each rank computes: one seeded permutation per epoch, cut into global batches.
+
+Step k of an epoch takes samples [k*M, (k+1)*M) of the permutation, whatever the number of ranks;
+the split, and the samples' lengths, only decide who computes which of them. So neither the batches
+nor the loss curve depend on the ranks or on the split.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch.utils.data import Subset
+
+from train.batches.by_length import Cut
+from train.model.rng import hash_seed
+from train.tasks.base import Datasets, Samples, Task
+
+
+def split_batch(size: int, weights: Sequence[float]) -> list[int]:
+    """Cut `size` samples by `weights`: whole numbers that sum to `size`, by largest remainder.
+
+    A weight of zero gets zero samples. Ties go to the lower rank.
+    """
+    total = math.fsum(weights)
+    ideal = [size * weight / total for weight in weights]
+    parts = [math.floor(part) for part in ideal]
+    by_remainder = sorted(
+        (rank for rank, weight in enumerate(weights) if weight > 0),
+        key=lambda rank: (parts[rank] - ideal[rank], rank),
+    )
+    for rank in by_remainder[: size - sum(parts)]:
+        parts[rank] += 1
+    return parts
+
+
+def _parts(samples: Sequence[int], weights: Sequence[float]) -> list[Sequence[int]]:
+    ends = list(itertools.accumulate(split_batch(len(samples), weights), initial=0))
+    return [samples[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _part(samples: Sequence[int], weights: Sequence[float], rank: int) -> Sequence[int]:
+    return _parts(samples, weights)[rank]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples that one rank computes in one forward pass."""
+
+    indices: tuple[int, ...]
+    # n * world_size / M: scaled by it, a plain mean over ranks of the sum over micro-batches is
+    # the mean over all M samples. Zero for the dummy of a rank that has nothing to compute.
+    weight: float
+    tokens: int = 0  # padding included; 0: lengths are not known, or it is a dummy
+
+    @property
+    def samples(self) -> int:
+        return len(self.indices) if self.weight > 0 else 0
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step, as one rank sees it: its micro-batches, never none."""
+
+    samples: int  # M, of the global batch
+    micro_batches: tuple[MicroBatch, ...]
+
+    @property
+    def local_samples(self) -> int:
+        return sum(micro.samples for micro in self.micro_batches)
+
+    @property
+    def local_tokens(self) -> int:
+        return sum(micro.tokens for micro in self.micro_batches)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The samples of every step of every epoch, on every rank."""
+
+    dataset_size: int
+    batch_size: int  # global
+    weights: tuple[float, ...]  # one per rank
+    accumulation: int
+    seed: int
+    limits: tuple[int, ...] = ()  # samples that fit into a rank's memory at a time; 0: any number
+    # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
+    # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
+    in_step: bool = False
+    lengths: Sequence[int] = ()  # tokens of each sample; empty: not known, or all alike
+    pass_tokens: float | None = None  # of train/batches/by_length.py; None: lengths do not count
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.dataset_size / self.batch_size)
+
+    @property
+    def by_length(self) -> bool:
+        return self.pass_tokens is not None
+
+    @cached_property
+    def mean_length(self) -> float:
+        return math.fsum(self.lengths) / max(1, len(self.lengths))
+
+    def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
+        """The steps of one epoch (0 is the first) for one rank."""
+        order = torch.randperm(
+            self.dataset_size, generator=torch.Generator().manual_seed(hash_seed(self.seed, epoch))
+        ).tolist()
+        for start in range(0, self.dataset_size, self.batch_size):
+            batch = order[start : start + self.batch_size]
+            yield self._by_length(batch, rank) if self.by_length else self._cut(batch, rank)
+
+    def _count(self, sizes: Sequence[int], rank: int) -> int:
+        """Micro-batches of a rank: more than --accumulation says where its part would not fit."""
+        if not self.limits:
+            return self.accumulation
+        needed = [
+            math.ceil(size / limit) if limit else 1
+            for size, limit in zip(sizes, self.limits, strict=True)
+        ]
+        return max(self.accumulation, max(needed) if self.in_step else needed[rank])
+
+    def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
+        sizes = split_batch(len(batch), self.weights)
+        count = self._count(sizes, rank)
+        if self.in_step:
+            parts = [_part(micro, self.weights, rank) for micro in _parts(batch, [1.0] * count)]
+        else:
+            parts = _parts(_part(batch, self.weights, rank), [1.0] * count)
+        return self._step(batch, parts)
+
+    def _by_length(self, batch: Sequence[int], rank: int) -> StepPlan:
+        ordered = sorted(batch, key=self.lengths.__getitem__)
+        cut = Cut(
+            [self.lengths[at] for at in ordered],
+            self.weights,
+            self.pass_tokens or 0.0,
+            self.accumulation,
+            [math.floor(limit * self.mean_length) for limit in self.limits],
+        )
+        plain = [
+            (len(part), max((self.lengths[at] for at in part), default=0))
+            for part in _parts(batch, self.weights)
+        ]
+        runs = cut.best(plain)[rank] or [range(0)]
+        return self._step(ordered, [ordered[run.start : run.stop] for run in runs])
+
+    def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
+        # A rank without samples still runs its share of forward passes, times zero, so that the
+        # collectives of all ranks match.
+        micro_batches = (
+            MicroBatch(
+                tuple(own) or (batch[0],),
+                len(own) * len(self.weights) / len(batch),
+                len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
+            )
+            for own in parts
+        )
+        return StepPlan(len(batch), tuple(micro_batches))
+
+
+def evaluation_indices(
+    size: int, rank: int, world_size: int, batch_size: int, lengths: Sequence[int] = ()
+) -> list[list[int]]:
+    """The batches of an evaluation set that `rank` computes: over all ranks, each sample once.
+
+    By `lengths` of the samples, if there are any: neighbours in length go together, and every
+    rank has short ones and long ones.
+    """
+    if lengths:
+        own = sorted(range(size), key=lengths.__getitem__)[rank::world_size]
+    else:
+        own = list(_part(range(size), [1.0] * world_size, rank))
+    return [own[at : at + batch_size] for at in range(0, len(own), batch_size)]
+
+
+def lengths_of(task: Task, samples: Samples) -> list[int]:
+    """The tokens of each sample; empty: not known, or all alike."""
+    if isinstance(samples, Subset):
+        whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
+        found = None if whole is None else whole[list(samples.indices)]
+    else:
+        found = task.lengths(samples)
+    return found.tolist() if found is not None and len(found.unique()) > 1 else []
+
+
+def first_samples(
+    datasets: Datasets, train_samples: int | None, eval_samples: int | None
+) -> Datasets:
+    """`datasets` with at most so many samples in each set; None: all."""
+    evaluation = {name: _first(own, eval_samples) for name, own in datasets.evaluation.items()}
+    return Datasets(_first(datasets.train, train_samples), evaluation)
+
+
+def _first(samples: Samples, limit: int | None) -> Samples:
+    if limit is None or limit >= len(samples):
+        return samples
+    return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset will do

@@ -1,0 +1,139 @@
+"""How fast and how right the network is: every collective, and every way between two nodes."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from configs.errors import MusterError
+from train.benchmarks import collectives
+from train.benchmarks.collectives import Effort, Place
+from train.benchmarks.pairings import rounds
+from train.distributed import environment
+from train.distributed.rendezvous import Peers
+
+SIZES = (1024, 1024**2, 16 * 1024**2)
+MOST = 50  # repetitions
+EFFORT = Effort(budget_s=0.25, most=MOST, rounds=1)
+PAIR_BUDGET_S = 0.1
+PAIR_SIZES = (1024**2, 16 * 1024**2)
+# Where a small message takes longer than this, a large one has nothing to add but time.
+SLOW_S = 0.1
+EVERY_RANK = 16  # up to so many ranks all are paired, else the first of each node
+
+
+def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
+    """All of it; the same on every rank, but for what only rank 0 is told.
+
+    Raises:
+        MusterError: a rank does not take part; it is named.
+    """
+    world = peers.world
+    if world.world_size == 1:
+        return {"hosts": [world.host], "backend": "none", "pairs": [], "collectives": []}
+    all_are_here(timeout_s)
+    place = Place(world.rank, world.world_size, peers.device)
+    told = where(peers)
+    return {
+        **told,
+        "pairs": _pairs(world.rank, told["nodes"], peers.device),
+        "collectives": [
+            collectives.measure(name, size, place, EFFORT)
+            for name in ("broadcast", "gather", "scatter", "all_gather", "all_reduce")
+            for size in SIZES
+        ],
+    }
+
+
+def where(peers: Peers) -> dict[str, Any]:
+    """Each rank's host and node, the backend, and each host's interface; the same on every rank."""
+    world = peers.world
+    places: list[Any] = [None] * world.world_size
+    dist.all_gather_object(places, (world.host, world.node_rank, environment.link()))
+    return {
+        "hosts": [host for host, _, _ in places],
+        "nodes": [node for _, node, _ in places],
+        "backend": dist.get_backend(),
+        "links": {host: link for host, _, link in places},
+    }
+
+
+def all_are_here(timeout_s: float) -> None:
+    """Have all ranks pass this point.
+
+    Raises:
+        MusterError: a rank does not; it is named.
+    """
+    group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+    try:
+        dist.monitored_barrier(group, timeout=timedelta(seconds=timeout_s), wait_all_ranks=True)
+    except RuntimeError as error:
+        raise MusterError(f"not all workers take part: {' '.join(str(error).split())}") from None
+
+
+def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, Any]]:
+    """One way after the other, where few nodes may share a core or a switch; both directions."""
+    chosen = list(range(len(nodes)))
+    if len(nodes) > EVERY_RANK:
+        chosen = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    found: list[dict[str, Any]] = []
+    for together in rounds(chosen):
+        apart = [(one, other) for one, other in together if nodes[one] != nodes[other]]
+        for source, target in (*apart, *((other, one) for one, other in apart)):
+            if rank in (source, target):
+                found += _way(rank, source, target, device)
+        dist.barrier()
+    gathered: list[Any] = [None] * len(nodes)
+    dist.all_gather_object(gathered, found)
+    # the one that sends has it, too; the one that receives has waited for the last byte
+    return sorted(
+        (one for ways in gathered for one in ways), key=lambda one: (one["from"], one["to"])
+    )
+
+
+def _way(rank: int, source: int, target: int, device: torch.device) -> list[dict[str, Any]]:
+    """Bytes a second from `source` to `target`, as the source sees it: until the last has come."""
+    found = []
+    token = torch.zeros(1, device=device)
+    for size in PAIR_SIZES:
+        load = torch.zeros(size // 4, device=device)
+        seconds = _sent(rank, source, target, load, token, 1)
+        often = max(1, min(MOST, int(PAIR_BUDGET_S / seconds)))
+        often = _agreed(rank, source, target, often, device)
+        seconds = _sent(rank, source, target, load, token, often)
+        if rank == source:
+            rate = size * 8 / seconds / 1e9
+            found.append({"from": source, "to": target, "bytes": size, "gbit_s": rate})
+        if _agreed(rank, source, target, int(seconds > SLOW_S), device):
+            break
+    return found
+
+
+def _sent(
+    rank: int, source: int, target: int, load: torch.Tensor, token: torch.Tensor, often: int
+) -> float:
+    """Seconds for one load, until the other says that all have come."""
+    began = time.perf_counter()
+    for _ in range(often):
+        if rank == source:
+            dist.send(load, target)
+        else:
+            dist.recv(load, source)
+    if rank == source:
+        dist.recv(token, target)
+        token.item()  # on a GPU: wait for it
+    else:
+        dist.send(token, source)
+    return max((time.perf_counter() - began) / often, 1e-9)
+
+
+def _agreed(rank: int, source: int, target: int, value: int, device: torch.device) -> int:
+    """The source's value, on both."""
+    said = torch.tensor(value, device=device)
+    if rank == source:
+        dist.send(said, target)
+    else:
+        dist.recv(said, source)
+    return int(said)

@@ -1,0 +1,101 @@
+"""How this worker reaches rank 0: its address is checked, and its interface is used."""
+
+import errno
+import os
+import socket
+import time
+
+import psutil
+
+from configs.errors import MusterError
+from train.distributed.world import World
+
+
+def check_own_address(world: World) -> None:
+    """Rank 0 listens on --master-ip, so it must be an address of this machine, and free.
+
+    Raises:
+        MusterError: it is not; the message says which addresses this machine has.
+    """
+    address = f"{world.master_addr}:{world.master_port}"
+    try:
+        family, kind, *_, where = socket.getaddrinfo(
+            world.master_addr, world.master_port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except socket.gaierror:
+        raise _unresolved(world) from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise MusterError(
+                f"{address} is in use on {world.host}; choose another --master-port, "
+                "the same on every node"
+            ) from None
+        addresses = sorted(
+            one.address
+            for interface in psutil.net_if_addrs().values()
+            for one in interface
+            if one.family in (socket.AF_INET, socket.AF_INET6)
+        )
+        raise MusterError(
+            f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
+            f"({error.strerror}); it has {', '.join(addresses)}"
+        ) from None
+
+
+def wait_for_address(world: World, timeout_s: float) -> None:
+    """Stay until rank 0 listens at --master-ip.
+
+    Raises:
+        MusterError: it does not resolve, or nobody listens there after `timeout_s` seconds.
+    """
+    started, last = time.monotonic(), "no answer"
+    while True:
+        try:
+            with socket.create_connection((world.master_addr, world.master_port), timeout=5):
+                return
+        except socket.gaierror:
+            raise _unresolved(world) from None
+        except OSError as error:
+            last = error.strerror or str(error)
+        if time.monotonic() - started > timeout_s:
+            raise MusterError(
+                f"rank {world.rank} on {world.host} could not reach rank 0 at "
+                f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({last.lower()}); "
+                "check that rank 0 is running, that address and port are the same on every "
+                "node, and that no firewall is between them"
+            )
+        time.sleep(0.1)
+
+
+def _unresolved(world: World) -> MusterError:
+    return MusterError(
+        f"--master-ip {world.master_addr} does not resolve on {world.host}; "
+        "use a numeric address such as 10.10.1.1"
+    )
+
+
+def choose_interface(world: World) -> None:
+    """Let gloo and nccl use the interface that leads to rank 0, unless the user chose one.
+
+    By itself gloo takes whatever the hostname resolves to, which may be 127.0.1.1 or a
+    control network that must not carry gradients.
+    """
+    try:
+        family, kind, *_, where = socket.getaddrinfo(
+            world.master_addr, world.master_port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing
+            own = probe.getsockname()[0]
+    except OSError:
+        return
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == own for one in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            # nccl would take eth10 for eth1, too, without the sign before it.
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+            if family == socket.AF_INET6:
+                os.environ.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")

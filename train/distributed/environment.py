@@ -1,0 +1,89 @@
+"""What a host was when the run ran: enough to say why two runs differ."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from configs.plugins import REPOSITORY
+from train.distributed.world import World
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
+
+
+def describe(world: World, device: torch.device) -> dict[str, Any]:
+    """Commit, versions, processors and network interfaces of this host."""
+    return {
+        "host": world.host,
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "device": str(device),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "threads_per_worker": torch.get_num_threads(),
+        "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+        "interfaces": _interfaces(),
+    }
+
+
+def link() -> dict[str, Any]:
+    """The interface that carries this host's gradients, as the system describes it."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    name = name.removeprefix("=")
+    said = _interfaces().get(name, {})
+    return {
+        "interface": name,
+        "mtu_bytes": said.get("mtu_bytes"),
+        "speed_mbit": said.get("speed_mbit"),
+    }
+
+
+def _git(*args: str) -> str | None:
+    command = ["git", "-C", str(REPOSITORY), *args]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git here, or a copy of the code without its history
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _interfaces() -> dict[str, Any]:
+    states = psutil.net_if_stats()
+    return {
+        name: {
+            "addresses": [one.address for one in addresses],
+            "up": states[name].isup if name in states else None,
+            "mtu_bytes": states[name].mtu if name in states else None,
+            "speed_mbit": states[name].speed if name in states else None,
+        }
+        for name, addresses in psutil.net_if_addrs().items()
+    }

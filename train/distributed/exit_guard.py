@@ -1,0 +1,175 @@
+"""How a worker ends: with an exit code, one message, and a record that tells cause from echo."""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Literal
+
+import psutil
+
+from configs.errors import STOPPED, MusterError
+from configs.run_files import RANK_END
+from configs.writing import CannotWrite, explained, is_full, reserve, write_last
+from train.distributed.stop_request import StoppedCleanly
+from train.distributed.world import World
+from train.records.schema import ExitRecord
+
+PR_SET_PDEATHSIG = 1
+
+Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
+
+# What gloo, nccl and the store say when the other end is gone.
+LOST_PEER_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection refused",
+    "timed out waiting",
+    "application timeout caused pair closure",
+    "failed to recv",
+    "socket timeout",
+    "remote process has terminated",
+    "nccl communicator was aborted",
+)
+
+
+class PeerFailed(MusterError):
+    """Another worker could not go on, so this one cannot either.
+
+    `missing`: the ranks that a collective waited for in vain, where they are known.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class Stopped(BaseException):
+    """A signal asked this worker to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Ending:
+    """Around all a worker does: catches however it ends, says so once, and keeps the code.
+
+    Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
+    that was killed outright leaves none.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._run_dir: Path | None = None
+        self.code = 0
+        self._stopped = False
+
+    @property
+    def run_dir(self) -> Path | None:
+        return self._run_dir
+
+    @run_dir.setter
+    def run_dir(self, run_dir: Path) -> None:
+        """A disk that is full later does not keep this rank from saying so."""
+        if run_dir != self._run_dir:
+            reserve(RANK_END.path(run_dir, rank=self.world.rank))
+        self._run_dir = run_dir
+
+    def __enter__(self) -> "Ending":
+        signal.signal(signal.SIGTERM, self._stop)
+        return self
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self._stopped:  # agents repeat it; a second one would hit us as we end
+            self._stopped = True
+            raise Stopped(number)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
+        self.code, cause, message = judge(error) if error is not None else (0, "done", "")
+        lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
+        if self._run_dir is not None:
+            record = ExitRecord(
+                rank=self.world.rank,
+                host=self.world.host,
+                pid=os.getpid(),
+                time_unix_s=time.time(),
+                code=self.code,
+                cause=cause,
+                message=message,
+                traceback=lines,
+                peak_memory_bytes=peak_memory_bytes(),
+                missing=error.missing if isinstance(error, PeerFailed) else (),
+            )
+            try:
+                write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))
+            except CannotWrite as unwritten:
+                message = "\n".join(dict.fromkeys((str(unwritten), message)))
+        prefix = "" if cause == "stopped" else "error: "
+        with suppress(OSError):  # it goes to a file of the run folder, perhaps on a full disk
+            told = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
+            sys.stderr.write(told)
+            sys.stderr.flush()
+        return True
+
+
+def peak_memory_bytes() -> int:
+    """The most that this process has had resident."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
+
+
+def judge(error: BaseException) -> tuple[int, Cause, str]:
+    """Exit code, cause and one-line message of what ended a worker."""
+    if isinstance(error, StoppedCleanly):
+        return STOPPED, "stopped", str(error)
+    if isinstance(error, PeerFailed):
+        return error.exit_code, "lost_peer", str(error)
+    if isinstance(error, MusterError):
+        return error.exit_code, "refused", str(error)
+    if isinstance(error, Stopped):
+        return 128 + error.number, "signal", f"stopped by {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT, "signal", "stopped by SIGINT"
+    if is_full(error):
+        return MusterError.exit_code, "refused", explained(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, RuntimeError) and any(word in text.lower() for word in LOST_PEER_WORDS):
+        return 1, "lost_peer", f"lost another worker ({text[:200]})"
+    return 1, "crash", f"{type(error).__name__}: {text}"
+
+
+def die_with_parent(env: Mapping[str, str] = os.environ) -> None:
+    """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
+
+    Without it a worker whose agent is gone trains on, unnoticed. An agent may be gone before this
+    is called: a launcher gives its pid in MUSTER_LAUNCHER, and its workers descend from it.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = env.get("MUSTER_LAUNCHER")
+    if launcher is not None and not _descends_from(int(launcher)):
+        sys.exit(128 + signal.SIGKILL)
+
+
+def _descends_from(pid: int) -> bool:
+    try:
+        return any(one.pid == pid for one in psutil.Process().parents())
+    except psutil.NoSuchProcess:  # a parent ends as we look
+        return False

@@ -1,0 +1,137 @@
+"""When a collective fails, the ranks tell each other how they end; one that does not is named.
+
+A rank whose collective fails closes its connections. So within moments all others fail as well, but
+those that are gone or hang. Nothing is sent before: it costs a step nothing.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch.distributed as dist
+
+from train.distributed.exit_guard import PeerFailed, Stopped, judge
+from train.distributed.world import World
+
+GRACE_S = 2.0  # for the others to tell how they end
+ALONE_S = (
+    6.0  # likewise, where no agent is there to find the cause: on a busy machine ends take long
+)
+TELL_S = 0.5  # for telling it, where this rank need not know of the others
+POLL_S = 0.05
+TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank leaves the others before all is done."""
+
+    rank: int
+    kind: Literal["late peer", "lost peer", "stopped", "failed"]
+    message: str
+    where: str = ""  # how far it had come
+    waited_s: float = 0.0  # for the late peer
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether the cause is with another rank."""
+        return self.kind in ("late peer", "lost peer")
+
+
+def end_of(rank: int, error: BaseException) -> End:
+    """How a rank ends that leaves with `error`."""
+    _, cause, message = judge(error)
+    if cause == "signal":
+        return End(rank, "stopped", message)
+    if cause != "lost_peer" or isinstance(error, PeerFailed):
+        return End(rank, "failed", message)
+    where = " ".join(getattr(error, "__notes__", ()))
+    if found := TIMED_OUT.search(message):
+        return End(rank, "late peer", message, where, int(found[1]) / 1000)
+    return End(rank, "lost peer", message, where)
+
+
+def explained(
+    error: BaseException, world: World, hosts: Sequence[str], store: dist.Store
+) -> BaseException:
+    """What to end with: `error`, or where that is but an echo, one that names the rank at fault.
+
+    To be called by each rank that leaves early, when it has left the process group. `hosts` are
+    those of the ranks.
+    """
+    own = end_of(world.rank, error)
+    serves = world.is_main and not world.agent_store
+    exchange = Exchange(own, world.world_size, store, serves=serves)
+    grace_s = GRACE_S if world.agent_store else ALONE_S
+    exchange.wait(grace_s if own.is_echo or serves else TELL_S)
+    if not own.is_echo:
+        return error
+    return blame(own, exchange.ends, hosts, answered=exchange.answered or world.agent_store)
+
+
+class Exchange:
+    """Tells the other ranks of `own`, and learns of their ends, in a thread: a store may hang."""
+
+    def __init__(self, own: End, world_size: int, store: dist.Store, *, serves: bool) -> None:
+        self.ends = {own.rank: own}
+        self.answered = False  # whether the store did
+        self._own, self._world_size, self._store, self._serves = own, world_size, store, serves
+        self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float) -> None:
+        """Return when all is known, after `limit_s` seconds, or when told to stop."""
+        with suppress(Stopped, KeyboardInterrupt):
+            self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # the store is gone, with the rank that served it
+            line = json.dumps(asdict(self._own)) + "\n"
+            self._store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
+            while len(self.ends) < self._world_size:
+                lines = self._store.get("ends").decode().splitlines()
+                self.answered = True
+                self.ends = {one.rank: one for one in (End(**json.loads(line)) for line in lines)}
+                time.sleep(POLL_S)
+            self._store.add("ends/read", 1)
+            while self._serves and self._store.add("ends/read", 0) < self._world_size:
+                time.sleep(POLL_S)
+
+
+def blame(own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: bool) -> PeerFailed:
+    """Why `own` had to end, given the ends that are known; without an answer, rank 0 has none."""
+    # where the store did not answer, nobody else's end is known
+    absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]
+    text, every = own.message, list(ends.values())
+    if failed := [one for one in every if one.kind == "failed"]:
+        first = failed[0]
+        text = f"rank {first.rank} on {hosts[first.rank]} failed: {first.message}"
+        return PeerFailed(text)
+    late = [one for one in every if one.kind == "late peer"]
+    if late and absent:
+        where = f" ({late[0].where})" if late[0].where else ""
+        text = (
+            f"{_named(absent, hosts)} did not come within {late[0].waited_s:g} s{where}, and "
+            "others timed out: it hangs, or is far slower than they are"
+        )
+    elif late and own not in late:
+        text = (
+            f"the other ranks timed out: they did not wait longer than {late[0].waited_s:g} s for "
+            f"{_named([own.rank], hosts)}{f' ({own.where})' if own.where else ''}"
+        )
+    elif absent:
+        text = own.message.replace("another worker", _named(absent, hosts), 1)
+    elif stopped := [one.rank for one in every if one.kind == "stopped"]:
+        text = f"{_named(stopped, hosts)} was told to stop"
+    return PeerFailed(text, missing=absent)
+
+
+def _named(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+    return ", ".join(f"rank {rank} on {hosts[rank]}" for rank in ranks[:MOST_NAMED]) + more

@@ -1,0 +1,44 @@
+"""All ranks wait for the slowest, however slow its disk; a rank that is gone is noticed at once.
+
+A collective has a time limit, --timeout-s, so that a rank that hangs is found. Loading and saving
+have none that a slow disk could miss: before the collectives that follow them, all ranks meet here.
+"""
+
+import time
+from datetime import timedelta
+from functools import lru_cache
+
+import torch.distributed as dist
+
+from train.distributed.world import World
+
+# Of preparing, loading and saving; above it a disk is taken to be gone, not slow.
+PATIENCE_S = 3600.0
+POLL_S = 0.005
+
+
+def wait_for_all(world: World) -> None:
+    """Return when all ranks are here: a barrier that does not end after --timeout-s.
+
+    Signals are taken meanwhile.
+
+    Raises:
+        RuntimeError: a rank is gone, or did not come within `PATIENCE_S` seconds.
+    """
+    if world.world_size == 1:
+        return
+    options = dist.BarrierOptions()
+    options.timeout = timedelta(seconds=PATIENCE_S)
+    arrived = _gloo(dist.group.WORLD).barrier(options)
+    while not arrived.is_completed():
+        time.sleep(POLL_S)
+    arrived.wait()
+
+
+@lru_cache(maxsize=1)
+def _gloo(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of all ranks whose barriers can have a time limit of their own, and be polled."""
+    if dist.get_backend(everyone) == "gloo":
+        return everyone
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+    return group

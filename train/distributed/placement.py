@@ -1,0 +1,81 @@
+"""What the workers tell each other when they meet, and what follows: neighbours, cores, GPUs.
+
+All of it is computed by every rank from the same list, so that all ranks come to the same answer.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from train.distributed.world import World
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What one worker has; the roll is one per rank, in rank order."""
+
+    host: str
+    machine: str  # containers and namespaces of one kernel share its cores
+    cores: tuple[int, ...]  # that it may use
+    gpus: tuple[str, ...]  # that it sees, by their unique ids
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Equal for workers that share a host name and a kernel, hence files and memory."""
+        return self.machine, self.host
+
+
+def presence(world: World, gpus: Sequence[str]) -> Presence:
+    """What this worker has."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    can_ask = hasattr(os, "sched_getaffinity")
+    return Presence(
+        host=world.host,
+        machine=boot.read_text().strip() if boot.exists() else world.host,
+        cores=tuple(sorted(os.sched_getaffinity(0) if can_ask else range(os.cpu_count() or 1))),
+        gpus=tuple(gpus),
+    )
+
+
+def fair_share(rank: int, roll: Sequence[Presence]) -> int:
+    """How many threads `rank` should run: each core is shared by the workers that may use it."""
+    neighbours = [one for one in roll if one.machine == roll[rank].machine]
+    shares = (1 / sum(core in one.cores for one in neighbours) for core in roll[rank].cores)
+    return max(1, int(sum(shares) + 1e-9))  # a third and two thirds are one
+
+
+def assign_gpus(roll: Sequence[Presence]) -> list[int] | None:
+    """The GPU of each rank, by its place in what that rank sees; None if there are too few.
+
+    In rank order each worker takes the first that it sees and that no other has. So it does not
+    matter whether all workers of a machine see all its GPUs, or each its own.
+    """
+    taken: set[tuple[str, str]] = set()
+    chosen = []
+    for one in roll:
+        free = [gpu for gpu in one.gpus if (one.machine, gpu) not in taken]
+        if not free:
+            return None
+        taken.add((one.machine, free[0]))
+        chosen.append(one.gpus.index(free[0]))
+    return chosen
+
+
+def host_leader(rank: int, roll: Sequence[Presence]) -> int:
+    """The lowest rank on the host of `rank`."""
+    return [one.place for one in roll].index(roll[rank].place)
+
+
+def with_neighbours(world: World, roll: Sequence[Presence]) -> World:
+    """`world` with its local ranks, where workers were started by hand: hosts are the nodes."""
+    places = [one.place for one in roll]
+    own = places[world.rank]
+    nodes = list(dict.fromkeys(places))
+    return replace(
+        world,
+        local_rank=places[: world.rank].count(own),
+        local_world_size=places.count(own),
+        node_rank=nodes.index(own),
+        num_nodes=len(nodes),
+    )

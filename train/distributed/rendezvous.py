@@ -1,0 +1,268 @@
+"""All workers find each other, or each says who is missing and what to check."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from configs.errors import MusterError, UsageError
+from configs.run_files import SEEN
+from train.distributed.address import check_own_address, choose_interface, wait_for_address
+from train.distributed.device import choose_backend, choose_device, visible_gpus
+from train.distributed.exit_guard import PeerFailed
+from train.distributed.lost_peers import explained
+from train.distributed.patience import PATIENCE_S, wait_for_all
+from train.distributed.placement import Presence, fair_share, host_leader, presence, with_neighbours
+from train.distributed.stop_request import StoppedCleanly
+from train.distributed.world import World
+
+LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The workers that have met: their world, now complete, and the store they share."""
+
+    world: World
+    store: dist.Store
+    roll: Sequence[Presence]
+    device: torch.device
+
+    @property
+    def threads(self) -> int:
+        """This worker's share of the cores it may use."""
+        return fair_share(self.world.rank, self.roll)
+
+    @property
+    def leads_host(self) -> bool:
+        """Whether this rank does what is done once per host."""
+        return self.world.rank == host_leader(self.world.rank, self.roll)
+
+    def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
+        """What the chooser (rank 0, unless said otherwise) chose, on every rank.
+
+        Raises:
+            PeerFailed: `choose` failed on the chooser, where its own error is raised.
+        """
+        if self.world.is_main if chooser is None else chooser:
+            try:
+                answer = choose()
+            except BaseException as error:
+                self.store.set(name, json.dumps({"failed": str(error), "host": self.world.host}))
+                raise
+            self.store.set(name, json.dumps({"answer": answer}))
+            return answer
+        self.store.wait([name], timedelta(seconds=PATIENCE_S))
+        said = json.loads(self.store.get(name))
+        if "failed" in said:
+            raise PeerFailed(f"a worker on {said['host']} could not go on: {said['failed']}")
+        return str(said["answer"])
+
+    def sees_first(self, name: str, folder: Path) -> bool:
+        """Whether this rank is the first of those that see the same `folder`, which is made.
+
+        Rank 0 is, and one rank of each host that has a disk of its own.
+
+        Raises:
+            UsageError: rank 0 cannot make the folder (there; elsewhere PeerFailed).
+        """
+
+        def mark() -> str:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                handle, path = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
+            except OSError as error:
+                raise UsageError(f"{folder}: {error.strerror}") from None
+            os.close(handle)
+            return path
+
+        sign = Path(self.agree(f"{name}/mark", mark))
+        first = self.world.is_main or (self.leads_host and not sign.exists())
+        if self.world.world_size > 1:
+            self.store.add(f"{name}/looked", 1)
+        if self.world.is_main:
+            self._wait_for_all(f"{name}/looked")
+            sign.unlink(missing_ok=True)
+        return first
+
+    def _wait_for_all(self, name: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.world.world_size > 1 and self.store.add(name, 0) < self.world.world_size:
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"not all workers have passed {name}")
+            time.sleep(0.01)
+
+    def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
+        """Have rank 0 `make` something on disk while the others wait, then read it.
+
+        Where a host does not see what rank 0 made (no shared file system), one of its ranks
+        makes it there. Nothing is locked.
+        """
+
+        def first() -> str:
+            make()
+            return "made"
+
+        def again() -> str:
+            if not is_made():
+                make()
+            return "made"
+
+        self.agree("prepared", first)
+        leader = host_leader(self.world.rank, self.roll)
+        self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
+
+
+@contextmanager
+def meet(
+    world: World,
+    device: str,
+    backend: str,
+    timeout_s: float,
+    *,
+    join_timeout_s: float | None = None,
+) -> Iterator[Peers]:
+    """The process group of all workers, from their meeting to its end.
+
+    Workers may come `join_timeout_s` seconds after one another, `timeout_s` where it is not given.
+    From then on a rank that is `timeout_s` late for a collective is given up.
+
+    Raises:
+        MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
+        PeerFailed: another rank is gone, or hangs; it is named where it is known.
+    """
+    own = presence(world, visible_gpus(device))
+    if world.world_size == 1:
+        yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
+        return
+    join_s = timeout_s if join_timeout_s is None else join_timeout_s
+    store = _open_store(world, join_s)
+    roll = _call_the_roll(world, own, store, join_s)
+    choose_interface(world)
+    chosen = choose_device(device, world, roll)
+    dist.init_process_group(
+        choose_backend(backend, chosen),
+        store=dist.PrefixStore("group", store),
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=timedelta(seconds=join_s),
+    )
+    _set_pg_timeout(timedelta(seconds=timeout_s))
+    try:
+        if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
+            world = with_neighbours(world, roll)
+        yield Peers(world, store, roll, chosen)
+        _part(world, store)
+    except StoppedCleanly:
+        with suppress(RuntimeError):  # all is on the disk, whatever becomes of the others
+            _part(world, store)
+        raise
+    except BaseException as error:
+        dist.destroy_process_group()  # whoever waits for this rank is told at once
+        reason = explained(error, world, [one.host for one in roll], store)
+        if reason is error:
+            raise
+        raise reason from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _open_store(world: World, timeout_s: float) -> dist.Store:
+    if not world.agent_store and world.is_main:
+        check_own_address(world)
+    elif not world.is_main:
+        wait_for_address(world, timeout_s)
+    store = dist.TCPStore(
+        world.master_addr,
+        world.master_port,
+        is_master=world.is_main and not world.agent_store,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,  # the roll call waits, since it can name who is missing
+    )
+    return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
+
+
+def _call_the_roll(
+    world: World, own: Presence, store: dist.Store, timeout_s: float
+) -> list[Presence]:
+    """What each rank says of itself, in rank order, once all are there."""
+    _check_in(world, store)
+    store.set(f"here/{world.rank}", json.dumps(asdict(own)))
+    keys = [f"here/{rank}" for rank in range(world.world_size)]
+    started, told = time.monotonic(), False
+    while not store.check(keys):
+        waited = time.monotonic() - started
+        if store.check(["given_up"]):
+            _give_up(store, store.get("given_up").decode())
+        if waited > timeout_s:
+            _give_up(
+                store,
+                f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
+                f"{world.world_size}; check that it was started, with the same --world-size "
+                f"and a --rank of its own",
+            )
+        if waited > 10 and world.is_main and not told:
+            print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(0.02 if waited < 5 else 0.2)
+    return [_presence(json.loads(store.get(key))) for key in keys]
+
+
+def _check_in(world: World, store: dist.Store) -> None:
+    """Refuse what every node can get wrong by hand: a rank given twice, two world sizes."""
+    agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
+    if agreed != str(world.world_size):
+        _give_up(
+            store,
+            f"rank {world.rank} on {world.host} has --world-size {world.world_size}, but others "
+            f"have {agreed}; give the same on every node",
+        )
+    if store.add(f"claimed/{world.rank}", 1) > 1:
+        _give_up(
+            store,
+            f"rank {world.rank} was started twice, now on {world.host}; "
+            f"give each worker a --rank of its own, from 0 to {world.world_size - 1}",
+        )
+
+
+def _give_up(store: dist.Store, message: str) -> NoReturn:
+    """Say it to all who came, and stay until they have heard it: the store may be served here."""
+    store.set("given_up", message)  # in the same words, where another has said it
+    time.sleep(1.0)
+    raise MusterError(message)
+
+
+def _missing(store: dist.Store, keys: Sequence[str]) -> str:
+    return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
+
+
+def _presence(said: dict[str, Any]) -> Presence:
+    return Presence(said["host"], said["machine"], tuple(said["cores"]), tuple(said["gpus"]))
+
+
+def _part(world: World, store: dist.Store) -> None:
+    """All leave together: none closes its connections while another still uses them.
+
+    Some may still be saving what all have made. Rank 0 leaves last, since it may serve the store
+    through which they say so.
+    """
+    wait_for_all(world)
+    ranks = range(world.world_size)
+    store.set(f"done/{world.rank}", "")
+    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
+    store.set(f"left/{world.rank}", "")
+    if world.is_main:
+        with suppress(RuntimeError):  # one that does not say so needs the store no more
+            store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))

@@ -1,1 +1,0 @@
-"""What the nine GLUE tasks share: their files, tokens, batches and models."""

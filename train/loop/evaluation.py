@@ -1,0 +1,96 @@
+"""Evaluate over all ranks: each sample once, and what is exchanged is counts, not predictions."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from train.batches.plan import evaluation_indices, lengths_of
+from train.distributed.world import World
+from train.model.precision import Precision
+from train.records.schema import EvalRecord
+from train.records.timer import PhaseTimer
+from train.sync.base import all_reduce
+from train.tasks.base import Batch, Datasets, Task
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task,
+    model: nn.Module,
+    datasets: Datasets,
+    world: World,
+    precision: Precision,
+    to_device: Callable[[Batch], Batch],
+    batch_size: int,
+    *,
+    by_length: bool,
+    step: int,
+    epoch: int,
+) -> EvalRecord:
+    """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
+
+    Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
+    `model` has no sync mode's wrapper: DDP's may not run where ranks have different numbers of
+    batches.
+    """
+    timer = PhaseTimer(next(model.parameters()).device)
+    model.eval()
+    metrics: dict[str, float] = {}
+    local_samples = 0
+    for name, samples in datasets.evaluation.items():
+        metric = task.metric(samples)
+        lengths = lengths_of(task, samples) if by_length else []
+        positions = evaluation_indices(
+            len(samples), world.rank, world.world_size, batch_size, lengths
+        )
+        loader: Iterable[Batch] = DataLoader(
+            samples,  # type: ignore[arg-type]  # any map-style dataset will do
+            batch_sampler=positions,
+            collate_fn=task.collate,
+        )
+        # Of each part of the loss: its sum, and how many units that is over.
+        sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
+        batches = iter(loader)
+        for at in positions:
+            with timer.phase("predict"), precision.autocast():
+                batch = to_device(next(batches))
+                output = task.forward(model, batch)
+            with timer.phase("metric"):
+                units = task.units(batch)
+                units = torch.tensor([len(at)]) if units is None else units.cpu()
+                losses = output.loss.detach().double().cpu().reshape(-1)
+                sums += torch.stack([losses * units, units])
+                metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
+            local_samples += len(at)
+        device = next(model.parameters()).device
+        total = torch.cat([metric.state.flatten(), sums.flatten()])
+        with timer.phase("sync"):
+            total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()
+        metric.state = total[: metric.state.numel()].view_as(metric.state)
+        with timer.phase("metric"):
+            scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+        metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
+    return EvalRecord(
+        step=step,
+        epoch=epoch,
+        rank=world.rank,
+        samples=sum(map(len, datasets.evaluation.values())),
+        local_samples=local_samples,
+        eval_s=timer.total_s(),
+        metrics=metrics,
+        predict_s=timer.seconds.get("predict", 0.0),
+        metric_s=timer.seconds.get("metric", 0.0),
+        sync_s=timer.seconds.get("sync", 0.0),
+    )
+
+
+def _losses(task: Task, sums: Tensor) -> dict[str, float]:
+    """The loss by name, and its parts if there are several, from sums and counts, (2 * parts,)."""
+    loss_sums, units = sums.view(2, -1)
+    means = (loss_sums / units.clamp(min=1)).tolist()
+    parts = {f"eval_{name}": mean for name, mean in zip(task.loss_parts, means, strict=True)}
+    return {"eval_loss": math.fsum(means), **(parts if len(parts) > 1 else {})}

@@ -1,0 +1,108 @@
+"""A trained model is a folder in Hugging Face's form: weights, configuration, tokenizer, card."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from configs.cli import to_yaml
+from configs.errors import UsageError
+from configs.settings.train import TrainConfig
+from configs.writing import writing
+from train.tasks.base import Task
+
+WEIGHTS = "model.safetensors"
+CARD = Template(
+    """---
+library_name: {{ library }}
+tags: [{{ task }}]
+---
+
+# {{ name }}
+
+Trained on `{{ task }}` for {{ steps }} steps of {{ batch_size }} samples, with {{ world_size }} \
+worker{{ "s" if world_size > 1 }} in sync mode `{{ sync }}`, {{ precision }}, seed {{ seed }}.
+
+{% if metrics -%}
+| metric | value |
+|---|---|
+{% for key, value in metrics.items() -%}
+| {{ key }} | {{ "%.4f" | format(value) }} |
+{% endfor %}
+{% endif -%}
+Score it again: `python -m train.score {{ folder }} --task {{ task }}` with the data it was \
+evaluated on.
+
+All settings of the run:
+
+```yaml
+{{ settings }}```
+""",
+    keep_trailing_newline=True,
+)
+
+
+def save(
+    task: Task, model: nn.Module, folder: Path, config: TrainConfig, totals: Mapping[str, Any]
+) -> None:
+    """Write `model` (without a sync mode's wrapper) and what belongs to it into `folder`.
+
+    A transformers model is saved by itself, for `from_pretrained`; of any other the folder holds
+    the weights, and `train.score` builds the rest from the card's settings. Of a model with
+    adapters it holds both: the adapters for PEFT, and all weights, since what they stand on need
+    not be a model that has a name, nor all that was trained be part of them.
+
+    Raises:
+        CannotWrite: the disk is full, or refuses; a model that was there before stays.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    try:
+        with writing(folder):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _write(task, model, partial, config, {**totals, "folder": folder})
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(
+    task: Task, model: nn.Module, partial: Path, config: TrainConfig, totals: Mapping[str, Any]
+) -> None:
+    pretrained: Any = model if hasattr(model, "save_pretrained") else None
+    if pretrained is not None:
+        pretrained.save_pretrained(partial)
+        if (tokenizer := task.tokens()) is not None:
+            tokenizer.save_pretrained(partial)
+    is_whole = (partial / "config.json").exists()
+    if not is_whole:
+        save_model(model, str(partial / WEIGHTS))
+    last = totals["evaluations"][-1] if totals.get("evaluations") else {}
+    card = CARD.render(
+        {
+            **totals,
+            "library": "transformers" if is_whole else "muster" if pretrained is None else "peft",
+            "name": f"{config.task}, {totals['steps']} steps",
+            "metrics": {key: one for key, one in last.items() if key not in ("epoch", "step")},
+            "settings": to_yaml(config),
+        }
+    )
+    (partial / "README.md").write_text(card, encoding="utf-8")
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Give `model` the weights that `save` wrote for a model that is not transformers' own.
+
+    Raises:
+        UsageError: they are missing, or are another model's.
+    """
+    try:
+        load_model(model, folder / WEIGHTS)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(f"{folder / WEIGHTS}: {reason}") from None

@@ -1,0 +1,194 @@
+"""One optimizer step: forward and backward over this rank's part, sync, clip, update."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from configs.errors import MusterError
+from configs.settings.train import TrainConfig
+from train.batches.plan import StepPlan
+from train.checkpoints.manager import Parts, Wishes
+from train.distributed.world import World
+from train.records.ledger import Collective
+from train.records.schema import StepRecord
+from train.records.timer import PhaseTimer
+from train.sync import batchnorm
+from train.sync.base import GradSync, all_reduce
+from train.sync.buffers import Buffers
+from train.tasks.base import Batch, Task
+
+CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
+
+
+class Step:
+    """Does one step after the other; `wrapped` is the model with its sync mode around it.
+
+    Raises:
+        MusterError: the loss or the gradient stops being a number (on all ranks).
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        world: World,
+        device: torch.device,
+        task: Task,
+        grad_sync: GradSync,
+        wrapped: nn.Module,
+        parts: Parts,
+    ) -> None:
+        self.config, self.world, self.device = config, world, device
+        self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
+        self.buffers = Buffers(world, parts.model)
+        self.collectives: list[Collective] = []  # of the last step's gradients
+        # found once: a walk through the modules of a BERT takes half a millisecond
+        self._params = list(wrapped.parameters())
+        self._batchnorms = batchnorm.synced_layers(wrapped)
+        wrapped.train()
+
+    def run(
+        self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
+    ) -> tuple[StepRecord, Wishes]:
+        """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
+        timer = PhaseTimer(self.device)
+        sent_before = self.grad_sync.payload_bytes
+        if not self.parts.model.training:  # it has just been evaluated
+            self.model.train()
+        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        with timer.phase("data"):
+            loaded = [next(batches) for _ in plan.micro_batches]
+        with timer.phase("sync"):
+            weights = self._loss_weights(plan, loaded)
+        for number, (micro, weight) in enumerate(zip(loaded, weights, strict=True), start=1):
+            with timer.phase("data"):
+                batch = to_device(micro, self.model, self.device)
+            is_last = number == len(loaded)
+            batchnorm.count_samples(self._batchnorms, plan.micro_batches[number - 1].samples > 0)
+            with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
+                with timer.phase("forward"), self.parts.precision.autocast():
+                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
+                with timer.phase("backward"):
+                    self.grad_sync.backward(self.parts.precision.scale(loss))
+            local_loss += loss.detach()
+        with timer.phase("optimizer"):
+            # A mode that is not exact leaves gradients local: they are clipped as they are.
+            is_exact = self.grad_sync.is_exact
+            own_norm = torch.zeros(()) if is_exact else self._clip()
+        with timer.phase("sync"):
+            # This rank's part of the loss, its gradient's norm where that is its own, what it wants
+            # to be done after this step, its changed buffers: in one collective.
+            row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
+            row += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
+            told = self.grad_sync.exchange(self.model, torch.cat(row))
+            rows, marks = told.tensor_split([2 + len(Wishes._fields)], dim=1)
+            self.buffers.average(plan.local_samples / plan.samples, marks)
+        with timer.phase("optimizer"):
+            if is_exact:
+                rows[:, 1] = self._clip()
+            lr = float(self.parts.schedule.get_last_lr()[0])
+            self.parts.precision.step(self.parts.optimizer)
+            self.parts.optimizer.zero_grad(set_to_none=True)
+            self.parts.schedule.step()
+        with timer.phase("sync"):
+            self.grad_sync.updated(self.model)
+        global_loss, grad_norm, wishes = self._read(rows.cpu())
+        seconds = timer.seconds
+        self.parts.at.step += 1
+        self.parts.at.in_epoch += 1
+        record = StepRecord(
+            step=self.parts.at.step,
+            epoch=self.parts.at.epoch + 1,
+            rank=self.world.rank,
+            loss=global_loss,
+            samples=plan.samples,
+            local_samples=plan.local_samples,
+            local_tokens=plan.local_tokens,
+            data_s=seconds["data"],
+            forward_s=seconds["forward"],
+            backward_s=seconds["backward"],
+            sync_s=seconds["sync"],
+            optimizer_s=seconds["optimizer"],
+            step_s=timer.total_s(),
+            lr=lr,
+            grad_norm=grad_norm,
+            payload_bytes=self.grad_sync.payload_bytes - sent_before,
+            comm_s=self.grad_sync.comm_s,
+            overlapped_s=self.grad_sync.overlapped_s,
+        )
+        self.collectives = self.world.account.take_step()
+        return record, wishes
+
+    def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
+        """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
+
+        By samples, the plan knows it. By units of the task's own, it is
+        units * world_size / (units of the global batch), which the ranks add up.
+        """
+        counts = [self.task.units(batch) for batch in loaded]
+        if counts[0] is None:
+            return [micro.weight for micro in plan.micro_batches]
+        counted = [  # the dummy of a rank that has nothing to compute counts for nothing
+            torch.zeros_like(count) if micro.samples == 0 else count
+            for count, micro in zip(counts, plan.micro_batches, strict=True)
+            if count is not None
+        ]
+        local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
+        total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
+        return list(local * self.world.world_size / total)
+
+    def _clip(self) -> Tensor:
+        """Clip the gradients; their norm before that."""
+        self.parts.precision.unscale(self.parts.optimizer)
+        gradients = [param.grad for param in self._params if param.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        limit = self.config.max_grad_norm
+        # Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
+        if limit and (norm.is_cuda or not norm + CLIP_EPSILON <= limit):
+            nn.utils.clip_grads_with_norm_(self._params, limit, norm)
+        return norm
+
+    def _read(self, rows: Tensor) -> tuple[float, float, Wishes]:
+        """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.
+
+        Only for these rows a step waits for its device.
+        """
+        step = self.parts.at.step + 1
+        losses, norms = rows[:, 0].tolist(), rows[:, 1].tolist()
+        if broken := _not_finite(losses):
+            ranks = ", ".join(map(str, broken))
+            raise MusterError(
+                f"step {step}: the loss on rank {ranks} is "
+                f"{losses[broken[0]]}, not a number to learn from; try a lower --lr than "
+                f"{self.config.lr}, or --precision fp32"
+            )
+        broken = _not_finite(norms)
+        if broken and not self.parts.precision.can_overflow:
+            ranks = ", ".join(map(str, broken))
+            raise MusterError(
+                f"step {step}: the gradient's norm is {norms[broken[0]]} on "
+                f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
+                f"try a lower --lr than {self.config.lr}"
+            )
+        mean = math.fsum(losses) / self.world.world_size
+        return mean, norms[self.world.rank], Wishes(*rows[:, 2:].any(0).tolist())
+
+
+def _not_finite(numbers: Sequence[float]) -> list[int]:
+    return [rank for rank, number in enumerate(numbers) if not math.isfinite(number)]
+
+
+def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
+    """`batch` on the device of `model`, its real numbers in the model's precision."""
+    dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
+    return {
+        name: tensor.to(
+            device=device,
+            dtype=dtype if tensor.is_floating_point() else None,
+            non_blocking=True,
+        )
+        for name, tensor in batch.items()
+    }

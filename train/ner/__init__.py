@@ -1,1 +1,0 @@
-"""What named-entity recognition is made of: its files, its tokens and its metric."""

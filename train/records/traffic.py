@@ -1,0 +1,210 @@
+"""What should have crossed a host's interface, beside what its counters say did."""
+
+import fcntl
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from configs.writing import writing
+from train.records.ledger import Account
+from train.records.schema import TrafficRecord
+
+HEADER_BYTES = 66  # Ethernet 14, IPv4 20, TCP 20 and its timestamps 12
+OFFLOADED_BYTES = 65536  # what a virtual link carries as one packet
+MOST_RATIO = 1.08  # of observed to expected bytes: headers on Ethernet take less
+QUEUED_BYTES = 4e6  # may be sent, but not gone yet, when counters are read
+TELLING_BYTES = 30e6  # a smaller load is lost among headers and small talk
+SIOCETHTOOL, ETHTOOL_GTSO = 0x8946, 0x1E
+
+
+def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> tuple[float, float]:
+    """Bytes that one collective makes `host` send to and receive from other hosts.
+
+    `hosts` has the host of each rank; `nbytes` is what each rank hands over (of gather and scatter:
+    its own part). These are gloo's algorithms: rings for all_reduce (2 (N-1)/N of the bytes to the
+    next rank), all_gather and the first half of reduce; a star around rank 0 for gather, scatter
+    and the second half of reduce; a binomial tree for broadcast; in
+    all_to_all each rank sends every other its part, an N-th of what it hands over.
+
+    Raises:
+        ValueError: of this operation nothing is known.
+    """
+    n = len(hosts)
+    ring = [(rank, (rank + 1) % n) for rank in range(n)]
+    star = [(rank, 0) for rank in range(1, n)]
+    flows: list[tuple[int, int, float]]
+    if operation == "all_reduce":
+        flows = [(a, b, 2 * (n - 1) / n * nbytes) for a, b in ring]
+    elif operation == "all_gather":
+        flows = [(a, b, (n - 1) * nbytes) for a, b in ring]
+    elif operation == "reduce":
+        flows = [(a, b, (n - 1) / n * nbytes) for a, b in ring]
+        flows += [(a, b, nbytes / n) for a, b in star]
+    elif operation == "gather":
+        flows = [(a, b, nbytes) for a, b in star]
+    elif operation == "scatter":
+        flows = [(b, a, nbytes) for a, b in star]
+    elif operation == "all_to_all":
+        flows = [(a, b, nbytes / n) for a in range(n) for b in range(n) if a != b]
+    elif operation == "broadcast":
+        # rank r hears from the rank that lacks its highest bit
+        flows = [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in range(1, n)]
+    else:
+        raise ValueError(f"what {operation!r} makes a host send is not known")
+    sent = sum(size for a, b, size in flows if hosts[a] == host != hosts[b])
+    received = sum(size for a, b, size in flows if hosts[b] == host != hosts[a])
+    return sent, received
+
+
+def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
+    """Bytes with headers: at least those of the packets, and of answers to every second one of the
+    other direction's, as far as they cannot ride on packets of this one."""
+    carried = packet_bytes - HEADER_BYTES
+    answers = max(0.0, opposite / 2 - payload) / carried
+    return payload * (1 + HEADER_BYTES / carried) + answers * HEADER_BYTES
+
+
+def packet_size(interface: str) -> int:
+    """The largest packet that the counters of `interface` see, headers included.
+
+    A virtual link passes what the kernel would have a card cut up (segmentation offload).
+    """
+    stats = psutil.net_if_stats().get(interface)
+    mtu = stats.mtu if stats else 1500
+    is_virtual = not Path("/sys/class/net", interface, "device").exists()
+    return OFFLOADED_BYTES if is_virtual and _segments_later(interface) else mtu + 14
+
+
+def _segments_later(interface: str) -> bool:
+    """Whether TCP segmentation offload is on (ethtool's ETHTOOL_GTSO)."""
+    import array
+
+    answer = array.array("B", struct.pack("II", ETHTOOL_GTSO, 0))
+    request = struct.pack("16sP", interface.encode(), answer.buffer_info()[0])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            fcntl.ioctl(asked, SIOCETHTOOL, request)
+    except OSError:
+        return False
+    return bool(struct.unpack("II", answer.tobytes())[1])
+
+
+class Meter:
+    """Reads one host's counters around parts of a run; its first rank keeps it for all of them."""
+
+    def __init__(
+        self, rank: int, hosts: Sequence[str], interface: str, account: Account, samples: Path
+    ) -> None:
+        self._rank, self._hosts, self._host = rank, hosts, hosts[rank]
+        self._interface, self._account = interface, account
+        self._packet_bytes = packet_size(interface)
+        self._sampler = Sampler(interface, samples)
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on it counts."""
+        self._began = time.monotonic()
+        self._before = _counters(self._interface)
+        self._gradients = Counter(self._account.gradients)
+        self._control = Counter(self._account.control)
+
+    def end(self, *, step: int, epoch: int, steps: int) -> TrafficRecord:
+        """What was counted since `begin`."""
+        after = _counters(self._interface)
+        gradients = self._account.gradients - self._gradients
+        control = self._account.control - self._control
+        payload, unknown = self._crossing(gradients)
+        others, _ = self._crossing(control)
+        sent, received = payload[0] + others[0], payload[1] + others[1]
+        observed = (after[0] - self._before[0], after[1] - self._before[1])
+        return TrafficRecord(
+            step=step,
+            epoch=epoch,
+            rank=self._rank,
+            host=self._host,
+            interface=self._interface,
+            steps=steps,
+            seconds=time.monotonic() - self._began,
+            payload_sent_bytes=round(payload[0]),
+            payload_received_bytes=round(payload[1]),
+            control_sent_bytes=round(others[0]),
+            control_received_bytes=round(others[1]),
+            wire_bytes_sent=round(on_the_wire(sent, received, self._packet_bytes)),
+            wire_bytes_received=round(on_the_wire(received, sent, self._packet_bytes)),
+            observed_sent_bytes=observed[0],
+            observed_received_bytes=observed[1],
+            packet_bytes=self._packet_bytes,
+            note=unknown or doubt((sent, received), observed),
+        )
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _crossing(self, moved: Mapping[str, int]) -> tuple[tuple[float, float], str]:
+        sent = received = 0.0
+        for operation, nbytes in moved.items():
+            try:
+                flow = crossing(operation, nbytes, self._hosts, self._host)
+            except ValueError as error:
+                return (0.0, 0.0), str(error)
+            sent, received = sent + flow[0], received + flow[1]
+        return (sent, received), ""
+
+
+def doubt(expected: tuple[float, float], observed: tuple[int, int]) -> str:
+    """What stands against the numbers, in words; empty where they agree or tell nothing."""
+    for name, want, got in zip(("sent", "received"), expected, observed, strict=True):
+        if want < TELLING_BYTES:
+            continue
+        times = f"{got / want:.2f} times as many bytes {name} as expected"
+        if got > want * MOST_RATIO:
+            return f"{times}: other traffic shared the interface"
+        if got < want - QUEUED_BYTES:
+            return f"{times}: the rest took another interface"
+    return ""
+
+
+def _counters(interface: str) -> tuple[int, int]:
+    """Bytes sent and received, of this process's network namespace."""
+    found = psutil.net_io_counters(pernic=True, nowrap=True).get(interface)
+    return (found.bytes_sent, found.bytes_recv) if found else (0, 0)
+
+
+class Sampler:
+    """Writes the interface's bytes per second into a CSV file, one line a second, as dstat does."""
+
+    def __init__(self, interface: str, path: Path, every_s: float = 1.0) -> None:
+        self._interface, self._every_s = interface, every_s
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(OSError):  # of a full disk the rank's own records say enough
+            self._sample()
+
+    def _sample(self) -> None:
+        self._file.write("time_unix_s,recv_bytes_per_s,send_bytes_per_s\n")
+        last, sent, received = time.monotonic(), *_counters(self._interface)
+        while not self._over.wait(self._every_s):
+            now, (more_sent, more_received) = time.monotonic(), _counters(self._interface)
+            rates = ((more_received - received) / (now - last), (more_sent - sent) / (now - last))
+            self._file.write(f"{time.time():.2f},{rates[0]:.0f},{rates[1]:.0f}\n")
+            last, sent, received = now, more_sent, more_received
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        with suppress(OSError):
+            self._file.close()

@@ -1,0 +1,1 @@
+"""Records become the numbers of a report: read, counted and compared."""

@@ -1,0 +1,239 @@
+"""Traffic, plans, checkpoints, ends and predictions: what a run tells beside its steps."""
+
+from typing import Any
+
+from train.report.data.reader import Row, Run
+from train.report.data.statistics import estimate, numbers
+from train.report.data.subject import Entry, Subject
+from train.report.data.tables import Table, all_steps, name_of, timed
+
+# Of observed bytes to those that the algorithm moves; headers take 4 to 5 % of it.
+BAND = (1.00, 1.08)
+BAND_FROM_BYTES = 30_000_000  # smaller gradients drown in what else is sent
+RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
+
+
+def traffic(subject: Subject) -> Table:
+    """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
+    columns = "run host rank interface epoch steps direction payload_bytes control_bytes".split()
+    columns += "expected_bytes wire_bytes observed_bytes ratio ratio_wire packet_bytes".split()
+    table = Table(
+        "traffic", "Traffic of each host: expected and measured", [*columns, "band", "note"]
+    )
+    for entry in subject.entries:
+        large = _gradient_bytes(entry.run) >= BAND_FROM_BYTES
+        for row in entry.run.rows("traffic"):
+            for way in ("sent", "received"):
+                payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
+                expected = _sum(payload, control)
+                observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
+                ratio = _byte_ratio(observed, expected)
+                table.add(
+                    run=name_of(entry, subject),
+                    **{key: row[key] for key in "host rank interface epoch steps".split()},
+                    direction=way,
+                    payload_bytes=payload,
+                    control_bytes=control,
+                    expected_bytes=expected,
+                    wire_bytes=wire,
+                    observed_bytes=observed,
+                    ratio=ratio,
+                    ratio_wire=_byte_ratio(observed, wire),
+                    packet_bytes=row["packet_bytes"],
+                    band=_band(ratio, row["epoch"], large),
+                    note=row["note"] or None,
+                )
+    return table
+
+
+def _band(ratio: float | None, epoch: Any, large: bool) -> str | None:
+    if ratio is None or not epoch:
+        return None
+    if not large:
+        return "small"
+    return "inside" if BAND[0] <= ratio <= BAND[1] else "outside"
+
+
+def _gradient_bytes(run: Run) -> int:
+    known = numbers(row["payload_bytes"] for row in run.rows("step"))
+    return int(max(known, default=0))
+
+
+def collectives(subject: Subject) -> Table:
+    columns = "run rank from_step number operation shape dtype bytes".split()
+    table = Table("collectives", "Gradient collectives of a step", columns)
+    for entry in subject.entries:
+        for row in entry.run.rows("collectives"):
+            for number, one in enumerate(row["collectives"] or []):
+                if isinstance(one, list | tuple) and len(one) == 4:
+                    operation, shape, dtype, size = one
+                    table.add(
+                        run=name_of(entry, subject),
+                        rank=row["rank"],
+                        from_step=row["step"],
+                        number=number + 1,
+                        operation=operation,
+                        shape="x".join(map(str, shape)) if isinstance(shape, list) else shape,
+                        dtype=dtype,
+                        bytes=size,
+                    )
+    return table
+
+
+def balance(subject: Subject) -> Table:
+    """Each plan of --split auto, and what came of it: steps of its own against those before."""
+    columns = "run step parts computing_s predicted_gain measured_gain".split()
+    table = Table("balance", "How the batch was dealt", columns)
+    for entry in subject.entries:
+        plans, steps = entry.run.first_rank("split"), timed(entry.run)
+        ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
+        for plan, until in zip(plans, ends, strict=False):
+            before = estimate(row["step_s"] for row in steps if row["step"] <= plan["step"])
+            during = estimate(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
+            table.add(
+                run=name_of(entry, subject),
+                step=plan["step"],
+                parts=" + ".join(map(str, plan["parts"] or [])),
+                computing_s=_computing_s(plan),
+                predicted_gain=plan["predicted_gain"],
+                measured_gain=before.mean / during.mean if before and during else None,
+            )
+    return table
+
+
+def _computing_s(plan: Row) -> float | None:
+    """Of the slowest rank, as the plan predicts it."""
+    lists = [plan[name] for name in ("parts", "alpha_s", "beta_s")]
+    if not all(isinstance(one, list) and len(numbers(one)) == len(one) for one in lists):
+        return None
+    return max((a + b * n for n, a, b in zip(*lists, strict=False)), default=None)
+
+
+def checkpoints(subject: Subject) -> Table:
+    columns = "run rank checkpoints failed payload_bytes stall_s largest_stall_s write_s".split()
+    table = Table("checkpoints", "What checkpoints cost", columns)
+    for entry in subject.entries:
+        for rank, kinds in sorted(entry.run.ranks.items()):
+            rows = kinds["checkpoint"]
+            stall = estimate(row["stall_s"] for row in rows)
+            write = estimate(row["write_s"] for row in rows)
+            if rows:
+                table.add(
+                    run=name_of(entry, subject),
+                    rank=rank,
+                    checkpoints=len(rows),
+                    failed=sum(bool(row["error"]) for row in rows),
+                    payload_bytes=rows[-1]["payload_bytes"],
+                    stall_s=stall.mean if stall else None,
+                    largest_stall_s=max(numbers(row["stall_s"] for row in rows), default=None),
+                    write_s=write.mean if write else None,
+                )
+    return table
+
+
+def failures(subject: Subject) -> Table:
+    """Attempts, ranks and cells that did not end well, each in its own words."""
+    table = Table("failures", "Failures and restarts", "run attempt who host cause message".split())
+    for entry in subject.entries:
+        run, label = entry.run, name_of(entry, subject)
+        for number, part in enumerate([*run.attempts, run]):
+            for one in _bad(part):
+                who = f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?"))
+                table.add(
+                    run=label,
+                    attempt=number + 1,
+                    who=who,
+                    host=one.get("host"),
+                    cause=one.get("cause"),
+                    message=short(one.get("message")),
+                )
+        if run.end.get("code"):
+            table.add(
+                run=label,
+                attempt=len(run.attempts) + 1,
+                who="run",
+                cause=f"exit code {run.end['code']}",
+                message=short(run.end.get("message")),
+            )
+    for cell in subject.cells:
+        if cell.get("state") == "failed":
+            table.add(
+                run=str(cell.get("id")),
+                who="cell",
+                cause="failed",
+                message=short(cell.get("message")),
+            )
+    return table
+
+
+def _bad(part: Run) -> list[Row]:
+    """Own causes first: a lost peer is an echo of another's end."""
+    bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
+    return sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command"))
+
+
+def short(text: Any, longest: int = 300) -> str:
+    words = " ".join(str(text or "").split())
+    return words if len(words) <= longest else words[: longest - 3] + "..."
+
+
+def prediction(subject: Subject) -> Table:
+    columns = "mode workers predicted_s measured_s error".split()
+    table = Table("prediction", "Seconds per iteration: predicted and measured", columns)
+    modes = subject.prediction.get("seconds_per_iteration")
+    for mode, by_workers in modes.items() if isinstance(modes, dict) else ():
+        for workers, one in by_workers.items() if isinstance(by_workers, dict) else ():
+            if isinstance(one, dict) and str(workers).isdigit():
+                predicted, measured = one.get("predicted_s"), one.get("measured_s")
+                ratio = _ratio(predicted, measured)
+                table.add(
+                    mode=mode,
+                    workers=int(workers),
+                    predicted_s=predicted,
+                    measured_s=measured,
+                    error=None if ratio is None else ratio - 1,
+                )
+    return table
+
+
+def overview(subject: Subject) -> Table:
+    columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
+    table = Table("runs", "What was run", [*columns, "final_loss"])
+    for entry in subject.entries:
+        steps = all_steps(entry.run)
+        row: dict[str, Any] = {key: entry.settings.get(key) for key in columns}
+        row |= {
+            "run": name_of(entry, subject),
+            "folder": entry.run.name,
+            "state": state(entry),
+            "steps": len(steps) or None,
+            "final_loss": steps[-1]["loss"] if steps else None,
+        }
+        table.add(**row)
+    return table
+
+
+def state(entry: Entry) -> str:
+    run = entry.run
+    if run.end:
+        code = run.end.get("code")
+        return "done" if code == 0 else "stopped" if code == 75 else f"failed ({code})"
+    if run.summary:
+        return "done"
+    bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]
+    return "failed" if bad else "no end on record"
+
+
+def _sum(*values: Any) -> float | None:
+    known = numbers(values)
+    return sum(known) if len(known) == len(values) else None
+
+
+def _ratio(value: Any, base: Any) -> float | None:
+    both = numbers([value, base])
+    return both[0] / both[1] if len(both) == 2 and both[1] else None
+
+
+def _byte_ratio(observed: Any, expected: Any) -> float | None:
+    known = numbers([expected])
+    return _ratio(observed, expected) if known and known[0] >= RATIO_FROM_BYTES else None

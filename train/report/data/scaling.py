@@ -1,0 +1,96 @@
+"""Speed-up and efficiency over workers, against one measured run of the same work."""
+
+from collections.abc import Callable
+from typing import Any
+
+from train.report.data.subject import Entry, Subject, word
+from train.report.data.tables import Table, cells, seconds
+
+WIDTH = frozenset({"workers", "nodes"})
+# How gradients become equal, over which links, and who computes what: runs that differ in these
+# alone do the same work, and are measured against the same run.
+SAME_WORK = frozenset(
+    "sync split bucket_mb overlap sparse_rows compress compress_rank compress_share sync_every"
+    " outer_lr outer_momentum backend network rate busy timeout_s save_model evaluate"
+    " eval_batch_size max_steps keep_last keep_best max_restarts stop_signal".split()
+)
+DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
+
+
+def speedup(subject: Subject) -> Table:
+    """In samples per second, so that it also holds where the batch grows with the workers."""
+    columns = ["series", "run", "workers", "samples_per_s", "base_workers", "base", "speedup"]
+    columns += ["ideal", "efficiency"]
+    table = Table("speedup", "Speed-up and efficiency", columns)
+    rates = {row["run"]: row["samples_per_s"] for row in seconds(subject).rows}
+    firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
+    for alike in _same_work(firsts, subject.varying):
+        base = _base(alike, rates)
+        for entry in alike if any(one.workers > base.workers for one in alike) else ():
+            ideal = entry.workers / base.workers
+            gain = rates[entry.label] / rates[base.label]
+            table.add(
+                series=_series(entry, firsts, subject.varying),
+                run=entry.label,
+                workers=entry.workers,
+                samples_per_s=rates[entry.label],
+                base_workers=base.workers,
+                base=base.label,
+                speedup=gain,
+                ideal=ideal,
+                efficiency=gain / ideal,
+            )
+    return table
+
+
+def _same_work(entries: list[Entry], varying: list[str]) -> list[list[Entry]]:
+    keys = [key for key in varying if key not in WIDTH | SAME_WORK | {"batch_size"}]
+    size, _ = _batch(entries)
+    found: dict[Any, list[Entry]] = {}
+    for entry in entries:
+        work = (size(entry), *(repr(entry.settings.get(key)) for key in keys))
+        found.setdefault(work, []).append(entry)
+    return list(found.values())
+
+
+def _base(alike: list[Entry], rates: dict[str, float]) -> Entry:
+    """The run on the fewest workers; of several `single`, or else the fastest."""
+    fewest = min(one.workers for one in alike)
+    found = [one for one in alike if one.workers == fewest]
+    return max(found, key=lambda one: (one.sync == "single", rates[one.label]))
+
+
+def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
+    """What stays the same while workers are added, and its words: the batch, or a worker's part.
+
+    It is the part where this gives fewer sizes, as in weak scaling.
+    """
+
+    def total(entry: Entry) -> Any:
+        return entry.settings.get("batch_size")
+
+    def part(entry: Entry) -> Any:
+        size = total(entry)
+        return size / entry.workers if isinstance(size, int | float) else size
+
+    parts, totals = ({repr(size(one)) for one in entries} for size in (part, total))
+    return (part, "batch {:g} a worker") if len(parts) < len(totals) else (total, "batch {:g}")
+
+
+def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
+    """The settings in which it differs from other series."""
+    size, text = _batch(entries)
+    several = len({repr(size(one)) for one in entries}) > 1
+    words = [text.format(size(entry))] if several and size(entry) is not None else []
+    keys = [key for key in varying if key not in WIDTH | _grows(entries) | {"batch_size"}]
+    words += [said for key in keys if (said := word(key, entry))]
+    return ", ".join(words) or entry.sync
+
+
+def _grows(entries: list[Entry]) -> set[str]:
+    """Settings that each number of workers has one value of."""
+    values: dict[int, set[str]] = {}
+    for entry in entries:
+        values.setdefault(entry.workers, set()).add(repr(entry.settings.get("eval_batch_size")))
+    one_each = len(values) > 1 and all(len(one) == 1 for one in values.values())
+    return {"eval_batch_size"} if one_each else set()

@@ -1,0 +1,203 @@
+"""What a report is about: runs, and of a study also the cells that have none."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from configs import run_files
+from configs.errors import UsageError
+from train.report.data.reader import Row, Run, read_json, read_run
+
+# Settings that say how a run is looked at, not what it computes.
+NOT_VARYING = frozenset(
+    "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
+    " hosts log_every tokenizer data_dir nproc_per_node".split()
+)
+ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
+# What a study says of the testbed under a run: its links' rate, its nodes with another program.
+OF_THE_BED = ("rate", "busy")
+# Of modes that send gradients: single has them, and does nothing with them.
+OF_SENDING = ("bucket_mb", "overlap", "sparse_rows")
+
+
+@dataclass
+class Entry:
+    """One run, and what the study set for it."""
+
+    run: Run
+    settings: Row
+    label: str = ""
+    repeat: int = 0
+
+    @property
+    def sync(self) -> str:
+        return str(self.settings.get("sync", "?"))
+
+    @property
+    def workers(self) -> int:
+        return int(self.settings["workers"])
+
+
+@dataclass
+class Subject:
+    """What one report shows."""
+
+    folder: Path
+    name: str
+    title: str
+    about: str
+    entries: list[Entry] = field(default_factory=list)
+    cells: list[Row] = field(default_factory=list)  # of study.json
+    command: str = ""
+    prediction: Row = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    varying: list[str] = field(default_factory=list)
+
+
+def read_subject(folders: list[Path]) -> Subject:
+    """A run, a study, or several of either as one.
+
+    Raises:
+        UsageError: a folder is none of these; names it.
+    """
+    subject = Subject(folders[0], folders[0].resolve().name, "", "")
+    for folder in folders:
+        _add(subject, folder)
+    if len(folders) > 1:
+        subject.name = subject.title = f"{len(folders)} runs compared"
+    subject.title = subject.title or subject.name
+    for entry in subject.entries:
+        subject.prediction = subject.prediction or entry.run.prediction
+    _label(subject)
+    return subject
+
+
+def run_folder(text: str) -> Path:
+    """The folder of a run or study, by its path or by its name below logs/.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for path in (Path(text), Path("logs") / text):
+        if path.is_dir():
+            return path
+    raise UsageError(f"{text} is no folder; name one of a run or study, such as logs/<run>")
+
+
+def _add(subject: Subject, folder: Path) -> None:
+    if (folder / run_files.STUDY).is_file():
+        _add_study(subject, folder)
+    elif _is_run(folder):
+        subject.entries.append(_entry(read_run(folder), {}))
+    else:
+        raise UsageError(
+            f"{folder} holds no run (config.yaml, metrics/) and no study (study.json); "
+            "name a folder that does, such as logs/<run>"
+        )
+
+
+def _is_run(folder: Path) -> bool:
+    kinds = (run_files.CONFIG, run_files.METRICS, run_files.LAUNCH, run_files.SUMMARY)
+    return any((folder / kind.top).exists() for kind in kinds)
+
+
+def _add_study(subject: Subject, folder: Path) -> None:
+    study = read_json(folder / run_files.STUDY, subject.notes)
+    study = study if isinstance(study, dict) else {}
+    subject.name = str(study.get("name") or folder.name)
+    subject.title = str(study.get("title") or subject.name)
+    subject.about = str(study.get("about") or "")
+    subject.command = str(study.get("command") or "")
+    found = read_json(run_files.PREDICTION.path(folder), subject.notes)
+    subject.prediction = found if isinstance(found, dict) else {}
+    cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
+    subject.cells += cells
+    for cell in cells:
+        path = folder / str(cell.get("run_dir") or "")
+        if not cell.get("run_dir") or not _is_run(path):
+            if cell.get("state") == "done":
+                subject.notes.append(f"cell {cell.get('id')}: its folder {path.name} is gone")
+            continue
+        settings = {str(k).replace("-", "_"): v for k, v in (cell.get("settings") or {}).items()}
+        if isinstance(cell.get("nodes"), int):
+            settings["nodes"] = cell["nodes"]
+        entry = _entry(read_run(path), settings)
+        entry.repeat = cell["repeat"] if isinstance(cell.get("repeat"), int) else 0
+        subject.entries.append(entry)
+    if not cells:
+        subject.notes.append("study.json lists no cells: nothing was run yet")
+
+
+def _entry(run: Run, settings: Row) -> Entry:
+    of_run = {k: v for k, v in run.config.items() if k not in NOT_VARYING}
+    of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
+    of_run |= {k: settings[k] for k in OF_THE_BED if k in settings}
+    for name in ("sync", "task", "batch_size", "precision"):
+        of_run.setdefault(name, settings.get(name, run.summary.get(name)))
+    of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1
+    per_node = run.config.get("nproc_per_node")
+    planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
+    of_run["workers"] = _workers(run, planned)
+    return Entry(run, of_run)
+
+
+def _workers(run: Run, planned: int) -> int:
+    stated = run.summary.get("world_size")
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
+        return stated
+    known = [rank for one in run.agents for rank in one.get("ranks") or []]
+    return max([*known, *run.ranks], default=planned - 1) + 1
+
+
+def _label(subject: Subject) -> None:
+    """Call each entry after the settings in which it differs from the others."""
+    entries = subject.entries
+    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
+    subject.varying = [
+        key
+        for key in keys
+        if key not in ("seed",) and len({repr(entry.settings.get(key)) for entry in entries}) > 1
+    ]
+    if "workers" in subject.varying and "nodes" in subject.varying:
+        subject.varying.remove("nodes")
+    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
+    subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
+    for entry in entries:
+        said = [found for key in subject.varying if (found := word(key, entry))]
+        entry.label = ", ".join(said) or entry.sync
+    seen: dict[str, int] = {}
+    for entry in entries:
+        seen[entry.label] = seen.get(entry.label, -1) + 1
+        entry.repeat = max(entry.repeat, seen[entry.label])
+    entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
+
+
+def word(key: str, entry: Entry) -> str:
+    """What sets an entry apart; nothing where it has what is usual, or no use for it."""
+    value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
+    if value is None or (key in OF_THE_BED and not value):
+        return ""
+    if key in OF_SENDING and entry.sync == "single":
+        return ""
+    if isinstance(value, bool):
+        usual = key in ON_BY_DEFAULT
+        return "" if value is usual else plain if value else f"no {plain}"
+    if key in ("sync", "precision", "task", "split"):
+        return str(value)
+    if key in ("workers", "nodes"):
+        return f"{value} {key[:-1] if value == 1 else key}"
+    return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"
+
+
+def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
+    modes = ["single", "gather_scatter", "all_reduce", "ddp", "accelerate"]
+    found: list[tuple[int, float, str]] = []
+    for key in varying:
+        value = entry.settings.get(key)
+        if key == "sync" and value in modes:
+            found.append((0, modes.index(str(value)), ""))
+        elif isinstance(value, int | float) and math.isfinite(value):
+            found.append((0, float(value), ""))
+        else:
+            found.append((1, 0.0, str(value)))
+    return found

@@ -1,0 +1,1 @@
+"""Numbers become a report's sentences, figures and pages."""

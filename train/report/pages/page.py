@@ -1,0 +1,140 @@
+"""A subject becomes one self-contained page, its Markdown, and the data of every figure."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from train.report.data.subject import Subject
+from train.report.data.tables import Table
+from train.report.pages import drawing, provenance, sections
+from train.report.pages.sections import Section
+
+TEMPLATES = Path(__file__).parent / "templates"
+PRINT_INK = "#1b1f24"
+
+
+def as_text(value: Any, column: str = "") -> str:
+    """A value as a person reads it; what is not known is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if column in ("efficiency", "error"):
+        return f"{value:.1%}"
+    if column.endswith("_bytes") or column == "bytes":
+        return f"{value:,.0f}".replace(",", " ")
+    if isinstance(value, int):
+        return str(value)
+    if column.startswith("loss") or column == "final_loss":
+        return f"{value:.6f}"
+    return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def as_heading(column: str) -> str:
+    """`mean_s` as "mean (s)", which does not break before its unit."""
+    column = column.replace("samples_per_s", "samples/s")
+    for unit in ("s", "bytes"):
+        if column.endswith(f"_{unit}"):
+            return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
+    return column.replace("_", " ")
+
+
+def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
+    """The page; `ink` is the colour of figures' text and axes."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"as_text": as_text, "as_heading": as_heading}
+    # Figures are our own drawings, in which all text is outlines.
+    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
+    return environment.get_template("report.html.j2").render(
+        subject=subject,
+        parts=parts,
+        figures=figures,
+        hosts=provenance.hosts(subject),
+        versions=provenance.versions(subject),
+        settings=provenance.settings(subject),
+        commands=provenance.commands(subject),
+        notes=provenance.notes(subject),
+    )
+
+
+def markdown_table(
+    table: Table, columns: list[str] | None = None, longest: int | None = None
+) -> str:
+    """A table in Markdown, its columns padded so that it reads well in a terminal, too.
+
+    Rows beyond the `longest`-th are left to the report's data.
+    """
+    names = columns or table.columns
+    names = [name for name in names if any(row[name] is not None for row in table.rows)]
+    lines = [
+        [as_text(row[name], name).replace("|", "\\|").replace("\n", " ") for name in names]
+        for row in table.rows[:longest]
+    ]
+    widths = [max(len(line[at]) for line in [names, *lines]) for at in range(len(names))]
+    rows = [names, ["-" * width for width in widths], *lines]
+    text = "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    )
+    more = len(table.rows[longest:]) if longest is not None else 0
+    where = f"data/{table.name}.csv of the report"
+    return text + (f"\n\n{more} more rows are in {where}." if more else "")
+
+
+def _cell(value: Any, column: str) -> str:
+    return " ".join(as_text(value, column).replace("|", "\\|").split("\n"))
+
+
+def markdown(subject: Subject, parts: list[Section]) -> str:
+    """The report in Markdown: sentences and tables, without figures."""
+    lines = [f"# {subject.title}", ""]
+    lines += [subject.about, ""] if subject.about else []
+    for note in provenance.notes(subject):
+        lines += [f"> Note: {note}", ""]
+    for part in parts:
+        lines += [f"## {part.title}", ""]
+        lines += [line for sentence in part.sentences for line in (sentence, "")]
+        lines += [markdown_table(part.table, part.shown, part.longest), ""]
+    if again := provenance.commands(subject):
+        lines += ["## How to repeat it", "", "```bash", *again, "```", ""]
+    return "\n".join(lines)
+
+
+def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
+    """Write the whole report into `folder`; its sections, and why there is no PDF if so."""
+    from train.report.pages import pdf
+
+    parts = sections.build(subject)
+    data, figures = folder / "data", folder / "figures"
+    for one in (data, figures):
+        one.mkdir(parents=True, exist_ok=True)
+    (folder / "index.html").write_text(html(subject, parts), encoding="utf-8")
+    (folder / "report.md").write_text(markdown(subject, parts), encoding="utf-8")
+    for part in parts:
+        for table in part.data or [part.table]:
+            _write_table(table, data)
+        if part.figure:
+            alone = drawing.alone(part.figure)
+            (figures / f"{part.table.name}.svg").write_text(alone, encoding="utf-8")
+    problem = pdf.write(html(subject, parts, ink=PRINT_INK), folder / "report.pdf")
+    return parts, problem
+
+
+def _write_table(table: Table, folder: Path) -> None:
+    with (folder / f"{table.name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, table.columns)
+        writer.writeheader()
+        writer.writerows(table.rows)
+    content = {"title": table.title, "columns": table.columns, "rows": table.rows}
+    text = json.dumps(content, indent=1, default=str)
+    (folder / f"{table.name}.json").write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,105 @@
+"""What was run, on what, and how to do it again, from the run folders."""
+
+import shlex
+from typing import Any
+
+from train.report.data.reader import Row
+from train.report.data.subject import Subject
+
+
+def hosts(subject: Subject) -> list[Row]:
+    """Each host once, with what it is made of."""
+    found: dict[str, Row] = {}
+    for entry in subject.entries:
+        for name, env in entry.run.environments.items():
+            gpus = env.get("gpus")
+            found[name] = {
+                "host": env.get("host", name),
+                "processor": env.get("cpu"),
+                "cores": env.get("cores"),
+                "memory": _gigabytes(env.get("memory_bytes")),
+                "GPUs": ", ".join(map(_gpu, gpus)) if isinstance(gpus, list) else None,
+                "interface": _interface(env),
+                "system": env.get("platform"),
+            }
+    return list(found.values())
+
+
+def versions(subject: Subject) -> list[Row]:
+    """Names and versions; several where runs or hosts differ."""
+    found: dict[str, dict[str, None]] = {}
+    for entry in subject.entries:
+        for env in entry.run.environments.values():
+            commit = str(env.get("commit") or "?")[:12] + (" (changed)" if env.get("dirty") else "")
+            found.setdefault("commit", {})[commit] = None
+            found.setdefault("python", {})[str(env.get("python"))] = None
+            packages = env.get("packages")
+            for name, version in packages.items() if isinstance(packages, dict) else ():
+                found.setdefault(name, {})[str(version)] = None
+    return [{"name": name, "version": ", ".join(every)} for name, every in found.items()]
+
+
+def settings(subject: Subject) -> list[Row]:
+    """All settings that the runs share; those that vary stand in the table of runs."""
+    if not subject.entries:
+        return []
+    configs = [entry.run.config for entry in subject.entries]
+    return [
+        {"setting": key, "value": value}
+        for key, value in configs[0].items()
+        if value is not None and all(one.get(key) == value for one in configs)
+    ]
+
+
+def commands(subject: Subject) -> list[str]:
+    """The study's command, or those of the runs, each once."""
+    if subject.command:
+        return [subject.command]
+    given = [entry.run.launch.get("command") for entry in subject.entries]
+    found = [one if isinstance(one, str) else shlex.join(map(str, one)) for one in given if one]
+    return list(dict.fromkeys(found))
+
+
+def notes(subject: Subject) -> list[str]:
+    """What stands against trusting the report, each with the run it is about."""
+    found = list(subject.notes)
+    for entry in subject.entries:
+        parts = [entry.run, *entry.run.attempts]
+        found += [f"{entry.run.name}: {note}" for part in parts for note in part.notes]
+    found += _without_steps(subject)
+    states = [str(cell.get("state")) for cell in subject.cells]
+    for state in ("failed", "waiting", "running"):
+        if state in states:
+            found.append(f"{states.count(state)} of {len(states)} cells of the study: {state}")
+    return list(dict.fromkeys(found))
+
+
+def _without_steps(subject: Subject) -> list[str]:
+    """Runs that should have trained and have no steps, in one note."""
+    names = [
+        entry.run.name
+        for entry in subject.entries
+        if not entry.run.first_rank("step") and entry.run.config.get("epochs") != 0
+    ]
+    if len(names) < 2:
+        return [f"{name}: no steps on record" for name in names]
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return [f"{len(names)} of {len(subject.entries)} runs have no steps on record: {shown}"]
+
+
+def _interface(env: Row) -> str | None:
+    name = env.get("gloo_interface")
+    every = env.get("interfaces")
+    one = every.get(name) if isinstance(every, dict) else None
+    if not isinstance(one, dict):
+        return name
+    speed = one.get("speed_mbit")
+    return f"{name}, MTU {one.get('mtu_bytes')}" + (f", {speed} Mbit/s" if speed else "")
+
+
+def _gigabytes(value: Any) -> str | None:
+    return f"{value / 2**30:.1f} GiB" if isinstance(value, int | float) else None
+
+
+def _gpu(one: Any) -> str:
+    return str(one.get("name", one)) if isinstance(one, dict) else str(one)

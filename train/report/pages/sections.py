@@ -1,0 +1,191 @@
+"""A subject becomes the sections of its report: sentences, a figure and a table each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from train.report.data import event_tables, scaling, tables
+from train.report.data.subject import Subject
+from train.report.data.tables import Table
+from train.report.pages import plots, sentences
+
+
+@dataclass
+class Section:
+    """One part of the report; `figure` is an SVG in the page's colour, or empty."""
+
+    title: str
+    table: Table
+    sentences: list[str] = field(default_factory=list)
+    figure: str = ""
+    shown: list[str] | None = None  # columns of the table in the page; None: all of it
+    data: list[Table] = field(default_factory=list)  # what is written beside it
+    longest: int = 60  # rows in the page; all are in the data
+
+
+def build(subject: Subject) -> list[Section]:
+    """Those that there are records for, in reading order."""
+    makers: list[Callable[[Subject], Section]] = [
+        _runs,
+        _losses,
+        _metrics,
+        _seconds,
+        _throughput,
+        _speedup,
+        _prediction,
+        _ranks,
+        _evaluation,
+        _traffic,
+        _collectives,
+        _balance,
+        _checkpoints,
+        _failures,
+    ]
+    return [section for make in makers if (section := make(subject)).table.rows]
+
+
+def _runs(subject: Subject) -> Section:
+    return Section("What was run", event_tables.overview(subject))
+
+
+def _losses(subject: Subject) -> Section:
+    first, every = tables.first_losses(subject), tables.losses(subject)
+    figure = plots.losses(every) if every.rows else ""
+    said = sentences.of_losses(first, subject)
+    first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
+    return Section("Losses", first, said, figure, data=[first, every])
+
+
+def _metrics(subject: Subject) -> Section:
+    table = tables.metrics(subject)
+    over_time = len({row["step"] for row in table.rows}) > 1
+    figure = plots.metrics(table) if over_time else ""
+    return Section("Metrics", table, figure=figure, longest=30)
+
+
+def _seconds(subject: Subject) -> Section:
+    table = tables.seconds(subject)
+    figure = plots.seconds(table) if table.rows else ""
+    said = sentences.of_seconds(table)
+    if table.rows:
+        said.append(
+            "The first step of each run is left out. The interval is Student's t at 95 %, over the "
+            "steps of one run or, where a run was repeated, over the means of its repeats."
+        )
+    shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
+    shown += ["sync_s", "other_s", "overlapped_s", "exposed_s"]
+    return Section("Seconds per iteration", table, said, figure, shown)
+
+
+def _throughput(subject: Subject) -> Section:
+    columns = ["run", "workers", "samples_per_s", "samples_per_s_per_worker"]
+    table = Table("throughput", "Throughput", columns)
+    for row in tables.seconds(subject).rows:
+        if row["samples_per_s"] is not None:
+            table.add(**{name: row[name] for name in columns})
+    figure = ""
+    if len(table.rows) > 1:
+        figure = plots.bars(table, "samples_per_s_per_worker", "samples per second and worker")
+    return Section("Throughput", table, figure=figure)
+
+
+def _speedup(subject: Subject) -> Section:
+    table = scaling.speedup(subject)
+    wide = [row for row in table.rows if row["ideal"] > 1]
+    if not wide:
+        return Section("", Table("speedup", "", table.columns))
+    shown = ["series", "workers", "samples_per_s", "base", "speedup", "ideal", "efficiency"]
+    said = sentences.of_speedup(table)
+    return Section("Speed-up and efficiency", table, said, plots.speedup(table), shown)
+
+
+def _prediction(subject: Subject) -> Section:
+    table = event_tables.prediction(subject)
+    said = sentences.of_prediction(table)
+    for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
+        given = subject.prediction.get(name)
+        said += [opening + str(one) for one in given] if isinstance(given, list) else []
+    figure = ""
+    if table.rows:
+        figure = plots.pairs(
+            table,
+            lambda row: f"{row['mode']}, {row['workers']} workers",
+            "predicted_s",
+            "measured_s",
+            "seconds per iteration",
+        )
+    return Section("Predicted and measured", table, said, figure)
+
+
+def _ranks(subject: Subject) -> Section:
+    table = tables.per_rank(subject)
+    return Section("Ranks", table, sentences.of_ranks(table), longest=40)
+
+
+def _evaluation(subject: Subject) -> Section:
+    table, figure = tables.evaluation_seconds(subject), ""
+    if len(table.rows) > 1:
+        unit = "seconds per evaluation"
+        figure = plots.bars(table, "eval_s", unit, "low_s", "high_s")
+    return Section("Evaluation", table, figure=figure)
+
+
+def _traffic(subject: Subject) -> Section:
+    table = event_tables.traffic(subject)
+    totals = _traffic_totals(table)
+    figure = ""
+    if totals.rows and len(totals.rows) <= 40:
+        figure = plots.pairs(
+            totals,
+            lambda row: f"{row['run']}\n{row['host']}, {row['direction']}",
+            "expected_bytes",
+            "observed_bytes",
+            "MB, all epochs",
+            1e6,
+        )
+    shown = ["run", "host", "epoch", "direction", "expected_bytes"]
+    shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
+    said = sentences.of_traffic(table)
+    if table.rows:
+        said.append(
+            "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
+            "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
+        )
+    return Section("Traffic", table, said, figure, shown, data=[table, totals], longest=40)
+
+
+def _traffic_totals(table: Table) -> Table:
+    """Over the epochs of training; a part that is not known leaves its total unknown."""
+    columns = ["run", "host", "direction", "expected_bytes", "observed_bytes"]
+    totals = Table("traffic_totals", "Traffic of all epochs", columns)
+    keys = dict.fromkeys(
+        (row["run"], row["host"], row["direction"]) for row in table.rows if row["epoch"]
+    )
+    for run, host, direction in keys:
+        parts = [r for r in table.select(run=run, host=host, direction=direction) if r["epoch"]]
+        sums = {
+            name: None if None in (v := [r[name] for r in parts]) else sum(v)
+            for name in ("expected_bytes", "observed_bytes")
+        }
+        totals.add(run=run, host=host, direction=direction, **sums)
+    return totals
+
+
+def _collectives(subject: Subject) -> Section:
+    return Section("Collectives of a step", event_tables.collectives(subject), longest=24)
+
+
+def _balance(subject: Subject) -> Section:
+    table = event_tables.balance(subject)
+    return Section("Balance", table, sentences.of_balance(table))
+
+
+def _checkpoints(subject: Subject) -> Section:
+    table = event_tables.checkpoints(subject)
+    return Section("Checkpoints", table, sentences.of_checkpoints(table))
+
+
+def _failures(subject: Subject) -> Section:
+    table = event_tables.failures(subject)
+    restarts = sum(len(entry.run.attempts) for entry in subject.entries)
+    said = [f"Started again {restarts} time(s) in all."] if restarts else []
+    return Section("Failures and restarts", table, said)

@@ -1,0 +1,226 @@
+"""Numbers become sentences, and each sentence names the number it rests on."""
+
+from train.records.summary import PHASES
+from train.report.data.event_tables import BAND, BAND_FROM_BYTES
+from train.report.data.scaling import DOUBTFUL
+from train.report.data.subject import Entry, Subject
+from train.report.data.tables import Table, curve, curve_key, name_of, reference
+
+PARTED = 1e-3  # a difference of losses that asks for a reason
+# Of the first loss, before anything was learned: what rounding can make of it.
+ROUNDING = {"fp64": 1e-9, "fp32": 1e-5}
+COARSE = 2e-4  # with numbers of 16 bits, where less tells nothing
+
+
+def of_losses(table: Table, subject: Subject) -> list[str]:
+    compared = [row for row in table.rows if row["largest_difference"] is not None]
+    if not compared:
+        return []
+    worst = max(compared, key=lambda row: row["largest_difference"])
+    if worst["largest_difference"] == 0:
+        return [
+            f"The losses of {len(compared)} run(s) equal those of their reference at every step."
+        ]
+    opening = (
+        f"The largest difference between the loss of a run and its reference is "
+        f"{worst['largest_difference']:.2g} ({worst['run']} against {worst['reference']}, "
+        f"step {worst['at_step']}, of {worst['steps_compared']} steps compared)."
+    )
+    return [opening, *_why_apart(subject)]
+
+
+def _why_apart(subject: Subject) -> list[str]:
+    """From the first loss on: other masks, perhaps. Later: rounding."""
+    at_once, later = [], []
+    for entry in subject.entries:
+        base = reference(entry, subject)
+        largest = _largest_gap(entry, base)
+        if largest is None or largest <= PARTED:
+            continue
+        first, second = curve(base.run).get(1), curve(entry.run).get(1)
+        if first is None or second is None:
+            continue
+        precision = str(entry.settings.get("precision"))
+        if abs(first - second) > ROUNDING.get(precision, COARSE) * max(1.0, abs(first)):
+            at_once.append(entry)
+        elif precision in ROUNDING:
+            later.append(entry)
+    found = []
+    if later:
+        names = "; ".join(name_of(entry, subject) for entry in later)
+        found.append(
+            f"Equal at the first step but for rounding, later apart by over {PARTED:g}: {names}. "
+            "Rounding that training amplifies does so; other samples, weights or dropout masks "
+            "would show in the first loss."
+        )
+    if any(entry.settings.get("dropout") not in (0, 0.0) for entry in at_once):
+        found.append(
+            "Losses differ from the first step on, and dropout was not set to 0: where a model has "
+            "dropout, another number of workers or another split draws other masks, so that only "
+            "runs with the same workers and the same split have the same curve."
+        )
+        found += _same_draw(subject)
+    return found
+
+
+def _same_draw(subject: Subject) -> list[str]:
+    """Of runs on as many workers with one split, which even with dropout have one loss curve."""
+    found = []
+    for width in sorted({entry.workers for entry in subject.entries}):
+        groups: dict[object, list[Entry]] = {}
+        for entry in subject.entries:
+            if entry.workers == width and curve(entry.run):
+                draw = curve_key(entry), entry.settings.get("split") or "even"
+                groups.setdefault(draw, []).append(entry)
+        apart = [
+            (gap, entry, group[0])
+            for group in groups.values()
+            for entry in group[1:]
+            if (gap := _largest_gap(entry, group[0])) is not None
+        ]
+        if apart:
+            gap, entry, base = max(apart, key=lambda one: one[0])
+            found.append(
+                f"Among runs on {width} worker(s) with one split the largest difference is "
+                f"{gap:.2g} ({name_of(entry, subject)} against {name_of(base, subject)})."
+            )
+    return found
+
+
+def _largest_gap(entry: Entry, base: Entry) -> float | None:
+    first, second = curve(base.run), curve(entry.run)
+    return max((abs(first[s] - second[s]) for s in first.keys() & second.keys()), default=None)
+
+
+def of_seconds(table: Table) -> list[str]:
+    found = []
+    rows = [row for row in table.rows if row["mean_s"]]
+    if len(rows) > 1:
+        fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
+    if len(rows) > 1 and fast is not slow:
+        found.append(
+            f"Fastest is {fast['run']} with {fast['mean_s']:.4g} s per iteration, slowest "
+            f"{slow['run']} with {slow['mean_s']:.4g} s: "
+            f"{slow['mean_s'] / fast['mean_s']:.2f} times as long."
+        )
+        if None not in (fast["high_s"], slow["low_s"]) and fast["high_s"] >= slow["low_s"]:
+            found.append(
+                f"Their confidence intervals overlap (up to {fast['high_s']:.4g} s, from "
+                f"{slow['low_s']:.4g} s), so the order may be chance."
+            )
+    for row in rows:
+        largest = max(PHASES, key=lambda phase: row[f"{phase}_s"] or 0.0)
+        share = (row[f"{largest}_s"] or 0.0) / row["mean_s"]
+        if len(rows) == 1 or largest == "sync":
+            found.append(
+                f"{row['run']}: {largest} takes {share:.0%} of an iteration "
+                f"({row[f'{largest}_s'] or 0.0:.4g} of {row['mean_s']:.4g} s)."
+            )
+        if row["overlapped_s"]:
+            hidden, exposed = row["overlapped_s"], row["exposed_s"]
+            found.append(
+                f"{row['run']}: {hidden / (hidden + exposed):.0%} of its communication is hidden "
+                f"behind the backward pass ({hidden:.4g} s; {exposed:.4g} s are waited for)."
+            )
+        if row["spread_s"] is not None and row["spread_s"] > row["mean_s"] / 2:
+            found.append(
+                f"{row['run']}: iterations differ widely (mean {row['mean_s']:.4g} s, median "
+                f"{row['median_s']:.4g} s, spread {row['spread_s']:.4g} s); something else may "
+                "have used the machine: trust its mean and its speed-up less."
+            )
+    return found
+
+
+def of_speedup(table: Table) -> list[str]:
+    found = []
+    for series in table.unique("series"):
+        widest = max(table.select(series=series), key=lambda row: row["workers"])
+        if widest["ideal"] > 1:
+            found.append(
+                f"{series}: {widest['workers']} workers do {widest['speedup']:.2f} times "
+                f"the samples per second of {widest['base']} (ideal {widest['ideal']:.4g}), "
+                f"an efficiency of {widest['efficiency']:.0%}."
+            )
+    for base in table.unique("base"):
+        over = [row for row in table.select(base=base) if row["efficiency"] > DOUBTFUL]
+        if over:
+            each = ", ".join(f"{row['efficiency']:.0%} of {row['run']}" for row in over)
+            found.append(
+                f"WARNING: an efficiency above {DOUBTFUL:.0%} ({each}) is seldom real: more likely "
+                f"something else slowed the run that it is measured against ({base}). Measure that "
+                "again before using any speed-up over it."
+            )
+    return found
+
+
+def of_ranks(table: Table) -> list[str]:
+    """Which rank the others wait for, where it is clear."""
+    found = []
+    for label in table.unique("run"):
+        rows = [row for row in table.select(run=label) if row["own_work_s"] is not None]
+        if len(rows) < 2:
+            continue
+        slow = max(rows, key=lambda row: row["own_work_s"])
+        others = [row["own_work_s"] for row in rows if row is not slow]
+        mean = sum(others) / len(others)
+        if slow["own_work_s"] > 1.1 * mean:
+            found.append(
+                f"{label}: the others wait for rank {slow['rank']}, whose own work takes "
+                f"{slow['own_work_s']:.4g} s per iteration against {mean:.4g} s."
+            )
+    return found
+
+
+def of_traffic(table: Table) -> list[str]:
+    judged = [row for row in table.rows if row["band"] in ("inside", "outside")]
+    found = []
+    if judged:
+        inside = sum(row["band"] == "inside" for row in judged)
+        ratios = [row["ratio"] for row in judged]
+        found.append(
+            f"{inside} of {len(judged)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
+            f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
+        )
+    if any(row["band"] == "small" for row in table.rows):
+        found.append(
+            f"Gradients of less than {BAND_FROM_BYTES / 1e6:.0f} MB are not judged by that band: "
+            "headers, acknowledgements and other messages weigh more in small transfers."
+        )
+    notes = dict.fromkeys(row["note"] for row in table.rows if row["note"])
+    return found + [f"Noted while measuring: {note}." for note in notes]
+
+
+def of_balance(table: Table) -> list[str]:
+    return [
+        f"{row['run']}: the plan {row['parts']} after step {row['step']} promised "
+        f"{row['predicted_gain']:.2f} times the speed of even parts, and its iterations were "
+        f"{row['measured_gain']:.2f} times as fast as those before it."
+        for row in table.rows
+        if row["predicted_gain"] is not None and row["measured_gain"] is not None
+    ]
+
+
+def of_checkpoints(table: Table) -> list[str]:
+    known = [row for row in table.rows if row["stall_s"] is not None]
+    found = []
+    if known:
+        worst = max(known, key=lambda row: row["stall_s"])
+        found.append(
+            f"Training stood still longest in {worst['run']}, rank {worst['rank']}: on average "
+            f"{worst['stall_s'] * 1e3:.3g} ms for each of {worst['checkpoints']} checkpoint(s)."
+        )
+    failed = sum(row["failed"] for row in table.rows)
+    return found + ([f"{failed} checkpoint(s) could not be written."] if failed else [])
+
+
+def of_prediction(table: Table) -> list[str]:
+    known = [row for row in table.rows if row["error"] is not None]
+    if not known:
+        return []
+    worst = max(known, key=lambda row: abs(row["error"]))
+    said = (
+        f"The prediction is furthest off for {worst['mode']} on {worst['workers']} workers: "
+        f"{worst['error']:+.1%} ({worst['predicted_s']:.4g} s, "
+        f"measured {worst['measured_s']:.4g} s)."
+    )
+    return [said]

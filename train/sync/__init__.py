@@ -1,0 +1,1 @@
+"""Make the gradients of all ranks their mean."""

@@ -1,0 +1,15 @@
+"""Send gradients as 16-bit floats (IEEE half): half the bytes, 11 significant bits.
+
+Beyond 65,504 they overflow, below 6e-8 they vanish; see bf16 for those.
+"""
+
+import torch
+
+from train.sync.compression.base import Cast
+
+
+class Fp16(Cast):
+    dtype = torch.float16
+
+
+build = Fp16

@@ -1,0 +1,141 @@
+"""Train alone for --sync-every steps, then step towards the average of all parameters.
+
+With --outer-lr 1 and no momentum that step is the average itself: local SGD (Stich 2019). With 0.7
+and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from configs.settings.train import TrainConfig
+from train.distributed.world import World
+from train.sync.base import MIB, GradSync, all_reduce, fixed_mb
+from train.sync.buckets.layout import flatten, groups, spread
+
+Note = Callable[[str, Tensor], None]
+
+
+class LocalSgd(GradSync):
+    """Between two rounds replicas differ: gradients, their norm and the optimizer are a rank's own.
+
+    The loss of a rank with n of M samples is scaled by n W / M, here as in all modes: with a round
+    after every step of plain SGD, it equals the exact ones, whatever the split.
+    """
+
+    is_exact = False
+
+    def __init__(self, world: World, config: TrainConfig) -> None:
+        super().__init__(world, config)
+        self._every, self._alone = config.sync_every, world.world_size == 1
+        self._bucket_bytes = int(fixed_mb(config) * MIB)
+        self._lr, self._momentum = config.outer_lr, config.outer_momentum
+        self._steps = 0  # since the last round
+        self._is_settled = True
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        super().wrap(model)
+        self._agreed = [param.detach().clone() for param in _trained(model)]  # at the last round
+        self._outer = SGD(
+            self._agreed, lr=self._lr, momentum=self._momentum, nesterov=self._momentum > 0
+        )
+        return model
+
+    def prepare(self, optimizer: Optimizer) -> Optimizer:
+        self._optimizer = optimizer
+        return optimizer
+
+    def sync(self, model: nn.Module) -> None:
+        pass
+
+    def updated(self, model: nn.Module) -> None:
+        if self._alone:
+            return
+        self._steps, self._is_settled = self._steps + 1, False
+        if self._steps == self._every:
+            self._round(model, self.note)
+
+    @torch.no_grad()
+    def settle(self, model: nn.Module) -> None:
+        if self._is_settled:
+            return
+        if self._steps:
+            self._round(model, self._note_control)
+        self._average(self._optimizer_states(_trained(model)), self._note_control)
+        self._is_settled = True
+
+    @torch.no_grad()
+    def _round(self, model: nn.Module, note: Note) -> None:
+        """Make parameters what the outer optimizer makes of their average."""
+        trained = _trained(model)
+        self._average(trained, note)
+        for agreed, param in zip(self._agreed, trained, strict=True):
+            agreed.grad = agreed - param
+        self._outer.step()
+        self._outer.zero_grad()
+        for agreed, param in zip(self._agreed, trained, strict=True):
+            param.copy_(agreed)
+        self._steps = 0
+
+    def _average(self, tensors: list[Tensor], note: Note) -> None:
+        for group in groups([tensor.detach() for tensor in tensors], self._bucket_bytes):
+            flat = flatten(group)
+            dist.all_reduce(flat)
+            note("all_reduce", flat)
+            spread(flat / self.world.world_size, group)
+
+    def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
+        """All numbers that the optimizer keeps, on every rank as many.
+
+        A rank that never used a parameter has none for it yet: there it begins with zeros.
+        """
+        states = [_numbers(self._optimizer.state[param]) for param in trained]
+        counts = torch.tensor([len(state) for state in states], device=trained[0].device)
+        most = all_reduce(self.world, counts, dist.ReduceOp.MAX).tolist()
+        for param, state, count in zip(trained, states, most, strict=True):
+            if len(state) < count:
+                pairs = zip(trained, states, strict=True)
+                other, known = next(pair for pair in pairs if len(pair[1]) == count)
+                for key, tensor in known.items():
+                    like = param if tensor.shape == other.shape else tensor
+                    state[key] = torch.zeros_like(like, dtype=tensor.dtype)
+                self._optimizer.state[param].update(state)
+        return [state[key] for state in states for key in sorted(state)]
+
+    def state(self) -> dict[str, Tensor]:
+        """The outer momentum, the same on every rank; all else is in the model once it settled."""
+        states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
+        return {
+            f"outer momentum/{number}": momentum
+            for number, momentum in enumerate(states)
+            if momentum is not None
+        }
+
+    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        self._steps, self._is_settled = 0, True
+        for number, (agreed, param) in enumerate(zip(self._agreed, _trained(model), strict=True)):
+            agreed.copy_(param.detach())
+            momentum = state.get(f"outer momentum/{number}")
+            if momentum is not None and self._momentum:
+                self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
+
+    def _note_control(self, operation: str, tensor: Tensor) -> None:
+        self.world.account.control[operation] += tensor.nbytes
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return [param for param in model.parameters() if param.requires_grad]
+
+
+def _numbers(state: dict[str, object]) -> dict[str, Tensor]:
+    return {
+        key: value
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+
+
+build = LocalSgd

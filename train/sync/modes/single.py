@@ -1,0 +1,15 @@
+"""One process alone: its gradient is the mean already."""
+
+from torch import nn
+
+from train.sync.base import GradSync
+
+
+class Single(GradSync):
+    """The plain training that every other mode must equal."""
+
+    def sync(self, model: nn.Module) -> None:
+        pass
+
+
+build = Single

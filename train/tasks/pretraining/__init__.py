@@ -1,0 +1,1 @@
+"""What BERT's pre-training is made of: documents, pairs, masks, shards, two heads."""

@@ -1,0 +1,101 @@
+"""Documents become token ids with their sentences, cut into chunks that fit into a sample."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from configs.errors import UsageError
+from train.tasks.pretraining.documents import Document
+from train.tasks.text.tokens import BATCH
+
+MARKS = 3  # [CLS] A [SEP] B [SEP]
+FLAT = ("tokens", "sentences", "documents", "chunks")
+Thing = TypeVar("Thing")
+
+
+def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str, Tensor]:
+    """The corpus as tensors, four bytes a token.
+
+    A chunk is as many sentences of one document, in a row, as fit into `room` tokens, at least
+    two tokens; a longer sentence is cut.
+
+    Returns:
+        tokens: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
+        [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), of sentences likewise;
+        chunks: int64 (c, 3), each document, first sentence and the one behind the last.
+    """
+    tokens, ends, document_ends = array("i"), array("q", [0]), array("q", [0])
+    chunks = array("q")
+    for part in _batches(documents):
+        counts = [len(document) for document in part]
+        rows = iter(_tokenised(tokenizer, chain.from_iterable(part)))
+        for count in counts:
+            first = len(ends) - 1
+            for _ in range(count):
+                for piece in _pieces(next(rows), room):
+                    tokens.extend(piece)
+                    ends.append(len(tokens))
+            own = ends[first:]
+            kept = list(_chunks(own, room))
+            if kept:
+                number = len(document_ends) - 1
+                for start, end in kept:
+                    chunks.extend((number, first + start, first + end))
+                document_ends.append(len(ends) - 1)
+            else:  # nothing in it, or one token: no pair can be made of it
+                del tokens[ends[first] :]
+                del ends[first + 1 :]
+    found = (torch.tensor(values, dtype=kind) for values, kind in (
+        (tokens, torch.int32), (ends, torch.int64), (document_ends, torch.int64),
+        (chunks, torch.int64),
+    ))  # fmt: skip
+    made = dict(zip(FLAT, found, strict=True))
+    return {**made, "chunks": made["chunks"].view(-1, 3)}
+
+
+def refuse_few(where: str, corpus: dict[str, Tensor]) -> None:
+    """Refuse a set without another document that a random next sentence could come from.
+
+    Raises:
+        UsageError: there are fewer than two documents.
+    """
+    count = len(corpus["documents"]) - 1
+    if count < 2:
+        raise UsageError(
+            f"{where} has {count} document{'s'[: count != 1]}, but a random next sentence comes "
+            "from another one; put blank lines between documents"
+        )
+
+
+def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
+    for part in _batches(texts):
+        yield from tokenizer(
+            part, add_special_tokens=False, return_attention_mask=False, verbose=False
+        )["input_ids"]
+
+
+def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
+    rest = iter(things)
+    while part := list(islice(rest, BATCH)):
+        yield part
+
+
+def _pieces(sentence: list[int], room: int) -> Iterator[list[int]]:
+    for start in range(0, len(sentence), room):
+        yield sentence[start : start + room]
+
+
+def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Runs of sentences that fit into `room`; `ends[i]` is where sentence i begins."""
+    start = 0
+    for at, (_, end) in enumerate(pairwise(ends)):
+        if end - ends[start] > room:
+            if ends[at] - ends[start] > 1:
+                yield start, at
+            start = at
+    if ends[-1] - ends[start] > 1:
+        yield start, len(ends) - 1

@@ -1,0 +1,50 @@
+"""One sample of pre-training, wherever it comes from, and n of them as a batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from train.tasks.base import Batch
+
+
+class PairSample(NamedTuple):
+    """Two segments of t tokens with their marks, m of them hidden."""
+
+    tokens: list[int]  # t
+    segments: list[int]  # t, of 0 and 1
+    positions: list[int]  # m, of what is to be guessed
+    targets: list[int]  # m
+    is_random_next: int  # 1 where the second segment is from elsewhere
+
+
+def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> Batch:
+    """n samples, filled up to `width` or to the longest.
+
+    Returns:
+        input_ids, token_type_ids and attention_mask: int64 (n, width); masked_positions in the
+        flattened (n * width,), masked_labels: int64 (all m,); labels (n,).
+    """
+    longest = width or max(len(sample.tokens) for sample in samples)
+    ids = torch.full((len(samples), longest), padding)
+    segments, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, sample in enumerate(samples):
+        length = len(sample.tokens)
+        ids[row, :length] = torch.tensor(sample.tokens)
+        segments[row, :length] = torch.tensor(sample.segments)
+        mask[row, :length] = 1
+    return {
+        "input_ids": ids,
+        "token_type_ids": segments,
+        "attention_mask": mask,
+        "masked_positions": _whole(
+            row * longest + at for row, sample in enumerate(samples) for at in sample.positions
+        ),
+        "masked_labels": _whole(target for sample in samples for target in sample.targets),
+        "labels": _whole(sample.is_random_next for sample in samples),
+    }
+
+
+def _whole(numbers: object) -> Tensor:
+    return torch.tensor(list(numbers), dtype=torch.int64)  # type: ignore[call-overload]

@@ -1,0 +1,91 @@
+"""Hub names become files on disk: from the local cache where it has them, else downloaded."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UsageError
+from train.tasks.text.columns import Examples, Part, Spec
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` is written as a path, or is one; anything else is a Hub name."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
+
+
+def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
+    """`load(name, **options)`, from the disk if possible, so that one rank's download serves all.
+
+    Raises:
+        UsageError: there is no such thing on the disk or the Hub; one line says what to do.
+    """
+    _hush()
+    if is_local(name):
+        if not Path(name).expanduser().exists():
+            raise UsageError(f"{flag} {name}: no such file or folder")
+        try:
+            return load(str(Path(name).expanduser()), **options)
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{flag} {name}: {_first_line(error)}") from None
+    try:
+        return load(name, local_files_only=True, **options)
+    except (OSError, ValueError):
+        pass  # not downloaded yet
+    try:
+        return load(name, **options)
+    except (OSError, ValueError) as error:
+        file = "vocab.txt" if flag == "--tokenizer" else "config.json"
+        raise UsageError(f"{flag} {name}: {_reason(error, f'a folder or {file}')}") from None
+
+
+def read(spec: Spec, part: Part) -> Examples:
+    """All examples of one split, through `datasets`.
+
+    Raises:
+        UsageError: the Hub cannot be reached and the set is not in the local cache.
+    """
+    found = rows(*spec.hub_name, split=part.split)
+    columns = tuple(list(found[name]) for name in spec.hub_text or spec.text)
+    return Examples(columns, list(found["label"]))
+
+
+def rows(*name: str, **options: Any) -> Any:
+    """The rows of a data set of the Hub, as `datasets` has them.
+
+    Raises:
+        UsageError: the Hub cannot be reached and the set is not in the local cache.
+    """
+    _hush()
+    import datasets
+
+    try:
+        return datasets.load_dataset(*name, **options)
+    except (OSError, ValueError) as error:
+        reason = _reason(error, "its files with --data-dir")
+        raise UsageError(f"{' '.join(name)}: {reason}") from None
+
+
+def _reason(error: Exception, instead: str) -> str:
+    text = str(error)
+    if "not a valid model identifier" in text or "404" in text:
+        return f"the Hub has no such name; give a Hub name, {instead}"
+    if "onnect" in text or "reach" in text or "ffline" in text:
+        return (
+            "not on this disk, and the Hub cannot be reached; "
+            f"give {instead}, or run once where there is internet"
+        )
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _hush() -> None:
+    """What loading has to say is said by our errors; retries and progress bars are noise."""
+    for name in ("huggingface_hub", "transformers", "datasets", "filelock"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()

@@ -1,0 +1,1 @@
+"""What named-entity recognition is made of: its samples and its metric."""

@@ -1,0 +1,106 @@
+"""A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from configs.settings.train import TrainConfig
+from train.evaluation.metrics import Confusion, Correlation
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples
+from train.tasks.sources import cache, hub, tsv
+from train.tasks.text import classifier, tokens
+from train.tasks.text.columns import Examples, Spec
+from train.tasks.text.padding import Padding, Sample, TokenSet
+from train.tasks.text.prepared import PreparedTask
+
+DEFAULT_MODEL = "bert-base-cased"
+
+
+class GlueTask(PreparedTask):
+    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it.
+
+    `read` makes examples of one file, for sets that are not in GLUE's own form.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        config: TrainConfig,
+        read: Callable[[Spec, Path], Examples] = tsv.read,
+    ) -> None:
+        super().__init__(config, DEFAULT_MODEL)
+        self.spec = spec
+        self._read_file = read
+
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache, unless they are there already.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        config = classifier.load_config(self.model, self.spec, self.is_fresh)
+        tokenizer = self._loaded_tokenizer
+        classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
+        if cache.is_whole(self._folder):
+            return
+        sets = {}
+        for name in self.spec.parts:
+            examples = self._read(name)
+            sets[name] = tokens.encode(tokenizer, examples, self.config.max_seq_length)
+            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
+            kind = torch.float32 if self.spec.is_regression else torch.int64
+            sets[name]["labels"] = torch.tensor(examples.labels, dtype=kind)
+        cache.write(self._folder, sets, tokens.padding(tokenizer))
+
+    def build_datasets(self) -> Datasets:
+        train, *evaluation = (TokenSet(cache.read(self._folder, name)) for name in self.spec.parts)
+        return Datasets(train, dict(zip(self.spec.evaluation, evaluation, strict=True)))
+
+    def build_model(self) -> nn.Module:
+        """The classifier on the CPU in float32."""
+        config = classifier.load_config(self.model, self.spec, self.is_fresh)
+        self._label_order = classifier.label_order(config, self.spec)
+        return classifier.build(self.model, config, self.is_fresh)
+
+    def collate(self, samples: Sequence[Sample]) -> Batch:
+        """n samples as int64 (n, width) each, and labels (n,)."""
+        return self._padding.collate(samples, self._width)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        """The mean loss, and logits (n, labels) in GLUE's order of labels."""
+        logits: Tensor = model(**classifier.inputs(model, batch)).logits
+        if self._label_order is not None:
+            logits = logits[:, self._label_order]
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()  # the loss needs more digits than the layers
+        labels = batch["labels"]
+        if self.spec.is_regression:
+            return Output(mse_loss(logits.squeeze(-1), labels.to(logits.dtype)), logits)
+        return Output(cross_entropy(logits, labels), logits)
+
+    def metric(self, evaluation_set: Samples) -> Metric:
+        if self.spec.is_regression:
+            return Correlation(len(evaluation_set))
+        return Confusion(self.spec.num_labels, self.spec.metrics)
+
+    def _read(self, name: str) -> Examples:
+        if self.data_dir is None:
+            return hub.read(self.spec, self.spec.parts[name])
+        return self._read_file(self.spec, tsv.find(self.spec, self.data_dir)[name])
+
+    def _source(self) -> Iterator[str | bytes]:
+        """What the data is: all of its files, or its name on the Hub."""
+        if self.data_dir is None:
+            yield " ".join(self.spec.hub_name)
+            return
+        for path in tsv.find(self.spec, self.data_dir).values():
+            yield path.read_bytes()
+
+    @cached_property
+    def _padding(self) -> Padding:
+        facts = cache.facts(self._folder)
+        return Padding(facts["padding"], facts["padding_side"], self.spec.pad_multiple)

@@ -1,0 +1,79 @@
+"""What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from configs.errors import UsageError
+from configs.settings.train import TrainConfig
+from train.tasks.base import Samples, Task
+from train.tasks.sources import cache
+from train.tasks.text import classifier, tokens
+from train.tasks.text.padding import Padding, TokenSet
+
+
+class PreparedTask(Task):
+    """A task that tokenises its text into one folder of the cache.
+
+    `model` and `tokenizer` are those of the settings, or else the ones given here; the tokenizer
+    of a model is the one that lies with it.
+    """
+
+    def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
+        self.config = config
+        self.data_dir = config.data_dir
+        self.model = config.model or model
+        self.tokenizer = config.tokenizer or tokenizer or _home(self.model)
+        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
+        self._label_order: list[int] | None = None
+
+    def is_prepared(self) -> bool:
+        """Whether this process sees the whole cache."""
+        try:
+            return cache.is_whole(self._folder)
+        except UsageError:
+            return False  # `prepare` says why
+
+    @abstractmethod
+    def _source(self) -> Iterator[str | bytes]:
+        """What the data is: all of its files, or its name on the Hub."""
+
+    @property
+    def _width(self) -> int | None:
+        """What samples are filled up to; None: the longest of the batch."""
+        return self.config.max_seq_length if self.config.pad == "max_length" else None
+
+    def lengths(self, samples: Samples) -> Tensor | None:
+        """Those of tokenised text, unless all of it is filled up to --max-seq-length."""
+        if self._width is not None or not isinstance(samples, TokenSet):
+            return None
+        return self._padding.filled(samples.lengths)
+
+    def tokens(self) -> Any | None:
+        return self._loaded_tokenizer
+
+    @cached_property
+    def _padding(self) -> Padding:
+        facts = cache.facts(self._folder)
+        return Padding(facts["padding"], facts["padding_side"])
+
+    @cached_property
+    def _loaded_tokenizer(self) -> Any:
+        return tokens.load(self.tokenizer, self.config.lower_case)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The cache for this very data, tokenizer and length."""
+        identity = tokens.identity(self._loaded_tokenizer)
+        parts = [*self._source(), identity, str(self.config.max_seq_length)]
+        name = f"{self.config.task}-{cache.fingerprint(parts)}"
+        return cache.root(self.config.cache_dir) / name
+
+
+def _home(model: str) -> str:
+    """Where the tokenizer of `model` is: with it, or next to its config.json."""
+    return str(Path(model).parent) if classifier.is_configuration(model) else model

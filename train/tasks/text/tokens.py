@@ -1,0 +1,142 @@
+"""Text becomes token ids, by the tokenizer that belongs to the model."""
+
+import json
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from configs.errors import UsageError
+from train.tasks.sources import hub
+from train.tasks.text.columns import Examples
+
+BATCH = 1000  # texts that the fast tokenizers spread over the cores at a time
+MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
+# One of these makes a folder a tokenizer; without any, transformers 5 makes an empty one up.
+FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def load(name: str, lower_case: str) -> Any:
+    """The tokenizer of a Hub name, a folder, or a bare WordPiece vocab.txt.
+
+    Raises:
+        UsageError: there is none, or it does not treat case as `lower_case` says.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return _from_vocabulary(path, lower_case)
+    if path.is_dir():
+        present = {file.name for file in path.iterdir()}
+        if present.isdisjoint(FILES):
+            raise UsageError(
+                f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
+                "give a tokenizer with --tokenizer"
+            )
+        if "vocab.txt" in present and present.isdisjoint(
+            {"tokenizer.json", "tokenizer_config.json"}
+        ):
+            return _from_vocabulary(path / "vocab.txt", lower_case)
+    from transformers import AutoTokenizer
+
+    tokenizer = hub.fetch("--tokenizer", name, AutoTokenizer.from_pretrained)
+    lowers = getattr(tokenizer, "do_lower_case", None)
+    if lower_case != "auto" and lowers is not None and lowers != (lower_case == "yes"):
+        raise UsageError(
+            f"--lower-case {lower_case}, but the tokenizer of {name} "
+            f"{'lower-cases' if lowers else 'keeps case'}; leave it at auto"
+        )
+    return tokenizer
+
+
+def identity(tokenizer: Any) -> str:
+    """Text that differs where two tokenizers would give different tokens."""
+    if not tokenizer.is_fast:
+        return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    for use in ("truncation", "padding"):  # what the last call asked for
+        backend.pop(use)
+    return json.dumps(backend, sort_keys=True)
+
+
+def encode(tokenizer: Any, examples: Examples, max_seq_length: int) -> dict[str, Tensor]:
+    """Token ids of n examples, end to end, and what cuts them apart.
+
+    Returns:
+        input_ids and, where the tokenizer makes them, token_type_ids: int32 (all tokens,);
+        offsets: int64 (n + 1,), example i is [offsets[i], offsets[i + 1]).
+    """
+    flat: dict[str, list[int]] = {}
+    lengths: list[int] = []
+    for start in range(0, len(examples.labels), BATCH):
+        texts = [column[start : start + BATCH] for column in examples.texts]
+        encoded = tokenizer(
+            *texts, truncation=True, max_length=max_seq_length, return_attention_mask=False
+        )
+        for key, rows in encoded.items():
+            flat.setdefault(key, []).extend(token for row in rows for token in row)
+        lengths += map(len, encoded["input_ids"])
+    tensors = {key: torch.tensor(tokens, dtype=torch.int32) for key, tokens in flat.items()}
+    return {**tensors, "offsets": torch.tensor([0, *accumulate(lengths)])}
+
+
+def padding(tokenizer: Any) -> dict[str, Any]:
+    """What a tokenizer fills up short samples with, and on which side, as facts of a cache."""
+    values = {
+        "input_ids": tokenizer.pad_token_id,
+        "token_type_ids": tokenizer.pad_token_type_id,
+    }
+    return {"padding": values, "padding_side": tokenizer.padding_side}
+
+
+def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
+    """Refuse a tokenizer that does not know the words it was given.
+
+    Raises:
+        UsageError: more than `MAX_UNKNOWN` of the tokens are unknown.
+    """
+    special = torch.tensor(
+        [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
+    )
+    words = ~torch.isin(input_ids, special)
+    if tokenizer.unk_token_id is None:
+        return  # by bytes: it has a token for everything
+    unknown = int((input_ids == tokenizer.unk_token_id).sum())
+    share = unknown / max(1, int(words.sum()))
+    if share > MAX_UNKNOWN:
+        raise UsageError(
+            f"{share:.0%} of the words are {tokenizer.unk_token} to the tokenizer of {name}: its "
+            "vocabulary does not fit the text; give another with --tokenizer, or see --lower-case"
+        )
+
+
+def _from_vocabulary(path: Path, lower_case: str) -> Any:
+    if path.suffix != ".txt":
+        raise UsageError(f"--tokenizer {path}: give a Hub name, a folder, or a vocab.txt")
+    try:
+        words = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"--tokenizer {path}: not UTF-8 text") from None
+    missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if token not in words]
+    if missing:
+        raise UsageError(
+            f"--tokenizer {path}: not a BERT vocabulary, it has no {', '.join(missing)}"
+        )
+    if lower_case == "auto":
+        whole = (word for word in words if not word.startswith("["))  # [CLS] and such
+        lowers = all(word == word.lower() for word in whole)
+    else:
+        lowers = lower_case == "yes"
+    from transformers import BertTokenizerFast
+
+    # vocab=: transformers 5 ignores vocab_file= in silence.
+    numbers = {word: number for number, word in enumerate(words)}
+    return BertTokenizerFast(vocab=numbers, do_lower_case=lowers)

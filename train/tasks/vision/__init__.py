@@ -1,0 +1,1 @@
+"""What the image tasks share: their samples and models."""

@@ -1,1 +1,0 @@
-"""What the image tasks share: their files, samples and models."""
