@@ -11,13 +11,14 @@ from configs.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-NO_VALUES = ("__init__", "base")
+CONTRACT = "base"
 
 
 def names(package: str) -> list[str]:
     """The plug-ins of `package` ("train.tasks"), by listing its folder: nothing is imported."""
     folder = REPOSITORY.joinpath(*package.split("."))
-    return sorted(file.stem for file in folder.glob("*.py") if file.stem not in NO_VALUES)
+    stems = (file.stem for file in folder.glob("*.py") if not file.stem.startswith("_"))
+    return sorted(stem for stem in stems if stem != CONTRACT)
 
 
 def load(package: str, name: str) -> Any:

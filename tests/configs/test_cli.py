@@ -63,9 +63,7 @@ def test_without_a_config_the_recipe_of_the_task_is_read(tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "quickstart.yaml").write_text("lr: 0.25\nepochs: 7\n")
     (tmp_path / "configs" / "synthetic.yaml").write_text("lr: 0.75\n")
-    for package in ("train/tasks", "train/sync_modes", "train/compression"):
-        (tmp_path / package).parent.mkdir(exist_ok=True)
-        (tmp_path / package).symlink_to(REPOSITORY / package)
+    (tmp_path / "train").symlink_to(REPOSITORY / "train")
     monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
     monkeypatch.setattr(plugins, "REPOSITORY", tmp_path)
     assert (train_config().lr, train_config().epochs) == (0.25, 7)

@@ -16,7 +16,7 @@ def test_names_are_the_files_of_the_folder(package):
 
 def test_a_new_file_is_a_new_name_and_private_files_are_none(tmp_path, monkeypatch):
     (tmp_path / "kinds").mkdir()
-    for name in ("__init__", "_shared", "ring", "tree"):
+    for name in ("__init__", "_shared", "base", "ring", "tree"):
         (tmp_path / "kinds" / f"{name}.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.setattr(plugins, "REPOSITORY", tmp_path)
     assert plugins.names("kinds") == ["ring", "tree"]
