@@ -43,8 +43,9 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 
 test: test-here test-cluster ## install what is needed, then run all tests
 
+# Many of them only wait: twice as many at a time as there are cores.
 test-quick: $(TEST) ## while one writes: what starts no workers, and one run of each mode
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
+	@$(BIN)/python -m pytest -n $$(($(JOBS) * 2)) --dist worksteal --quick --ignore=tests/cluster -q $(ARGS)
 
 test-all: export WHOLE_MATRIX := 1
 test-all: export SOAK_MOMENTS := 20

@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import preload
 from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
@@ -39,14 +40,31 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """As workers compute: several tests run at a time, and their models are small."""
+    if "torch" in sys.modules:  # collected tests have imported what they need
+        sys.modules["torch"].set_num_threads(1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="leave out tests that start workers")
+    parser.addoption(
+        "--quick", action="store_true", help="leave out what starts workers or is slow"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """xdist's own process, which starts those that test, starts what they share."""
+    if config.getoption("numprocesses", None):
+        preload.share()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures, which may start workers, too
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """With `--quick`, a test that starts workers is skipped, unless it is marked `quick`."""
     os.environ.pop(QUICK, None)
+    if item.config.getoption("quick") and item.get_closest_marker("slow"):
+        pytest.skip("it takes long: make test")
     if item.config.getoption("quick") and not item.get_closest_marker("quick"):
         os.environ[QUICK] = "1"
 

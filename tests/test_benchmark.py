@@ -23,7 +23,7 @@ from tests.benchmarks import (
 from tests.benchmarks.cases import BASE, OURS, PADDED, Case
 from tests.benchmarks.places import Steps
 from tests.benchmarks.results import Results
-from tests.preload import interpreter
+from tests.preload import interpreter, skip_if_quick
 
 STEPS = 4
 TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -79,6 +79,7 @@ def test_workers_that_do_not_sync_are_found_out(runs, ours):
 
 
 def test_a_peer_that_fails_says_why(tmp_path):
+    skip_if_quick()
     machines = places.place(places.LOOPBACK, nodes=2, threads=1)
     with machines as place, pytest.raises(MusterError, match="--data-dir"):
         place.peer("plain_ddp", [])
@@ -174,6 +175,7 @@ def test_overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddps():
 
 
 def test_the_overhead_benchmark_runs():
+    skip_if_quick()
     found = overhead.measured(ranks=2, steps=2)
     assert list(found) == ["plain", "ddp", "all_reduce"]
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
@@ -205,6 +207,7 @@ def test_every_target_is_about_known_cases():
 
 def test_a_rank_holds_what_a_single_process_does_and_little_more():
     """Of 45 MB of gradients neither a copy nor what is kept from step to step."""
+    skip_if_quick()
     model = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
     (alone,) = memory.measured("single", 1, model, 8, memory.exact())
     both = memory.measured("all_reduce", 2, model, 16, memory.exact())

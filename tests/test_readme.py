@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from configs import cli
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.train import ByHand, TrainConfig
+from tests.preload import interpreter
 from train import course, run_glue
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def test_command_lines_are_accepted(words):
         case ["make", *rest]:
             assert make_accepts(rest)
         case ["python" | "python3", "launch/submit.py", *flags]:
-            submit = [sys.executable, "launch/submit.py", *flags, "--dry-run"]
+            submit = ["launch/submit.py", *flags, "--dry-run"]
             assert_runs(submit)
         case ["launch/ssh.sh", _, *flags]:
             classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig]
@@ -124,9 +124,9 @@ def test_command_lines_are_accepted(words):
         case ["python" | "python3", "train/main.py", *flags]:
             accepts_worker_flags(["--task", "cs744", *flags])
         case ["python" | "python3", script, *_] if script.endswith(".py"):
-            assert_runs([sys.executable, script, "--help"])
+            assert_runs([script, "--help"])
         case ["python" | "python3", "-m", module, *_]:
-            assert_runs([sys.executable, "-m", module, "--help"])
+            assert_runs(["-m", module, "--help"])
 
 
 def make_accepts(words: list[str]) -> bool:
@@ -147,8 +147,9 @@ def accepts_worker_flags(flags: list[str]) -> None:
 
 
 def assert_runs(argv: list[str]) -> None:
-    env = {**os.environ, "MUSTER_PYTHON": sys.executable}
+    python = interpreter(for_workers=False)
+    env = {**os.environ, "MUSTER_PYTHON": python}
     done = subprocess.run(
-        argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+        [python, *argv], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -70,17 +70,20 @@ def rsync(
     )
 
 
+def _known_to_git() -> list[str]:
+    """What it tracks, and what it would; nothing where there is no git, or no repository."""
+    argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard"]
+    try:
+        listed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return []
+    return [name for name in listed.stdout.split("\0") if name] if not listed.returncode else []
+
+
 def _files() -> str:
     """Names of what to send, each ended by a NUL."""
-    listed = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0 and listed.stdout:
-        names = [name for name in listed.stdout.split("\0") if name]
-    else:
+    names = _known_to_git()
+    if not names:
         names = [
             str(path.relative_to(REPOSITORY))
             for needed in NEEDED

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,9 @@ from configs.errors import MusterError
 from launch.virtual_cluster.commands import refuse_unfit_box
 from tests.cluster import ways
 from tests.cluster.beds import TestBed, bring_up, take_down
-from tests.preload import interpreter
+from tests.preload import OWN_BOX, interpreter
 
 USUAL = ("--nodes", "4")
-OWN_BOX = Path("/run/own-box")  # made by boxed.sh
 
 
 @pytest.fixture(scope="session")

@@ -70,13 +70,13 @@ CONFIGS = st.fixed_dictionaries(
 ).map(lambda chosen: TrainConfig(**chosen))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CONFIGS)
 def test_argv_makes_the_same_configuration(config):
     assert train_config(*cli.to_argv(config)) == config
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CONFIGS)
 def test_yaml_makes_the_same_configuration_but_for_what_is_of_one_run_alone(
     tmp_path_factory, config

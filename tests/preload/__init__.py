@@ -23,11 +23,15 @@ REPOSITORY = Path(__file__).parents[2]
 START_S = 120
 # Set for tests that `make test-quick` leaves out as soon as they start a worker.
 QUICK = "MUSTER_TEST_QUICK"
+# The folder of one that all processes share which test at the same time.
+SHARED = "TESTS_PRELOAD"
+OWN_BOX = Path("/run/own-box")  # made by tests/cluster/boxed.sh
 
 
-def interpreter() -> str:
+def interpreter(*, for_workers: bool = True) -> str:
     """The path of a program that stands where Python does; its libraries are loaded once."""
-    skip_if_quick()
+    if for_workers:
+        skip_if_quick()
     return _started()
 
 
@@ -52,13 +56,34 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return process.children()
 
 
+def share() -> None:
+    """Have the processes that test take this one's, each of which would else make its own."""
+    _begin()
+    os.environ[SHARED] = str(_folder())
+
+
 @cache
 def _folder() -> Path:
+    shared = os.environ.get(SHARED, "")
+    if shared and not OWN_BOX.exists():  # from where that one's processes cannot be seen
+        return Path(shared)
     return Path(tempfile.mkdtemp(prefix="muster-preload-"))
 
 
 @cache
 def _started() -> str:
+    folder = _folder()
+    if str(folder) != os.environ.get(SHARED):
+        _begin()
+    deadline = time.monotonic() + START_S
+    while not (folder / "socket").exists():
+        if not folder.exists() or time.monotonic() > deadline:
+            raise RuntimeError((folder / "log").read_text())
+        time.sleep(0.05)
+    return str(folder / "python")
+
+
+def _begin() -> None:
     folder = _folder()
     address = folder / "socket"
     text = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
@@ -86,9 +111,3 @@ def _started() -> str:
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    deadline = time.monotonic() + START_S
-    while not address.exists():
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError((folder / "log").read_text())
-        time.sleep(0.05)
-    return str(client)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.launch.submit import SUBMIT
+from tests.preload import skip_if_quick
 
 SMALL = """
 mount -t tmpfs -o size=400k none "$0" && "$@"
@@ -19,6 +20,7 @@ exit $code
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
 def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
+    skip_if_quick()
     logs = tmp_path / "logs"
     logs.mkdir()
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--evaluate", "never"]

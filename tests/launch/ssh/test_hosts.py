@@ -298,6 +298,7 @@ def test_hosts_of_flags_may_not_be_none_either():
     assert refused() == ["--hosts: no hosts; write them as in user@node[0-3]:22,user@other"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -130,3 +130,9 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
     Path(node.repository).write_text("a file")
     with pytest.raises(MusterError, match=re.escape(f"a: cannot write into {node.repository}: ")):
         transfer.send_checkout([node], SshConfig())
+
+
+def test_where_there_is_no_git_what_is_needed_is_sent(checkout, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sent = transfer._files().split("\0")
+    assert {"launch/here.py", "train/here.py", "configs/here.yaml", "Makefile"} <= {*sent}

@@ -10,7 +10,7 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from tests.launch.submit import wait_until
-from tests.preload import interpreter
+from tests.preload import interpreter, skip_if_quick
 
 STUDY = str(REPOSITORY / "launch" / "study.py")
 TEXT = """
@@ -66,6 +66,7 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
 
 
 def test_when_it_is_stopped_so_is_its_run(tmp_path):
+    skip_if_quick()
     path, folder = tmp_path / "long.yaml", tmp_path / "out"
     path.write_text("{base: {task: synthetic, epochs: 100000}, grid: [{seed: [1, 2]}]}")
     process = subprocess.Popen([sys.executable, STUDY, str(path), "--output", str(folder)])

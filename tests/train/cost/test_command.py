@@ -10,6 +10,8 @@ import pytest
 from tests.train.cost import made
 from tests.train.workers import REPOSITORY
 
+pytestmark = pytest.mark.slow  # each starts a Python
+
 
 def cost(*argv: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -35,6 +35,7 @@ def learn(model, lengths):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_compiled_model_learns_the_same_under_the_same_names():
     plain, compiled = build(), build()
     compile_layers(compiled, CPU)

@@ -43,6 +43,7 @@ def full_study(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
     study = full_study(tmp_path / "study")
     done = report(study)
