@@ -11,7 +11,7 @@ from launch import interpreter
 from launch.checks import transports
 from launch.checks.examination import Examined, examined, proof, quick, request_here
 from launch.checks.findings import Case
-from launch.slurm import partitions as slurm_cluster
+from launch.slurm import partitions
 from launch.spec import Facts
 from launch.ssh import node_report
 
@@ -44,8 +44,8 @@ def _through_ssh(facts: Facts, settings: Settings) -> Examined:
 
 def _through_slurm(facts: Facts, settings: Settings) -> Examined:
     # Slurm itself would let one wait for what never comes, and then call the nodes busy.
-    partitions = slurm_cluster.partitions(os.environ)
-    problems = list(slurm_cluster.problems(settings.launch, settings.slurm, partitions))
+    found = partitions.partitions(os.environ)
+    problems = list(partitions.problems(settings.launch, settings.slurm, found))
     if problems:
         return examined(Case("slurm", ()), problems)
     with proof() as path:

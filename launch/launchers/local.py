@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
-from launch import planning as planned
+from launch import planning
 from launch.agent.agent_job import Session
 from launch.nodes import gpus
 from launch.nodes.ports import among, free_port, is_free
@@ -53,14 +53,14 @@ class Local:
     assume = probe
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planned.commands(spec, facts)
+        return planning.commands(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        return planned.show(spec, facts)
+        return planning.show(spec, facts)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         agent = (sys.executable, "-m", "launch.agent")
-        posts = planned.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
+        posts = planning.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
         return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet, is_local=True)
 
 

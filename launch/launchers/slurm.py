@@ -15,12 +15,10 @@ from configs.errors import UsageError, refuse
 from configs.plugins import REPOSITORY
 from configs.run_files import SUBMITIT
 from configs.settings.launch import Settings, SlurmConfig
-from launch import interpreter
-from launch import planning as planned
+from launch import interpreter, planning
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
-from launch.slurm import job_files as in_job
-from launch.slurm import partitions as slurm_cluster
+from launch.slurm import job_files, partitions
 from launch.slurm.allocation import scrubbed
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -48,11 +46,11 @@ class Slurm:
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
         if self._config.preflight:
-            found = slurm_cluster.partitions(self._env)
+            found = partitions.partitions(self._env)
             wished = replace(
                 self._slurm, partition=self._slurm.partition or self._env.get("SBATCH_PARTITION")
             )
-            refuse(slurm_cluster.problems(self._config, wished, found))
+            refuse(partitions.problems(self._config, wished, found))
         facts = self._facts(interpreter.python())
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
@@ -62,7 +60,7 @@ class Slurm:
         return self._facts(interpreter.python())
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planned.commands(spec, facts)
+        return planning.commands(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         script = self._executor(spec, facts)._make_submission_file_text(
@@ -74,14 +72,14 @@ class Slurm:
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> "SlurmJob":
         from launch.slurm.task import act_for_submitit
 
-        in_job.write_spec(
+        job_files.write_spec(
             spec,
             nproc=[node.nproc for node in facts.nodes],
             network=self._config.network,
             master_port=self._config.master_port,
         )
         executor = self._executor(spec, facts)
-        cluster = slurm_cluster.name(self._env)
+        cluster = partitions.name(self._env)
         with _environment_is(self._env):
             job = executor.submit(act_for_submitit, str(spec.run_dir))
         return SlurmJob(job.job_id, cluster, spec, Watcher(self._env), wait=self._slurm.wait)
@@ -132,7 +130,7 @@ class Slurm:
             if getattr(wish, name) is not None
         }  # fmt: skip
         cores = wish.cpus_per_task or self._cores(spec, facts)
-        limit_s = 60 * slurm_cluster.minutes(wish.time or DEFAULT_TIME)
+        limit_s = 60 * partitions.minutes(wish.time or DEFAULT_TIME)
         executor.update_parameters(
             job_name=f"muster-{spec.run_id}",
             nodes=len(facts.nodes),
@@ -182,7 +180,7 @@ class Slurm:
             script = Path(folder) / "test.sh"
             text = self._executor(spec, facts)._make_submission_file_text("true", "test")
             script.write_text(text, encoding="utf-8")
-            asked = slurm_cluster.ask(["sbatch", "--test-only", str(script)], self._env)
+            asked = partitions.ask(["sbatch", "--test-only", str(script)], self._env)
         if asked.returncode:
             said = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
             refuse((line for line in said if line), "Slurm would not take this job: ")

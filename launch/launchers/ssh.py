@@ -8,7 +8,7 @@ from pathlib import Path
 from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
-from launch import planning as planned
+from launch import planning
 from launch.agent.agent_job import Session
 from launch.checks.examination import proof, quick
 from launch.checks.transports import through_ssh
@@ -73,10 +73,10 @@ class Ssh:
         return Facts(found, specs[0].address or DECIDED, self._config.master_port)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planned.commands(spec, facts)
+        return planning.commands(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        return planned.show(spec, facts)
+        return planning.show(spec, facts)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
         if not facts.shared:
@@ -87,7 +87,7 @@ class Ssh:
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
             return openssh.command(node.spec, self._ssh, words, index), REPOSITORY
 
-        posts = planned.posts(spec, facts, plan, start)
+        posts = planning.posts(spec, facts, plan, start)
         return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
 
     def _refuse_what_would_fail(

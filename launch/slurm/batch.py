@@ -27,8 +27,7 @@ from launch.runs import continuation, run_record
 from launch.runs.archive import archive_attempt
 from launch.runs.failure import explain
 from launch.runs.restart import Outcome
-from launch.slurm import job_files as in_job
-from launch.slurm import job_restart, node_health
+from launch.slurm import job_files, job_restart, node_health
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_state import UNKNOWN, act_on, job_state, patiently
 from launch.spec import LaunchSpec, size_of
@@ -104,7 +103,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         stop_grace_s=launch.stop_grace_s,
         quiet=train.quiet,
     )
-    in_job.write_spec(
+    job_files.write_spec(
         spec,
         nproc=counts,
         network=launch.network,
@@ -112,7 +111,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         max_restarts=launch.max_restarts,
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
-    in_job.decide_head(spec.run_dir)
+    job_files.decide_head(spec.run_dir)
     run_record.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
     run_record.begin(
         spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
@@ -123,19 +122,19 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
 def go_on(run_dir: Path) -> None:
     """Decide where the nodes meet; a requeued job puts aside what its attempts left."""
     allocation = Allocation.from_env(os.environ)
-    spec, job = in_job.read_spec(run_dir)
+    spec, job = job_files.read_spec(run_dir)
     # whoever submitted the job may have been killed before it knew the number
     run_record.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
     if allocation.attempt:
         archive_attempt(run_dir, spec.attempt)
         spec = replace(continuation.with_flags(spec, run_dir), attempt=spec.attempt + 1)
-        in_job.rewrite_spec(spec, job)
-    in_job.decide_head(run_dir)
+        job_files.rewrite_spec(spec, job)
+    job_files.decide_head(run_dir)
 
 
 def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
-    spec, _ = in_job.read_spec(run_dir)
+    spec, _ = job_files.read_spec(run_dir)
     given_up = run_record.read_end(run_dir)
     if given_up is not None and given_up["code"] == NO_RETRY:
         return NO_RETRY

@@ -10,8 +10,7 @@ from launch.runs import continuation
 from launch.runs.archive import archive_attempt
 from launch.runs.failure import explain
 from launch.runs.restart import MOST_IDLE, Outcome, give_up, last_step
-from launch.slurm import job_files as in_job
-from launch.slurm import node_health
+from launch.slurm import job_files, node_health
 from launch.slurm.allocation import Allocation, tasks_per_node
 
 
@@ -21,7 +20,7 @@ def again(run_dir: Path, code: int) -> list[str] | None:
     Slurm leaves a job that loses a node its other nodes only where it was submitted with
     --no-kill; else it ends the job, and requeues it.
     """
-    spec, job = in_job.read_spec(run_dir)
+    spec, job = job_files.read_spec(run_dir)
     failure = explain(run_dir, None, code)
     if failure is None or not Outcome(failure.code).is_worth_another:
         return None
@@ -44,8 +43,8 @@ def again(run_dir: Path, code: int) -> list[str] | None:
     spec = replace(continuation.with_flags(spec, run_dir), attempt=spec.attempt + 1)
     everyone = job.get("everyone", job["nproc"])  # a node that is gone now may be back later
     nproc = [own for own, is_here in zip(everyone, answer.values(), strict=True) if is_here]
-    in_job.rewrite_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
-    in_job.decide_head(run_dir)
+    job_files.rewrite_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
+    job_files.decide_head(run_dir)
     print(
         f"restart {spec.attempt} of {job['max_restarts']}: {left} nodes go on from the last "
         "checkpoint",

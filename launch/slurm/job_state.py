@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from configs.errors import MusterError
-from launch.slurm import partitions as slurm_cluster
+from launch.slurm import partitions
 from launch.slurm.partitions import Silent, ask, last_line
 
 OVER = frozenset(
@@ -121,7 +121,7 @@ class Watcher:
             if self._clock() < self._silent_until_s:
                 raise Silent(self._silence.reason)
             try:
-                self._cluster = slurm_cluster.name(self._env)
+                self._cluster = partitions.name(self._env)
             except Silent as error:
                 self._note_silence(JobState(UNKNOWN, str(error)))
                 raise

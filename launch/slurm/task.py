@@ -15,7 +15,7 @@ from launch.agent.assignment import Assignment, Command
 from launch.agent.processes import process_tree
 from launch.agent.supervisor import Agent
 from launch.nodes import gpus
-from launch.slurm import job_files as in_job
+from launch.slurm import job_files
 from launch.slurm.allocation import Allocation, Task
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters import manual
@@ -35,8 +35,8 @@ def act(run_dir: Path) -> int:
     """
     process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
-    spec, job = in_job.read_spec(run_dir)
-    head = in_job.read_head(run_dir, allocation)
+    spec, job = job_files.read_spec(run_dir)
+    head = job_files.read_head(run_dir, allocation)
     planned = job["nproc"][task.node_rank]
     nproc = gpus.count() if planned == "gpu" else int(planned)
     if not nproc:

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.virtual_cluster import daemons
-from launch.virtual_cluster import slurm_daemons as bed_slurm
+from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
 from tests.cluster.beds import REPOSITORY, TestBed, bring_up
 from tests.cluster.conftest import USUAL
@@ -93,7 +92,7 @@ def test_a_controller_that_is_down_ends_nothing(run):
     one = run(*submitted("--nodes", "1", "--wait"))
     try:
         assert one.has_agents(1)
-        pid = daemons.pid(bed_slurm.CONTROLLER)
+        pid = daemons.pid(slurm_daemons.CONTROLLER)
         assert pid is not None
         psutil.Process(pid).kill()
         status = one.jobs("status")
@@ -136,8 +135,8 @@ def test_a_step_has_all_cores_that_its_job_has(run, tmp_path):
 
 def test_a_step_has_the_gpus_and_their_cores(other_bed, run, tmp_path):
     """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
-    if bed_slurm.version() < bed_slurm.PRETENDS_GPUS:
-        pytest.skip(f"Slurm {bed_slurm.version()} does not pretend GPUs")
+    if slurm_daemons.version() < slurm_daemons.PRETENDS_GPUS:
+        pytest.skip(f"Slurm {slurm_daemons.version()} does not pretend GPUs")
     bed = other_bed("--nodes", "2", "--gpus", "2")
     argv = multinode(tmp_path, "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=3")
     one = run(*argv, on=bed)

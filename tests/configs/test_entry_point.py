@@ -15,13 +15,13 @@ from configs.plugins import REPOSITORY
 COMMAND = """
 import sys
 from pathlib import Path
-from configs import ending
+from configs import entry_point
 
 def main():
     {body}
     return 3
 
-ending.run(main)
+entry_point.run(main)
 """
 
 

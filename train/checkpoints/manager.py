@@ -12,8 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from configs.errors import UsageError
 from configs.settings.train import TrainConfig
-from train.checkpoints import snapshot, sync_state
-from train.checkpoints import storage as on_disk
+from train.checkpoints import snapshot, storage, sync_state
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.resume import DATA, OPTIMIZER, SCHEDULE
 from train.checkpoints.writer import Writer, warn
@@ -201,7 +200,7 @@ class Keeper:
         if self._writer is not None:
             self._writer.wait()
             if self._run is None:
-                earlier = max((one.run for one in on_disk.found(self.folder)), default=0)
+                earlier = max((one.run for one in storage.found(self.folder)), default=0)
         patience.wait_for_all(self._world)
         if self._run is None:
             every = all_gather(self._world, torch.tensor([earlier], device=self._device))

@@ -10,7 +10,7 @@ import torch
 from configs.errors import UsageError
 from configs.run_files import CHECKPOINTS
 from configs.settings.train import TrainConfig
-from train.checkpoints import storage as on_disk
+from train.checkpoints import storage
 from train.checkpoints.exchange import Files, gather_text, share
 from train.checkpoints.storage import Checkpoint, Damaged
 from train.distributed import patience
@@ -79,12 +79,12 @@ def candidates(place: Path) -> list[Checkpoint]:
     It may be one of them (then older ones beside it follow), the folder of several, or a run's. Of
     several runs that wrote into one folder, the last one's count, and what it had gone on from.
     """
-    if on_disk.is_finished(place):
-        beside = on_disk.found(place.parent)
+    if storage.is_finished(place):
+        beside = storage.found(place.parent)
         names = [one.path.name for one in beside]
         own = beside[names.index(place.name) :] if place.name in names else [Checkpoint(0, place)]
-        return on_disk.line(own)
-    return on_disk.line(on_disk.found(place) or on_disk.found(CHECKPOINTS.path(place)))
+        return storage.line(own)
+    return storage.line(storage.found(place) or storage.found(CHECKPOINTS.path(place)))
 
 
 def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _newest(
     notes: list[str] = []
     for one in found:
         try:
-            return (one, on_disk.read(one)), notes
+            return (one, storage.read(one)), notes
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
     return None, notes

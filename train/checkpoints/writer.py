@@ -11,7 +11,7 @@ from torch import Tensor
 
 from configs.errors import MusterError
 from configs.writing import is_full
-from train.checkpoints import storage as on_disk
+from train.checkpoints import storage
 from train.records.schema import CheckpointRecord
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # how soon, and how seldom at last, a wait is told
@@ -24,7 +24,7 @@ class Writer:
         self, folder: Path, *, keep_last: int, rank: int, note: Callable[[CheckpointRecord], None]
     ) -> None:
         self.folder = folder
-        self.last: on_disk.Checkpoint | None = None  # that this writer has finished
+        self.last: storage.Checkpoint | None = None  # that this writer has finished
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
         self._step, self._started = 0, 0.0  # what is being written, since when
@@ -78,7 +78,7 @@ class Writer:
         seconds = time.perf_counter() - self._started
         return f"step {self._step} has been written to {self.folder} for {seconds:.0f} s"
 
-    def require(self, step: int) -> on_disk.Checkpoint:
+    def require(self, step: int) -> storage.Checkpoint:
         """The checkpoint of `step`, when it is on the disk.
 
         Raises:
@@ -101,8 +101,8 @@ class Writer:
         run, origin = runs
         error = ""
         try:
-            self.last = on_disk.write(self.folder, step, tensors, state, run=run, origin=origin)
-            on_disk.prune(self.folder, self._keep_last, best)
+            self.last = storage.write(self.folder, step, tensors, state, run=run, origin=origin)
+            storage.prune(self.folder, self._keep_last, best)
         except OSError as failed:
             error = self._complain(step, failed, origin)
         self._records.append(
@@ -118,7 +118,7 @@ class Writer:
         )
 
     def _complain(self, step: int, error: OSError, origin: int) -> str:
-        left = [one for one in on_disk.found(self.folder) if one.origin == origin]
+        left = [one for one in storage.found(self.folder) if one.origin == origin]
         kept = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
         why = "the disk is full" if is_full(error) else (error.strerror or str(error))
         text = f"step {step}: no checkpoint in {self.folder}: {why}; {kept}"

@@ -171,11 +171,11 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     """As soon as the terminal is back, before anything has started."""
     code = (
         "import pathlib, sys, time\n"
-        "from launch import registry\n"
+        "from launch.runs import run_record\n"
         "from launch.spec import LaunchSpec\n"
         "spec = LaunchSpec('run', pathlib.Path(sys.argv[1]), ())\n"
-        "registry.write_down(spec, [], 'local', '')\n"
-        "if registry.go_on_in_background(spec): time.sleep(60)\n"
+        "run_record.write_down(spec, [], 'local', '')\n"
+        "if run_record.go_on_in_background(spec): time.sleep(60)\n"
     )
     run, told = run_folder(tmp_path, job=None), []
     subprocess.run([sys.executable, "-c", code, str(run)], cwd=REPOSITORY, check=True, timeout=60)

@@ -14,8 +14,7 @@ from configs import plugins
 from configs.errors import UsageError
 from configs.settings.train import TrainConfig
 from tests.train.loop.test_export import Uncommon
-from train.checkpoints import resume
-from train.checkpoints import storage as on_disk
+from train.checkpoints import resume, storage
 from train.checkpoints.manager import Keeper
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
@@ -76,7 +75,7 @@ def bits(trainer) -> list[bytes]:
 
 
 def steps(folder: Path) -> list[int]:
-    return [one.step for one in on_disk.found(folder)]
+    return [one.step for one in storage.found(folder)]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "adadelta", "sgd"])
@@ -132,7 +131,7 @@ END = 99
 def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_waits(
     tmp_path, monkeypatch, capsys, every, free_at, kept, told
 ):
-    write, is_due_at_end = on_disk._write, Keeper.is_due_at_end
+    write, is_due_at_end = storage._write, Keeper.is_due_at_end
     is_free, writers = threading.Event(), []
 
     def slow(*given):
@@ -149,7 +148,7 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
         threading.Timer(0.2, is_free.set).start()
         return is_due_at_end(keeper, step)
 
-    monkeypatch.setattr(on_disk, "_write", slow)
+    monkeypatch.setattr(storage, "_write", slow)
     monkeypatch.setattr(Keeper, "is_due_at_end", at_end)
     run(replace(CONFIG, checkpoint_every=every, keep_last=99), tmp_path, at_step)
     found = steps(tmp_path / "checkpoints")

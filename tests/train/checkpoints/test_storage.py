@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.checkpoints import storage as on_disk
+from train.checkpoints import storage
 from train.checkpoints.storage import Damaged
 
 TENSORS = {"model": {"weight": torch.arange(6.0)}, "optimizer": {"weight/step": torch.tensor(3.0)}}
@@ -19,37 +19,37 @@ TENSORS = {"model": {"weight": torch.arange(6.0)}, "optimizer": {"weight/step": 
 ENDLESS = """
 import itertools, sys, torch
 from pathlib import Path
-from train.checkpoints import folder
+from train.checkpoints import storage
 for step in itertools.count(1):
     tensors = {"model": {"weight": torch.full((20_000,), float(step))}}
-    folder.write(Path(sys.argv[1]), step, tensors, {"number": step})
+    storage.write(Path(sys.argv[1]), step, tensors, {"number": step})
     print(step, flush=True)
-    folder.prune(Path(sys.argv[1]), 2, None)
+    storage.prune(Path(sys.argv[1]), 2, None)
 """
 FULL = """
 import sys, torch
 from pathlib import Path
-from train.checkpoints import folder
+from train.checkpoints import storage
 from train.checkpoints.writer import Writer
 notes = []
 writer = Writer(Path(sys.argv[1]), keep_last=9, rank=0, note=notes.append)
 for step in range(1, 9):
     writer.start(step, {"model": {"weight": torch.zeros(15_000)}}, {}, stall_s=0.0)
     writer.wait()
-whole = [one.step for one in folder.found(Path(sys.argv[1])) if folder.read(one)]
+whole = [one.step for one in storage.found(Path(sys.argv[1])) if storage.read(one)]
 print(whole, [note.error for note in notes if note.error][0])
 """
 
 
 def write(folder: Path, *steps: int) -> None:
     for step in steps:
-        on_disk.write(folder, step, TENSORS, {"number": step})
+        storage.write(folder, step, TENSORS, {"number": step})
 
 
 def test_what_is_written_is_read(tmp_path):
     write(tmp_path / "new" / "folder", 7)
-    (found,) = on_disk.found(tmp_path / "new" / "folder")
-    tensors, state = on_disk.read(found)
+    (found,) = storage.found(tmp_path / "new" / "folder")
+    tensors, state = storage.read(found)
     assert found.step == 7 and state == {"number": 7, "step": 7}
     assert torch.equal(tensors["model"]["weight"], TENSORS["model"]["weight"])
     assert torch.equal(tensors["optimizer"]["weight/step"], torch.tensor(3.0))
@@ -57,15 +57,15 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_the_newest_come_first_and_old_ones_go_but_for_the_best(tmp_path):
     write(tmp_path, 2, 10, 9, 1)
-    assert [one.step for one in on_disk.found(tmp_path)] == [10, 9, 2, 1]
-    on_disk.prune(tmp_path, 2, best=1)
-    assert [one.step for one in on_disk.found(tmp_path)] == [10, 9, 1]
+    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 2, 1]
+    storage.prune(tmp_path, 2, best=1)
+    assert [one.step for one in storage.found(tmp_path)] == [10, 9, 1]
 
 
 def test_a_step_that_is_there_gives_way(tmp_path):
     write(tmp_path, 3)
-    on_disk.write(tmp_path, 3, TENSORS, {"number": "new"})
-    (found,) = on_disk.found(tmp_path)
+    storage.write(tmp_path, 3, TENSORS, {"number": "new"})
+    (found,) = storage.found(tmp_path)
     assert found.state["number"] == "new"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -74,7 +74,7 @@ def test_a_step_that_is_there_gives_way(tmp_path):
 @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
 def test_any_damage_is_noticed(tmp_path, name, how):
     write(tmp_path, 5)
-    (found,) = on_disk.found(tmp_path)
+    (found,) = storage.found(tmp_path)
     path = found.path / name
     data = bytearray(path.read_bytes())
     data[-2] ^= 1
@@ -85,27 +85,27 @@ def test_any_damage_is_noticed(tmp_path, name, how):
     else:
         path.unlink()
     with pytest.raises(Damaged, match=name):
-        on_disk.read(found)
+        storage.read(found)
 
 
 def test_a_manifest_that_is_cut_is_damage_and_a_missing_one_is_no_checkpoint(tmp_path):
     write(tmp_path, 5)
-    (found,) = on_disk.found(tmp_path)
-    manifest = found.path / on_disk.MANIFEST
+    (found,) = storage.found(tmp_path)
+    manifest = found.path / storage.MANIFEST
     manifest.write_text(manifest.read_text()[:-9])
     with pytest.raises(Damaged):
-        on_disk.read(found)
+        storage.read(found)
     manifest.unlink()
-    assert on_disk.found(tmp_path) == []
+    assert storage.found(tmp_path) == []
 
 
 def test_a_form_of_another_version_is_refused(tmp_path):
     write(tmp_path, 5)
-    (found,) = on_disk.found(tmp_path)
-    manifest = found.path / on_disk.MANIFEST
+    (found,) = storage.found(tmp_path)
+    manifest = found.path / storage.MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 99}))
     with pytest.raises(Damaged, match="version 99"):
-        on_disk.read(found)
+        storage.read(found)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -122,14 +122,14 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
         os.kill(process.pid, signal.SIGKILL)
         rest = process.stdout.read().split()
     finished = int(rest[-1] if rest else said)
-    found = on_disk.found(tmp_path)
+    found = storage.found(tmp_path)
     assert found[0].step >= finished
     for one in found:
-        tensors, state = on_disk.read(one)
+        tensors, state = storage.read(one)
         assert set(tensors["model"]["weight"].tolist()) == {float(one.step)}
         assert state["number"] == one.step
     write(tmp_path, finished + 10)
-    on_disk.prune(tmp_path, 1, None)
+    storage.prune(tmp_path, 1, None)
     assert [path.name for path in tmp_path.iterdir()] == [f"step_{finished + 10:08d}"]
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
 
 
 def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypatch):
-    real, calls = on_disk._write, []
+    real, calls = storage._write, []
 
     def flaky(*args):
         calls.append(args)
@@ -156,7 +156,7 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
             raise OSError(5, "Input/output error")
         real(*args)
 
-    monkeypatch.setattr(on_disk, "_write", flaky)
-    monkeypatch.setattr(on_disk, "PAUSE_S", 0.0)
+    monkeypatch.setattr(storage, "_write", flaky)
+    monkeypatch.setattr(storage, "PAUSE_S", 0.0)
     write(tmp_path, 1)
-    assert len(calls) == 3 and [one.step for one in on_disk.found(tmp_path)] == [1]
+    assert len(calls) == 3 and [one.step for one in storage.found(tmp_path)] == [1]

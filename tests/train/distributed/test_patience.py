@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.train.workers import REPOSITORY, finish, free_port, read_json, start
-from train.checkpoints import storage as on_disk
+from train.checkpoints import storage
 
 SLOW_S, TIMEOUT_S = 4.0, 1.5
 TRAIN = ["--task", "synthetic", "--sync", "all_reduce", "--lr", "0.01", "--threads", "1"]
@@ -43,7 +43,7 @@ def ended(tmp_path_factory):
 def test_a_run_waits_at_its_best_checkpoint_and_at_its_end(ended):
     run_dir, workers = ended[0]
     assert [code for code, *_ in workers] == [0, 0], workers
-    steps = [one.step for one in on_disk.found(run_dir / "checkpoints")]
+    steps = [one.step for one in storage.found(run_dir / "checkpoints")]
     # 32 is the end of the first epoch, hence the best so far
     assert (steps[0], steps[-1]) == (64, 1) and 32 in steps and 2 not in steps, steps
     assert (run_dir / "model" / "model.safetensors").exists()
@@ -54,7 +54,7 @@ def test_periodic_checkpoints_are_skipped_with_one_warning_for_each_that_is_writ
     run_dir, workers = ended[0]
     said = [line for line in workers[0][2].splitlines() if "no checkpoint" in line]
     assert said[0].startswith("warning: step 2: no checkpoint, for the disk is slow: step 1 has")
-    assert len(said) < len(on_disk.found(run_dir / "checkpoints")) < 32, said
+    assert len(said) < len(storage.found(run_dir / "checkpoints")) < 32, said
     assert "no checkpoint" not in workers[1][2]
 
 
@@ -62,8 +62,8 @@ def test_an_orderly_stop_waits_for_the_disk(ended):
     run_dir, workers = ended[1]
     assert [code for code, *_ in workers] == [75, 75], workers
     stopped = read_json(run_dir / "stopped.json")
-    newest = on_disk.found(run_dir / "checkpoints")[0]
+    newest = storage.found(run_dir / "checkpoints")[0]
     assert stopped["why"] == "SIGTERM" and newest.step == stopped["step"]
-    on_disk.read(newest)
+    storage.read(newest)
     causes = [read_json(run_dir / "exits" / f"rank_{rank:05d}.json")["cause"] for rank in (0, 1)]
     assert causes == ["stopped", "stopped"]

@@ -17,7 +17,7 @@ from train.distributed.world import World
 from train.loop.trainer import Trainer
 from train.model.optimizer import build_optimizer, build_schedule
 from train.model.precision import Precision, set_dropout
-from train.records import summary as measured
+from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
 from train.records.sinks import Sinks
@@ -209,7 +209,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
-    monkeypatch.setattr(measured, "RECENT_STEPS", 10)
+    monkeypatch.setattr(summary, "RECENT_STEPS", 10)
     held = []
 
     def note(trainer, record):
