@@ -49,10 +49,10 @@ def main() -> int:
     wish = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(wish, ssh, slurm))
-    examined = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
-    show(examined.rows)
-    if examined.problems:
-        count = len(examined.problems)
+    examination = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
+    show(examination.rows)
+    if examination.problems:
+        count = len(examination.problems)
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         return 1
     return 0 if doctor.quick else _measure(launcher, name, launch, train)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs import plugins, run_files
 from configs.writing import writing
-from launch.agent.agent_job import Post
+from launch.agent.agent_job import AgentCommand
 from launch.agent.assignment import Assignment, Command
 from launch.nodes.ports import among
 from launch.spec import Facts, LaunchSpec, NodeCommand
@@ -27,12 +27,12 @@ def show(spec: LaunchSpec, facts: Facts) -> str:
     return "\n".join(command.line() for command in commands(spec, facts))
 
 
-def posts(
+def agent_commands(
     spec: LaunchSpec,
     facts: Facts,
     plan: Sequence[NodeCommand],
     start: Callable[[int], tuple[Sequence[str], Path]],
-) -> list[Post]:
+) -> list[AgentCommand]:
     """The agent of every node; `start` gives the command that starts it, and from where."""
     token = secrets.token_hex(16)
     proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
@@ -66,5 +66,5 @@ def posts(
             overwrite=spec.overwrite,
             resumed=spec.resumed,
         )
-        found.append(Post(tuple(argv), cwd, assignment))
+        found.append(AgentCommand(tuple(argv), cwd, assignment))
     return found

@@ -16,7 +16,7 @@ from configs.run_files import COLLECTIVES, ENVIRONMENT
 from configs.settings.bench import BenchConfig
 from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.distributed.exit_guard import Ending
+from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return as_worker(config, by_hand, lambda *given: _bench(bench, *given))
 
 
-def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending) -> None:
+def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     if world.world_size == 1:
         raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -56,7 +56,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, ending: Ending
         join_timeout_s=config.join_timeout_s,
     ) as peers:
         world = peers.world
-        run_dir = ending.run_dir = open_run_folder(config, peers, what=NAME)
+        run_dir = exit_guard.run_dir = open_run_folder(config, peers, what=NAME)
         torch.set_num_threads(config.threads or peers.threads)
         if peers.leads_host:
             facts = environment.describe(world, peers.device)

@@ -11,7 +11,7 @@ from configs import cli
 from configs.run_files import NETWORK
 from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.distributed.exit_guard import Ending
+from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return as_worker(config, by_hand, _check)
 
 
-def _check(config: TrainConfig, world: World, ending: Ending) -> None:
+def _check(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
@@ -41,7 +41,7 @@ def _check(config: TrainConfig, world: World, ending: Ending) -> None:
         config.timeout_s,
         join_timeout_s=config.join_timeout_s,
     ) as peers:
-        run_dir = ending.run_dir = open_run_folder(config, peers)
+        run_dir = exit_guard.run_dir = open_run_folder(config, peers)
         torch.set_num_threads(config.threads or peers.threads)
         measured = network.measure(peers, config.timeout_s)
         if peers.world.is_main:

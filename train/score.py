@@ -14,7 +14,7 @@ from configs.errors import UsageError
 from configs.run_files import SCORES, clears
 from configs.settings.train import ByHand, TrainConfig
 from configs.writing import write_json
-from train.distributed.exit_guard import Ending
+from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
 
@@ -46,10 +46,10 @@ def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
     return wanted if model is None else replace(wanted, model=model)
 
 
-def _score(weights: Path | None, config: TrainConfig, world: World, ending: Ending) -> None:
+def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     from train.loop import export, run  # here, since a wrong flag should be answered at once
 
-    with run.prepared(config, world, ending) as (trainer, run_dir):
+    with run.prepared(config, world, exit_guard) as (trainer, run_dir):
         if weights is not None:
             export.load_weights(trainer.parts.model, weights)
         (record,) = trainer.fit().evaluations

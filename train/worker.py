@@ -12,7 +12,7 @@ from typing import NoReturn
 from configs import cli
 from configs.errors import UsageError, refuse
 from configs.settings.train import ByHand, TrainConfig
-from train.distributed.exit_guard import Ending, die_with_parent
+from train.distributed.exit_guard import ExitGuard, die_with_parent
 from train.distributed.shared_folder import redirect_output
 from train.distributed.world import World
 
@@ -37,7 +37,7 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
 
 
 def as_worker(
-    config: TrainConfig, by_hand: ByHand, work: Callable[[TrainConfig, World, Ending], None]
+    config: TrainConfig, by_hand: ByHand, work: Callable[[TrainConfig, World, ExitGuard], None]
 ) -> int:
     """Do `work` as the worker that flags or environment describe; the exit code of its process.
 
@@ -48,15 +48,15 @@ def as_worker(
     world = World.find(by_hand, os.environ)
     if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
         die_with_parent()
-    with Ending(world) as ending:
+    with ExitGuard(world) as exit_guard:
         if config.redirect:  # before the heavy imports, so that nothing they say is lost
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
-            run_dir = ending.run_dir = config.logs_root / run_id
+            run_dir = exit_guard.run_dir = config.logs_root / run_id
             redirect_output(run_dir, world.rank)
-        work(config, world, ending)
-    return ending.code
+        work(config, world, exit_guard)
+    return exit_guard.code
 
 
 def silence_torch() -> None:
@@ -68,11 +68,11 @@ def silence_torch() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def _train(config: TrainConfig, world: World, ending: Ending) -> None:
+def _train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     refuse(config.world_problems(world.world_size))
     from train.loop import run  # here, since a wrong flag should be answered at once
 
-    run.train(config, world, ending)
+    run.train(config, world, exit_guard)
 
 
 def end_process(code: int) -> NoReturn:

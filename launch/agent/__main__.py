@@ -10,13 +10,13 @@ from configs.entry_point import run
 from launch.agent.assignment import Assignment
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.supervisor import TICK_S, Agent
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 
 
 def main() -> int:
     """Wait for the assignment, the first message on stdin, and act on it."""
     # Whatever is printed here by accident must not come between the messages.
-    launcher = Wire(os.dup(0), os.dup(1))
+    launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     Heartbeat().add(launcher)
     while True:

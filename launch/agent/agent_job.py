@@ -20,7 +20,7 @@ from launch.agent import log_sync
 from launch.agent.assignment import Assignment
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 from launch.runs.log_tail import Follower
 from launch.runs.signals import on_stop, on_suspend
 
@@ -32,7 +32,7 @@ REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 @dataclass(frozen=True)
-class Post:
+class AgentCommand:
     """One agent: the command that starts it, from where, and what it is told."""
 
     argv: tuple[str, ...]
@@ -40,11 +40,11 @@ class Post:
     assignment: Assignment
 
 
-class _Agent:
+class _AgentConnection:
     """This side of one agent."""
 
-    def __init__(self, post: Post, log: Path) -> None:
-        self.post = post
+    def __init__(self, agent_command: AgentCommand, log: Path) -> None:
+        self.agent_command = agent_command
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
         with writing(log):
@@ -52,46 +52,48 @@ class _Agent:
             errors = log.open("wb")
         with errors:
             self.process = subprocess.Popen(
-                post.argv,
-                cwd=post.cwd,
+                agent_command.argv,
+                cwd=agent_command.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
             )
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.wire = Wire(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
+        self.channel = Channel(
+            os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno())
+        )
         self.process.stdout.close()
         self.process.stdin.close()
 
     def assign(self, head_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.post.assignment, head_ports=head_ports)
-        self.wire.send(assignment=assignment.to_json())
+        assignment = replace(self.agent_command.assignment, head_ports=head_ports)
+        self.channel.send(assignment=assignment.to_json())
         self.assigned = True
 
     @property
     def name(self) -> str:
-        return self.post.assignment.name
+        return self.agent_command.assignment.name
 
     @property
     def is_over(self) -> bool:
-        return self.record is not None or self.wire.ended
+        return self.record is not None or self.channel.ended
 
     def trouble(self) -> str | None:
         if self.record is not None:
             ended_well = self.record["code"] in (0, STOPPED)
             return None if ended_well else str(self.record["message"])
-        if self.wire.ended:
+        if self.channel.ended:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
         patience_s = SILENT_S
-        if not self.wire.has_message:  # it has yet to log in, and to load what it needs
-            patience_s = max(SILENT_S, self.post.assignment.join_s)
-        if self.wire.silent_s > patience_s:
+        if not self.channel.has_message:  # it has yet to log in, and to load what it needs
+            patience_s = max(SILENT_S, self.agent_command.assignment.join_s)
+        if self.channel.silent_s > patience_s:
             return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
         return None
 
 
-class Session:
+class AgentJob:
     """A job of this process."""
 
     detached = False
@@ -100,7 +102,7 @@ class Session:
     def __init__(
         self,
         run_dir: Path,
-        posts: Sequence[Post],
+        agent_commands: Sequence[AgentCommand],
         *,
         prefixes: bool,
         quiet: bool,
@@ -124,11 +126,14 @@ class Session:
         if is_local:
             process_tree.adopt_orphans()
         self._agents = [
-            _Agent(post, AGENT_ERRORS.path(run_dir, node=post.assignment.index)) for post in posts
+            _AgentConnection(
+                agent_command, AGENT_ERRORS.path(run_dir, node=agent_command.assignment.index)
+            )
+            for agent_command in agent_commands
         ]
         for agent in self._agents:
-            self._heartbeat.add(agent.wire)
-        self._agents[0].assign(posts[0].assignment.head_ports)
+            self._heartbeat.add(agent.channel)
+        self._agents[0].assign(agent_commands[0].assignment.head_ports)
 
     @property
     def shown(self) -> bytes:
@@ -151,8 +156,8 @@ class Session:
         finally:
             self._heartbeat.stop()
             for agent in self._agents:
-                agent.wire.close()  # which ends those that have not heard
-            (self._run_dir / self._agents[0].post.assignment.proof).unlink(missing_ok=True)
+                agent.channel.close()  # which ends those that have not heard
+            (self._run_dir / self._agents[0].agent_command.assignment.proof).unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
@@ -167,7 +172,7 @@ class Session:
         if self._to_suspend:
             self._suspend()
         for agent in self._agents:
-            for message in agent.wire.receive():
+            for message in agent.channel.receive():
                 self._take(agent, message)
         self._show()
         for agent in self._agents:
@@ -177,10 +182,10 @@ class Session:
         """Stop this process until somebody has it go on; the run goes on meanwhile."""
         self._to_suspend = False
         for agent in self._agents:
-            agent.wire.send(suspended=True)
+            agent.channel.send(suspended=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         for agent in self._agents:
-            agent.wire.send(suspended=False)
+            agent.channel.send(suspended=False)
 
     def _tick_until(self, deadline: float) -> None:
         """Until all is over; past the deadline, too, while nodes still send what they have."""
@@ -193,13 +198,13 @@ class Session:
                 self._stop_all(130, "SIGINT", hurry=True)
                 return
 
-    def _take(self, agent: _Agent, message: dict[str, Any]) -> None:
+    def _take(self, agent: _AgentConnection, message: dict[str, Any]) -> None:
         if "listening" in message:
             for other in self._agents[1:]:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
             self._fed = time.monotonic()
-            log_sync.take(self._run_dir, message, agent.post.assignment.index)
+            log_sync.take(self._run_dir, message, agent.agent_command.assignment.index)
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:
@@ -222,7 +227,7 @@ class Session:
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         for agent in self._agents:
-            agent.wire.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+            agent.channel.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
     def _end_agents(self) -> None:
         if self._is_local:

@@ -20,7 +20,7 @@ from configs.run_files import RunFile
 from configs.run_folder import claim_on_node
 from configs.writing import writing
 from launch.agent.assignment import Assignment
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 from launch.runs.archive import archive_attempt
 
 EVERY_S = 0.2
@@ -31,7 +31,7 @@ MUCH_BYTES = 50_000_000  # takes so long to send that one is told
 SENT = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
-class Mirror:
+class LogSync:
     """The node's side: finds what is new and sends it."""
 
     def __init__(self, run_dir: Path, node: int) -> None:
@@ -42,30 +42,30 @@ class Mirror:
         self._begun: dict[Path, tuple[_State, int]] = {}  # of one of them, bytes sent so far
         self._looked = 0.0
 
-    def send_news(self, wire: Wire) -> None:
+    def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last time, as far as the link takes it."""
         if time.monotonic() - self._looked < EVERY_S:
             return
         self._looked = time.monotonic()
-        self._send(wire)
+        self._send(channel)
 
-    def send_rest(self, wire: Wire, patience_s: float = 20.0) -> None:
+    def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
         """Send all that is left; gives up where the other side has taken nothing for so long."""
         if (left := self._left_bytes()) > MUCH_BYTES:
-            wire.send(waiting=f"{self._host}: sending {left / 1e6:.0f} MB of the run folder")
+            channel.send(waiting=f"{self._host}: sending {left / 1e6:.0f} MB of the run folder")
         taken, waiting = time.monotonic(), -1
-        while self._send(wire) and not wire.ended and time.monotonic() < taken + patience_s:
-            if wire.waiting_bytes != waiting:
-                taken, waiting = time.monotonic(), wire.waiting_bytes
+        while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
+            if channel.waiting_bytes != waiting:
+                taken, waiting = time.monotonic(), channel.waiting_bytes
             time.sleep(0.001)  # a pipe holds 64 kB: one that is slower to fill it sets the pace
-            wire.receive()
+            channel.receive()
 
-    def _send(self, wire: Wire) -> bool:
+    def _send(self, channel: Channel) -> bool:
         """Whether something was left unsent."""
         for file, path in self._files():
             try:
                 send = self._send_end if file.home == "grows" else self._send_whole
-                if send(path, wire):
+                if send(path, channel):
                     return True
             except FileNotFoundError:  # removed or renamed as we look
                 continue
@@ -90,21 +90,21 @@ class Mirror:
                 left += path.stat().st_size - self._sent.get(path, 0)
         return left
 
-    def _send_end(self, path: Path, wire: Wire) -> bool:
+    def _send_end(self, path: Path, channel: Channel) -> bool:
         with path.open("rb") as file:
             if path not in self._sent:  # a file that stays empty tells something, too
-                wire.send(file=self._name(path), at=0, data="")
+                channel.send(file=self._name(path), at=0, data="")
             at = self._sent.setdefault(path, 0)
             file.seek(at)
             while new := file.read(CHUNK_BYTES):
-                if wire.waiting_bytes > WAITING_BYTES:
+                if channel.waiting_bytes > WAITING_BYTES:
                     return True
-                wire.send(file=self._name(path), at=at, data=base64.b64encode(new).decode())
+                channel.send(file=self._name(path), at=at, data=base64.b64encode(new).decode())
                 at += len(new)
                 self._sent[path] = at
         return False
 
-    def _send_whole(self, path: Path, wire: Wire) -> bool:
+    def _send_whole(self, path: Path, channel: Channel) -> bool:
         if self._seen.get(path) == _state(path.stat()):
             return False
         with path.open("rb") as file:
@@ -113,13 +113,13 @@ class Mirror:
             at = at if before == state else 0
             file.seek(at)
             while self._seen.get(path) != state:
-                if wire.waiting_bytes > WAITING_BYTES:
+                if channel.waiting_bytes > WAITING_BYTES:
                     self._begun[path] = (state, at)
                     return True
                 new = file.read(CHUNK_BYTES)
                 last = at + len(new) >= state[1]
                 data = base64.b64encode(new).decode()
-                wire.send(file=self._name(path), at=at, data=data, last=last)
+                channel.send(file=self._name(path), at=at, data=data, last=last)
                 at += len(new)
                 if last:
                     self._seen[path] = state

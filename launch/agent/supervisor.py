@@ -19,15 +19,15 @@ from typing import Any
 from configs.errors import STOPPED, MusterError
 from launch.agent.agent_records import stopped_cleanly, write_exit, write_here
 from launch.agent.assignment import Assignment
-from launch.agent.log_sync import Mirror, make_room
-from launch.agent.membership.client import Member
-from launch.agent.membership.coordinator import Head
+from launch.agent.log_sync import LogSync, make_room
+from launch.agent.membership.client import CoordinatorClient
+from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Stoppable
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 from launch.nodes.interface import name_of, variables
 from launch.runs.log_tail import Follower
 from launch.runs.signals import NOTICE, NOTICE_SIGNALS
@@ -55,7 +55,7 @@ class Ended(Exception):
 class Agent:
     """One node's part of one run."""
 
-    def __init__(self, assignment: Assignment, launcher: Wire | None) -> None:
+    def __init__(self, assignment: Assignment, launcher: Channel | None) -> None:
         self._assignment = assignment
         self._launcher = launcher
         self._run_dir = Path(assignment.run_dir)
@@ -65,10 +65,10 @@ class Agent:
         self._told: Ended | None = None  # by the launcher, to stop
         self._finished: Ended | None = None  # this node's workers have ended, and well
         self._waits_until: float | None = None  # for other nodes to end, once told to stop
-        self._peers: Head | Member | None = None
+        self._peers: Coordinator | CoordinatorClient | None = None
         self._workload: Workload | None = None
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
-        self._mirror = None if shared else Mirror(self._run_dir, assignment.index)
+        self._log_sync = None if shared else LogSync(self._run_dir, assignment.index)
         # Without a launcher that shows rank 0, its own agent does.
         shows = launcher is None and assignment.index == 0
         self._follower = Follower(self._run_dir) if shows else None
@@ -92,7 +92,7 @@ class Agent:
         grace_s = self._assignment.stop_grace_s
         self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
         try:
-            if self._mirror is not None:
+            if self._log_sync is not None:
                 make_room(self._assignment)
             self._take_part()
         except Ended as ended:
@@ -105,12 +105,12 @@ class Agent:
 
     def _take_part(self) -> None:
         assignment = self._assignment
-        peers: Head | Member
+        peers: Coordinator | CoordinatorClient
         if assignment.index == 0:
-            peers = self._peers = Head(assignment)
+            peers = self._peers = Coordinator(assignment)
             self._say(listening=peers.port)
         else:
-            peers = self._peers = Member(assignment)
+            peers = self._peers = CoordinatorClient(assignment)
         told: str | None = None
         while peers.master_port is None:
             self._tick()
@@ -156,9 +156,9 @@ class Agent:
             except BrokenPipeError:
                 self._follower = None
 
-    def _hear(self, launcher: Wire) -> None:
-        if self._mirror is not None:
-            self._mirror.send_news(launcher)
+    def _hear(self, launcher: Channel) -> None:
+        if self._log_sync is not None:
+            self._log_sync.send_news(launcher)
         for message in launcher.receive():
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
@@ -193,13 +193,13 @@ class Agent:
         if self._workers.ask(why):
             self._say(stopping=self._workers.grace_s)
 
-    def _start(self, peers: Head | Member, master_port: int) -> Workload:
+    def _start(self, peers: Coordinator | CoordinatorClient, master_port: int) -> Workload:
         assignment = self._assignment
         interface = name_of(peers.own_address, assignment.network, assignment.name)
         here = write_here(assignment, peers.own_address, interface, peers.ranks)
         self._say(here=here)
-        if self._mirror is not None:
-            self._mirror.ranks = peers.ranks
+        if self._log_sync is not None:
+            self._log_sync.ranks = peers.ranks
         env = {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
@@ -237,8 +237,8 @@ class Agent:
                 self._wait_for_others(peers)
             peers.close()
         if launcher is not None and launcher.silent_s < DEAF_S:
-            if self._mirror is not None:
-                self._mirror.send_rest(launcher)
+            if self._log_sync is not None:
+                self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
             launcher.drain(DRAIN_S)
         elif ended.message and ended.cause != "stopped":
@@ -257,7 +257,7 @@ class Agent:
             victims=victims,
         )
 
-    def _wait_for_others(self, peers: Head | Member) -> None:
+    def _wait_for_others(self, peers: Coordinator | CoordinatorClient) -> None:
         """Stay, for a while, until they have written down how they ended.
 
         A scheduler may kill the slower ones when the first task of a job fails.

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 Measured = Mapping[str, Any]
-Way = tuple[int, int]  # from a rank to a rank
+Transport = tuple[int, int]  # from a rank to a rank
 # A pair this far below what three quarters of all are below is worth a line: less is noise of busy
 # machines. Not below the median: one slow node of three makes two pairs of three slow.
 SLOW = 0.5
@@ -47,18 +47,18 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
     return _words(ways, called), problems
 
 
-def best(measured: Measured) -> dict[Way, float]:
+def best(measured: Measured) -> dict[Transport, float]:
     """Gbit/s from each rank to each other, at the size that the way carries best."""
-    found: dict[Way, float] = {}
+    found: dict[Transport, float] = {}
     for one in measured["pairs"]:
         pair = (one["from"], one["to"])
         found[pair] = max(found.get(pair, 0.0), one["gbit_s"])
     return found
 
 
-def _words(ways: Mapping[Way, float], called: Sequence[str]) -> str:
+def _words(ways: Mapping[Transport, float], called: Sequence[str]) -> str:
     """Each pair by its slower direction, as few of them as it takes."""
-    pairs: dict[Way, float] = {}
+    pairs: dict[Transport, float] = {}
     for (one, other), speed in ways.items():
         pair = min(one, other), max(one, other)
         pairs[pair] = min(pairs.get(pair, speed), speed)
@@ -83,7 +83,7 @@ def _words(ways: Mapping[Way, float], called: Sequence[str]) -> str:
     return f"the pair {', '.join(said)}{more}; others {others}"
 
 
-def _name(pair: Way, called: Sequence[str]) -> str:
+def _name(pair: Transport, called: Sequence[str]) -> str:
     return "-".join(called[rank] for rank in pair)
 
 

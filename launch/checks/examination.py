@@ -13,9 +13,9 @@ from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 from launch.checks import network_checks, node_checks
 from launch.checks.clock import Ping, skew_s
-from launch.checks.findings import Case, Node, Reach, Row
-from launch.checks.survey import Conversation
-from launch.checks.transports import Way
+from launch.checks.findings import Findings, Node, Reach, Row
+from launch.checks.survey import Survey
+from launch.checks.transports import Transport
 from launch.nodes import network_choice, node_facts, route
 from launch.nodes.network_choice import Choice, Routes
 from launch.slurm.partitions import ask
@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """The table's rows."""
 
     rows: Sequence[Row]
@@ -46,7 +46,7 @@ class Examined:
 
 
 def quick(
-    way: Way,
+    transport: Transport,
     *,
     wanted: str | None = None,
     given: Sequence[str | None] = (),
@@ -55,17 +55,17 @@ def quick(
     request: Mapping[str, Any] | None = None,
     probes: Sequence[Probe] | None = None,
     chosen: Choice | None = None,
-) -> Examined:
+) -> Examination:
     """Look at all nodes; those that have been asked already bring their `probes`, and what was
     `chosen` by them.
 
     `wanted` is --network, `given` the addresses and `hosts` the names that one gave for the
     nodes, `request` what they are asked where there are no probes.
     """
-    with Conversation(way) as guests:
+    with Survey(transport) as nodes_asked:
         if probes is None:
             assert request is not None
-            answers = guests.ask(
+            answers = nodes_asked.ask(
                 ANSWER_S, do="describe", request=request, source=_source(node_facts.__file__)
             )
             found = {
@@ -73,20 +73,26 @@ def quick(
             }
         else:
             found = dict(enumerate(probes))
-        silent = [_named(guests.silence(i), hosts, i) for i in range(way.count) if i not in found]
+        silent = [
+            _named(nodes_asked.silence(i), hosts, i)
+            for i in range(transport.count)
+            if i not in found
+        ]
         there = sorted(found)
         given = _of(given, there)
-        case = _look(guests, way, found, there, wanted, given, hosts, master_port, chosen)
-    return examined(case, silent)
+        findings = _look(
+            nodes_asked, transport, found, there, wanted, given, hosts, master_port, chosen
+        )
+    return examination(findings, silent)
 
 
-def examined(case: Case, silent: Sequence[str] = ()) -> Examined:
+def examination(findings: Findings, silent: Sequence[str] = ()) -> Examination:
     """The rows that a case makes; where nobody answers there is but one."""
-    case = Case(**{**vars(case), "silent": (*case.silent, *silent)})
-    if not case.nodes:
-        return Examined([network_checks.reach(case)])
+    findings = Findings(**{**vars(findings), "silent": (*findings.silent, *silent)})
+    if not findings.nodes:
+        return Examination([network_checks.reach(findings)])
     checks = (*network_checks.FIRST, *node_checks.ROWS, *network_checks.REST)
-    return Examined([check(case) for check in checks])
+    return Examination([check(findings) for check in checks])
 
 
 def request_here(python: str) -> dict[str, Any]:
@@ -107,8 +113,8 @@ def proof() -> Iterator[Path]:
 
 
 def _look(
-    guests: Conversation,
-    way: Way,
+    nodes_asked: Survey,
+    transport: Transport,
     probes: Mapping[int, Probe],
     there: Sequence[int],
     wanted: str | None,
@@ -116,24 +122,24 @@ def _look(
     hosts: Sequence[str],
     master_port: int | None,
     chosen: Choice | None,
-) -> Case:
+) -> Findings:
     """All that takes more than one answer of one node."""
     own = [probes[index] for index in there]
-    names = _names(way, own, _of(hosts, there))
-    if way.launcher == "slurm" and not any(given):
+    names = _names(transport, own, _of(hosts, there))
+    if transport.launcher == "slurm" and not any(given):
         given = slurm_addresses(own)
     trouble = ""
     try:
-        routes = partial(_routes, guests, there)
+        routes = partial(_routes, nodes_asked, there)
         named = [one or "" for one in _of(hosts, there)]
-        chosen = chosen or _choose(way, own, named, given, wanted, routes)
+        chosen = chosen or _choose(transport, own, named, given, wanted, routes)
     except MusterError as error:
         trouble = str(error)
-    pings = [guests.ask(ANSWER_S, there, do="time") for _ in range(PINGS)] if there else []
-    listening, reached = _try_pairs(guests, there, chosen, master_port)
+    pings = [nodes_asked.ask(ANSWER_S, there, do="time") for _ in range(PINGS)] if there else []
+    listening, reached = _try_pairs(nodes_asked, there, chosen, master_port)
     called = dict(zip(there, names, strict=True))
-    return Case(
-        launcher=way.launcher,
+    return Findings(
+        launcher=transport.launcher,
         nodes=tuple(
             Node(
                 name=name,
@@ -156,39 +162,39 @@ def _look(
 
 
 def _try_pairs(
-    guests: Conversation, there: Sequence[int], chosen: Choice | None, master_port: int | None
+    nodes_asked: Survey, there: Sequence[int], chosen: Choice | None, master_port: int | None
 ) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
     """What each said when it was to listen, and how it reached the others."""
     if chosen is None:
         return {}, {}
     addresses = {str(index): one for index, one in zip(there, chosen.addresses, strict=True)}
     ports = [master_port] if master_port is not None else []
-    said = guests.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
+    said = nodes_asked.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
     listening = {index: one.said for index, one in said.items() if "port" in one.said}
     servers = {str(index): (addresses[str(index)], one["port"]) for index, one in listening.items()}
-    tried = guests.ask(ANSWER_S, there, do="connect", servers=servers, patience_s=CONNECT_S)
+    tried = nodes_asked.ask(ANSWER_S, there, do="connect", servers=servers, patience_s=CONNECT_S)
     return listening, {index: one.said.get("reached", {}) for index, one in tried.items()}
 
 
 def _choose(
-    way: Way,
+    transport: Transport,
     probes: Sequence[Probe],
     hosts: Sequence[str],
     given: Sequence[str | None],
     wanted: str | None,
     routes: Routes,
 ) -> Choice:
-    if way.launcher == "local":
+    if transport.launcher == "local":
         return Choice("127.0.0.0/8", (LOOPBACK,) * len(probes))
     return network_choice.choose(probes, hosts, given, wanted, routes)
 
 
 def _routes(
-    guests: Conversation, there: Sequence[int], to: Sequence[str]
+    nodes_asked: Survey, there: Sequence[int], to: Sequence[str]
 ) -> list[Mapping[str, str]]:
     """The own address from which each node sends to each of those in `to`."""
     source = _source(route.__file__)
-    said = guests.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
+    said = nodes_asked.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
     return [said[index].said.get("probe", {}) if index in said else {} for index in there]
 
 
@@ -209,9 +215,9 @@ def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
     return [one if one in has else None for one, has in zip(addresses, own, strict=True)]
 
 
-def _names(way: Way, probes: Sequence[Probe], hosts: Sequence[str | None]) -> list[str]:
+def _names(transport: Transport, probes: Sequence[Probe], hosts: Sequence[str | None]) -> list[str]:
     """What to call the nodes: their own host names, where no two are the same."""
-    if way.launcher == "local":
+    if transport.launcher == "local":
         return [f"node{index}" for index in range(len(probes))]
     names = [str(one["host"]).partition(".")[0] for one in probes]
     if len(set(names)) == len(names):

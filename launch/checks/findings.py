@@ -32,7 +32,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Case:
+class Findings:
     """All of it; the rows are made from nothing else."""
 
     launcher: str

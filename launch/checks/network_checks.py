@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Callable, Sequence
 
-from launch.checks.findings import Case, Node, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Node, Row, groups, listed, shortened
 
 SKEW_S = 1.0  # more, and who failed first is told wrongly
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
@@ -17,12 +17,14 @@ REMEDIES = {
 }
 
 
-def reach(case: Case) -> Row:
+def reach(findings: Findings) -> Row:
     """Every node answered."""
-    how = {"ssh": "ssh", "slurm": "srun", "local": "a process here"}.get(case.launcher, "")
-    if not case.silent:
-        return Row("reach", "ok", (f"{how} works on {len(case.nodes)} of {len(case.nodes)}",))
-    parted = [line.partition("; ") for line in case.silent]
+    how = {"ssh": "ssh", "slurm": "srun", "local": "a process here"}.get(findings.launcher, "")
+    if not findings.silent:
+        return Row(
+            "reach", "ok", (f"{how} works on {len(findings.nodes)} of {len(findings.nodes)}",)
+        )
+    parted = [line.partition("; ") for line in findings.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
     fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
     if len(fixes) == 1:
@@ -31,20 +33,20 @@ def reach(case: Case) -> Row:
     return Row("reach", "FAIL", found, "\n".join(each))
 
 
-def names(case: Case) -> Row:
+def names(findings: Findings) -> Row:
     """Each node's own name leads to its address on the chosen network, or it does not matter."""
-    if case.launcher == "local":
+    if findings.launcher == "local":
         return Row("own name", "ok", ("not used: all on this machine",))
-    odd = {node.name: why for node in case.nodes if (why := _resolution(case, node))}
+    odd = {node.name: why for node in findings.nodes if (why := _resolution(findings, node))}
     if odd:
         fix = "Muster uses addresses and is not misled; other programs may be: see /etc/hosts there"
-        return Row("own name", "warn", groups(odd, len(case.nodes)), fix)
+        return Row("own name", "warn", groups(odd, len(findings.nodes)), fix)
     return Row("own name", "ok", ("resolves to the chosen network on all",))
 
 
-def port(case: Case) -> Row:
+def port(findings: Findings) -> Row:
     """Node 0 has a port at which workers can meet."""
-    first, wanted = case.nodes[0], case.master_port
+    first, wanted = findings.nodes[0], findings.master_port
     if wanted is None:
         return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
     if wanted in first.busy_ports:
@@ -53,55 +55,63 @@ def port(case: Case) -> Row:
     return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
 
 
-def network(case: Case) -> Row:
+def network(findings: Findings) -> Row:
     """All have an address of their own on one network, on an interface that is up."""
-    if case.chosen is None:
+    if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
-        return Row("network", "FAIL", tuple(case.trouble.split("; ")), fix)
+        return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
     down = [
-        f"{node.name}: {name} ({case.address(node)}) is down"
-        for node in case.nodes
-        if node.links.get(name := str(case.interface(node)["name"])) == "down"
+        f"{node.name}: {name} ({findings.address(node)}) is down"
+        for node in findings.nodes
+        if node.links.get(name := str(findings.interface(node)["name"])) == "down"
     ]
     if down:
         return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")
-    interfaces = groups({node.name: str(case.interface(node)["name"]) for node in case.nodes})
-    addresses = listed([f"{node.name} {case.address(node)}" for node in case.nodes])
-    where = "routed" if case.chosen.routed else case.chosen.network
+    interfaces = groups(
+        {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
+    )
+    addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
+    where = "routed" if findings.chosen.routed else findings.chosen.network
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
-    others = ", ".join(case.chosen.others)
+    others = ", ".join(findings.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
     return Row("network", "ok", found, fix)
 
 
-def mtu(case: Case) -> Row:
+def mtu(findings: Findings) -> Row:
     """Packets of one size fit everywhere."""
-    if case.chosen is None:
+    if findings.chosen is None:
         return Row("MTU", "warn", ("no network to look at",))
-    found = groups({node.name: str(case.interface(node)["mtu"]) for node in case.nodes})
+    found = groups({node.name: str(findings.interface(node)["mtu"]) for node in findings.nodes})
     if len(found) > 1:
         fix = "large transfers may hang or crawl; give all the same: ip link set INTERFACE mtu N"
         return Row("MTU", "warn", found, fix)
     return Row("MTU", "ok", found)
 
 
-def pairs(case: Case) -> Row:
+def pairs(findings: Findings) -> Row:
     """Data goes from every node to every other."""
-    ways = {(one.name, other): way for one in case.nodes for other, way in one.reached.items()}
-    wanted = len(case.nodes) * (len(case.nodes) - 1)
-    failed = {pair: way.trouble for pair, way in ways.items() if way.trouble}
+    ways = {
+        (one.name, other): transport
+        for one in findings.nodes
+        for other, transport in one.reached.items()
+    }
+    wanted = len(findings.nodes) * (len(findings.nodes) - 1)
+    failed = {pair: transport.trouble for pair, transport in ways.items() if transport.trouble}
     if len(ways) < wanted:
-        lacking = [node.name for node in case.nodes if len(node.reached) < len(case.nodes) - 1]
-        if case.chosen is None or not failed:
+        lacking = [
+            node.name for node in findings.nodes if len(node.reached) < len(findings.nodes) - 1
+        ]
+        if findings.chosen is None or not failed:
             fix = "see the other rows first"
             return Row("every pair", "FAIL", (f"not tried from {listed(lacking)}",), fix)
     if failed:
-        on = case.chosen.network if case.chosen else "the network"
+        on = findings.chosen.network if findings.chosen else "the network"
         fixes = {
             REMEDIES.get(why, "there: ip -br addr; ip route").format(network=on)
             for why in failed.values()
         }
-        return Row("every pair", "FAIL", _failures(case, failed), "\n".join(sorted(fixes)))
+        return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not ways:
         return Row("every pair", "ok", ("one node: nothing to connect",))
     slowest = max(ways, key=lambda pair: ways[pair].connect_s or 0.0)
@@ -110,9 +120,9 @@ def pairs(case: Case) -> Row:
     return Row("every pair", "ok", (found,))
 
 
-def clocks(case: Case) -> Row:
+def clocks(findings: Findings) -> Row:
     """The clocks agree well enough to tell what came first."""
-    skews = {node.name: node.skew_s for node in case.nodes if node.skew_s is not None}
+    skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
         return Row("clocks", "warn", ("no node told its time",), "see the other rows first")
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
@@ -123,16 +133,16 @@ def clocks(case: Case) -> Row:
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 
 
-def _resolution(case: Case, node: Node) -> str:
+def _resolution(findings: Findings, node: Node) -> str:
     """What is odd about it, if anything."""
     address = node.probe["resolves"]
     if address is None:
         return f"{node.probe['host']} does not resolve there"
     if ipaddress.ip_address(address).is_loopback:
         return f"{node.probe['host']} resolves to {address} there, which no other node reaches"
-    if case.chosen is None or address == case.address(node):
+    if findings.chosen is None or address == findings.address(node):
         return ""
-    if ipaddress.ip_address(address) in ipaddress.ip_network(case.chosen.network):
+    if ipaddress.ip_address(address) in ipaddress.ip_network(findings.chosen.network):
         return f"{node.probe['host']} resolves to {address} there, which is another node's"
     nets = [
         ipaddress.ip_network(f"{one['address']}/{one['netmask']}", strict=False)
@@ -140,26 +150,28 @@ def _resolution(case: Case, node: Node) -> str:
         if one["address"] == address
     ]
     of = f"on {nets[0]}" if nets else "none of its own"
-    return f"its name resolves {of}, not on {case.chosen.network}"
+    return f"its name resolves {of}, not on {findings.chosen.network}"
 
 
-def _failures(case: Case, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
+def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
     """What went wrong, in as few lines as it takes: by node where one cannot be reached at all."""
     found = []
     left = dict(failed)
-    for node in case.nodes:
+    for node in findings.nodes:
         to = {pair: why for pair, why in left.items() if pair[1] == node.name}
-        if len(to) == len(case.nodes) - 1 > 1 and len(set(to.values())) == 1:
-            found.append(f"nobody reaches {node.name} ({case.address(node)}): {to.popitem()[1]}")
+        if len(to) == len(findings.nodes) - 1 > 1 and len(set(to.values())) == 1:
+            found.append(
+                f"nobody reaches {node.name} ({findings.address(node)}): {to.popitem()[1]}"
+            )
             left = {pair: why for pair, why in left.items() if pair[1] != node.name}
-    for node in case.nodes:
+    for node in findings.nodes:
         out = {pair: why for pair, why in left.items() if pair[0] == node.name}
-        if len(out) >= len(case.nodes) - 1 - len(found) > 1 and len(set(out.values())) == 1:
+        if len(out) >= len(findings.nodes) - 1 - len(found) > 1 and len(set(out.values())) == 1:
             found.append(f"{node.name} reaches nobody: {out.popitem()[1]}")
             left = {pair: why for pair, why in left.items() if pair[0] != node.name}
     found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
     return shortened(found)
 
 
-FIRST: Sequence[Callable[[Case], Row]] = (reach, names)
-REST: Sequence[Callable[[Case], Row]] = (port, network, mtu, pairs, clocks)
+FIRST: Sequence[Callable[[Findings], Row]] = (reach, names)
+REST: Sequence[Callable[[Findings], Row]] = (port, network, mtu, pairs, clocks)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launch.checks.findings import Case, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Row, groups, listed, shortened
 
 GB = 1_000_000_000
 # What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
@@ -12,33 +12,33 @@ NEEDED = ("torch", "transformers")
 SETUP = "launch/ssh.sh HOSTS --setup"
 
 
-def python(case: Case) -> Row:
+def python(findings: Findings) -> Row:
     """The same Python, torch and transformers everywhere."""
-    missing = [node.name for node in case.nodes if node.probe["versions"] is None]
-    make = f"make it on all nodes: {SETUP}" if case.launcher == "ssh" else "make it: make setup"
+    missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
+    make = f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make setup"
     if missing:
-        wanted = groups({one.name: one.probe["python"] for one in case.nodes})
+        wanted = groups({one.name: one.probe["python"] for one in findings.nodes})
         line = f"{listed(missing)}: no environment at {wanted[0]}"
         return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
     incomplete = [
         f"{node.name}: has no {name}"
-        for node in case.nodes
+        for node in findings.nodes
         for name in NEEDED
         if node.probe["versions"].get(name) is None
     ]
     if incomplete:
         return Row("python", "FAIL", tuple(incomplete), make)
-    found = groups({node.name: _versions(node.probe) for node in case.nodes})
+    found = groups({node.name: _versions(node.probe) for node in findings.nodes})
     if len(found) > 1:
         return Row("python", "FAIL", found, f"nodes must have the same: {make}")
     return Row("python", "ok", found)
 
 
-def code(case: Case) -> Row:
+def code(findings: Findings) -> Row:
     """The checkout of every node is the one here, or will be before a run."""
-    apart = {node.name for node in case.nodes if not node.probe["shared"]}
-    foreign = [node for node in case.nodes if node.probe["foreign"]]
-    if foreign and case.launcher == "ssh":
+    apart = {node.name for node in findings.nodes if not node.probe["shared"]}
+    foreign = [node for node in findings.nodes if node.probe["foreign"]]
+    if foreign and findings.launcher == "ssh":
         found = tuple(
             f"{one.name}: {one.probe['folder']} holds {listed(one.probe['foreign'])}, "
             "which Muster did not send there"
@@ -46,29 +46,31 @@ def code(case: Case) -> Row:
         )
         fix = "name an empty or a new folder with --remote-dir"
         return Row("code", "FAIL", shortened(found), f"{fix}; see docs/ssh.md")
-    absent = [node.name for node in case.nodes if node.probe["code"] is None]
-    other = [node.name for node in case.nodes if node.probe["code"] not in (case.code, None)]
+    absent = [node.name for node in findings.nodes if node.probe["code"] is None]
+    other = [
+        node.name for node in findings.nodes if node.probe["code"] not in (findings.code, None)
+    ]
     stale = [name for name in other if name not in apart]
     if stale:
         found = (f"{listed(stale)}: see this checkout, but other files in it",)
         return Row("code", "FAIL", found, "is the shared file system up to date there?")
-    if apart and case.launcher != "ssh":
+    if apart and findings.launcher != "ssh":
         found = (f"{listed(sorted(apart))}: not this checkout",)
         fix = "put the checkout on a file system that all nodes share"
         return Row("code", "FAIL", found, fix)
     lines = [f"{listed(absent)}: not there yet; each run sends it first"] if absent else []
     lines += [f"{listed(other)}: not as here; each run sends it first"] if other else []
-    return Row("code", "ok", tuple(lines) or (f"the same on all ({case.code})",))
+    return Row("code", "ok", tuple(lines) or (f"the same on all ({findings.code})",))
 
 
-def shared(case: Case) -> Row:
+def shared(findings: Findings) -> Row:
     """Which nodes see this machine's files."""
-    seen = [node.name for node in case.nodes if node.probe["shared"]]
-    folders = groups({node.name: node.probe["folder"] for node in case.nodes})
-    if len(seen) == len(case.nodes):
+    seen = [node.name for node in findings.nodes if node.probe["shared"]]
+    folders = groups({node.name: node.probe["folder"] for node in findings.nodes})
+    if len(seen) == len(findings.nodes):
         return Row("shared files", "ok", (f"all see {folders[0]}",))
-    without = [node.name for node in case.nodes if not node.probe["shared"]]
-    if case.launcher == "slurm":
+    without = [node.name for node in findings.nodes if not node.probe["shared"]]
+    if findings.launcher == "slurm":
         fix = "with Slurm the checkout and run folders must be on a file system that all share"
         return Row("shared files", "FAIL", (f"{listed(without)}: do not see this checkout",), fix)
     here = f"; {listed(seen)} do" if seen else ""
@@ -79,19 +81,19 @@ def shared(case: Case) -> Row:
     return Row("shared files", "ok", found)
 
 
-def writing(case: Case) -> Row:
+def writing(findings: Findings) -> Row:
     """Workers write their records below the checkout."""
-    cannot = [node for node in case.nodes if not node.probe["writable"]]
+    cannot = [node for node in findings.nodes if not node.probe["writable"]]
     if cannot:
         found = tuple(f"{one.name}: cannot write into {one.probe['folder']}" for one in cannot)
         return Row("writing", "FAIL", found, "make it yours (chown), or choose another folder")
     return Row("writing", "ok", ("allowed on all",))
 
 
-def tools(case: Case) -> Row:
+def tools(findings: Findings) -> Row:
     """rsync where code has to be sent, venv where an environment has yet to be made."""
-    apart = [node for node in case.nodes if not node.probe["shared"]]
-    if case.launcher != "ssh" or not apart:
+    apart = [node for node in findings.nodes if not node.probe["shared"]]
+    if findings.launcher != "ssh" or not apart:
         return Row("tools", "ok", ("none needed: all see this checkout",))
     without = [node.name for node in apart if not node.probe["rsync"]]
     if without:
@@ -104,38 +106,44 @@ def tools(case: Case) -> Row:
     return Row("tools", "ok", ("rsync is there",))
 
 
-def gpus(case: Case) -> Row:
+def gpus(findings: Findings) -> Row:
     """The same number, kind and driver everywhere."""
-    found = groups({node.name: _gpus(node.probe["gpus"]) for node in case.nodes})
+    found = groups({node.name: _gpus(node.probe["gpus"]) for node in findings.nodes})
     if len(found) > 1:
         fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
         return Row("GPUs", "warn", found, fix)
     return Row("GPUs", "ok", found)
 
 
-def cores(case: Case) -> Row:
+def cores(findings: Findings) -> Row:
     """What a worker may use of the processors."""
-    found = groups({node.name: _cores(node.probe) for node in case.nodes})
+    found = groups({node.name: _cores(node.probe) for node in findings.nodes})
     if len(found) > 1:
         fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
         return Row("cores", "warn", found, fix)
     return Row("cores", "ok", found)
 
 
-def memory(case: Case) -> Row:
+def memory(findings: Findings) -> Row:
     """Enough for the courses' models."""
     return _room(
-        case, "memory", "memory_bytes", MEMORY_BYTES, "take larger machines, or a smaller --model"
+        findings,
+        "memory",
+        "memory_bytes",
+        MEMORY_BYTES,
+        "take larger machines, or a smaller --model",
     )
 
 
-def disk(case: Case) -> Row:
+def disk(findings: Findings) -> Row:
     """Enough for an environment, data and a model."""
-    return _room(case, "free disk", "disk_bytes", DISK_BYTES, "make room, or use another folder")
+    return _room(
+        findings, "free disk", "disk_bytes", DISK_BYTES, "make room, or use another folder"
+    )
 
 
-def _room(case: Case, check: str, key: str, least: float, fix: str) -> Row:
-    amounts = {node.name: node.probe[key] for node in case.nodes}
+def _room(findings: Findings, check: str, key: str, least: float, fix: str) -> Row:
+    amounts = {node.name: node.probe[key] for node in findings.nodes}
     low = {name: f"{amount / GB:.1f} GB" for name, amount in amounts.items() if amount < least}
     if low:
         found = tuple(f"{name}: {amount}" for name, amount in low.items())
@@ -162,7 +170,7 @@ def _cores(probe: Mapping[str, Any]) -> str:
     return f"{total}" if usable == total else f"{usable} of {total} may be used"
 
 
-ROWS: Sequence[Callable[[Case], Row]] = (
+ROWS: Sequence[Callable[[Findings], Row]] = (
     python,
     code,
     shared,

@@ -9,14 +9,14 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import interpreter
 from launch.checks import transports
-from launch.checks.examination import Examined, examined, proof, quick, request_here
-from launch.checks.findings import Case
+from launch.checks.examination import Examination, examination, proof, quick, request_here
+from launch.checks.findings import Findings
 from launch.slurm import partitions
 from launch.spec import Facts
 from launch.ssh import node_report
 
 
-def all_nodes(facts: Facts, launcher: str, settings: Settings) -> Examined:
+def all_nodes(facts: Facts, launcher: str, settings: Settings) -> Examination:
     """Look at the nodes of `facts`, which nobody has asked yet.
 
     Raises:
@@ -29,7 +29,7 @@ def all_nodes(facts: Facts, launcher: str, settings: Settings) -> Examined:
     return VISITS[launcher](facts, settings)
 
 
-def _through_ssh(facts: Facts, settings: Settings) -> Examined:
+def _through_ssh(facts: Facts, settings: Settings) -> Examination:
     specs = [node.spec for node in facts.nodes]
     with proof() as path:
         return quick(
@@ -42,12 +42,12 @@ def _through_ssh(facts: Facts, settings: Settings) -> Examined:
         )
 
 
-def _through_slurm(facts: Facts, settings: Settings) -> Examined:
+def _through_slurm(facts: Facts, settings: Settings) -> Examination:
     # Slurm itself would let one wait for what never comes, and then call the nodes busy.
     found = partitions.partitions(os.environ)
     problems = list(partitions.problems(settings.launch, settings.slurm, found))
     if problems:
-        return examined(Case("slurm", ()), problems)
+        return examination(Findings("slurm", ()), problems)
     with proof() as path:
         return quick(
             transports.through_slurm(len(facts.nodes), settings.slurm, os.environ),
@@ -57,7 +57,7 @@ def _through_slurm(facts: Facts, settings: Settings) -> Examined:
         )
 
 
-def _here(facts: Facts, settings: Settings) -> Examined:
+def _here(facts: Facts, settings: Settings) -> Examination:
     with proof() as path:
         return quick(
             transports.here(len(facts.nodes)),
@@ -66,7 +66,7 @@ def _here(facts: Facts, settings: Settings) -> Examined:
         )
 
 
-VISITS: Mapping[str, Callable[[Facts, Settings], Examined]] = {
+VISITS: Mapping[str, Callable[[Facts, Settings], Examination]] = {
     "ssh": _through_ssh,
     "slurm": _through_slurm,
     "local": _here,

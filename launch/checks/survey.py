@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from launch.checks import remote_probe
-from launch.checks.transports import Way
-from launch.nodes.channel import Wire
+from launch.checks.transports import Transport
+from launch.nodes.channel import Channel
 
 TICK_S = 0.001  # the clocks are compared through it
 END_S = 3.0
@@ -29,16 +29,16 @@ class Answer:
     heard_unix_s: float
 
 
-class Conversation:
+class Survey:
     """The guests on all nodes, from their start to their end."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, transport: Transport) -> None:
+        self._way = transport
         self._number = 0
         self._parts: dict[int, str] = {}
-        self._starts: list[tuple[subprocess.Popen[bytes], Wire, IO[bytes]]] = []
+        self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
-    def __enter__(self) -> "Conversation":
+    def __enter__(self) -> "Survey":
         source = Path(remote_probe.__file__).read_bytes()
         for command in self._way.commands:
             errors = tempfile.TemporaryFile()  # open as long as the guest
@@ -55,7 +55,7 @@ class Conversation:
             process.stdout.close()
             with contextlib.suppress(BrokenPipeError):  # it has failed already, and will say why
                 os.write(writes, b"%d\n%s" % (len(source), source))  # less than a pipe holds
-            self._starts.append((process, Wire(reads, writes), errors))
+            self._starts.append((process, Channel(reads, writes), errors))
         return self
 
     def __exit__(
@@ -64,8 +64,8 @@ class Conversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for _, wire, _ in self._starts:
-            wire.close()  # whereupon its guests end
+        for _, channel, _ in self._starts:
+            channel.close()  # whereupon its guests end
         deadline = time.monotonic() + END_S
         for process, _, errors in self._starts:
             try:
@@ -85,13 +85,13 @@ class Conversation:
         wanted = set(range(self._way.count) if of is None else of)
         self._number += 1
         asked, deadline = time.time(), time.monotonic() + timeout_s
-        for _, wire, _ in self._starts:
-            wire.send(**message, number=self._number)
+        for _, channel, _ in self._starts:
+            channel.send(**message, number=self._number)
         answers: dict[int, Answer] = {}
         while not wanted <= answers.keys() and time.monotonic() < deadline:
-            over = all(wire.ended for _, wire, _ in self._starts)
-            for _, wire, _ in self._starts:
-                for part in wire.receive():
+            over = all(channel.ended for _, channel, _ in self._starts)
+            for _, channel, _ in self._starts:
+                for part in channel.receive():
                     said = self._whole(part)
                     # an answer that came too late is to another question
                     if said is not None and said["to"] == self._number:
@@ -103,18 +103,18 @@ class Conversation:
 
     def silence(self, index: int) -> str:
         """One line on why node `index` does not answer, and what to do."""
-        process, wire, errors = self._starts[min(index, len(self._starts) - 1)]
-        if process.poll() is None and not wire.ended:
+        process, channel, errors = self._starts[min(index, len(self._starts) - 1)]
+        if process.poll() is None and not channel.ended:
             return f"node {index}: no answer; is it overloaded, or does its login shell ask?"
         errors.seek(0)
         said = errors.read().decode(errors="replace")
-        return self._way.explain(index, "\n".join([*wire.noise, said]))
+        return self._way.explain(index, "\n".join([*channel.noise, said]))
 
     def _missing_are_gone(self, answers: dict[int, Answer]) -> bool:
         if len(self._starts) < self._way.count:
             return False
-        wires = [wire for _, wire, _ in self._starts]
-        return all(wire.ended for index, wire in enumerate(wires) if index not in answers)
+        channels = [channel for _, channel, _ in self._starts]
+        return all(channel.ended for index, channel in enumerate(channels) if index not in answers)
 
     def _whole(self, part: dict[str, Any]) -> dict[str, Any] | None:
         index = part["node"]

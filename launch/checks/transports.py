@@ -35,7 +35,7 @@ BATCH_ONLY = frozenset(
 
 
 @dataclass(frozen=True)
-class Way:
+class Transport:
     """Commands that start a guest on each of `count` nodes.
 
     There are as many commands as nodes, or one that starts them all.
@@ -48,7 +48,7 @@ class Way:
     env: Mapping[str, str] | None = field(default=None)  # None: as it is here
 
 
-def through_ssh(specs: Sequence[NodeSpec], config: SshConfig) -> Way:
+def through_ssh(specs: Sequence[NodeSpec], config: SshConfig) -> Transport:
     """A session on each node."""
 
     def explain(index: int, said: str) -> str:
@@ -61,10 +61,10 @@ def through_ssh(specs: Sequence[NodeSpec], config: SshConfig) -> Way:
         tuple(openssh.command(spec, config, ["python3", "-c", LOAD, str(index)], index))
         for index, spec in enumerate(specs)
     )
-    return Way("ssh", len(specs), commands, explain)
+    return Transport("ssh", len(specs), commands, explain)
 
 
-def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Way:
+def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
     """One step: in the job that this process is in, if it is in one, else in one of its own."""
     inside = "SLURM_JOB_ID" in env
     asked = {name: getattr(config, name) for name in OPTIONS}
@@ -80,10 +80,10 @@ def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Wa
         why = lines[0] if lines else "without a word"
         return f"srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
 
-    return Way("slurm", count, (tuple(argv),), explain, env if inside else scrubbed(env))
+    return Transport("slurm", count, (tuple(argv),), explain, env if inside else scrubbed(env))
 
 
-def here(count: int) -> Way:
+def here(count: int) -> Transport:
     """As many processes of this machine as nodes are pretended."""
 
     def explain(index: int, said: str) -> str:
@@ -91,4 +91,4 @@ def here(count: int) -> Way:
         return f"node{index}: python failed: {lines[-1] if lines else 'without a word'}; see above"
 
     commands = tuple((sys.executable, "-c", LOAD, str(index)) for index in range(count))
-    return Way("local", count, commands, explain)
+    return Transport("local", count, commands, explain)

@@ -7,7 +7,7 @@ from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import planning
-from launch.agent.agent_job import Session
+from launch.agent.agent_job import AgentJob
 from launch.nodes import gpus
 from launch.nodes.ports import among, free_port, is_free
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -58,10 +58,14 @@ class Local:
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         return planning.show(spec, facts)
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         agent = (sys.executable, "-m", "launch.agent")
-        posts = planning.posts(spec, facts, plan, lambda index: (agent, REPOSITORY))
-        return Session(spec.run_dir, posts, prefixes=False, quiet=spec.quiet, is_local=True)
+        agent_commands = planning.agent_commands(
+            spec, facts, plan, lambda index: (agent, REPOSITORY)
+        )
+        return AgentJob(
+            spec.run_dir, agent_commands, prefixes=False, quiet=spec.quiet, is_local=True
+        )
 
 
 build = Local

@@ -9,7 +9,7 @@ from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import planning
-from launch.agent.agent_job import Session
+from launch.agent.agent_job import AgentJob
 from launch.checks.examination import proof, quick
 from launch.checks.transports import through_ssh
 from launch.nodes import network_choice
@@ -78,7 +78,7 @@ class Ssh:
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         return planning.show(spec, facts)
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
             transfer.send_checkout(facts.nodes, self._ssh)
 
@@ -87,8 +87,8 @@ class Ssh:
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
             return openssh.command(node.spec, self._ssh, words, index), REPOSITORY
 
-        posts = planning.posts(spec, facts, plan, start)
-        return Session(spec.run_dir, posts, prefixes=True, quiet=spec.quiet)
+        agent_commands = planning.agent_commands(spec, facts, plan, start)
+        return AgentJob(spec.run_dir, agent_commands, prefixes=True, quiet=spec.quiet)
 
     def _refuse_what_would_fail(
         self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network_choice.Choice

@@ -19,7 +19,7 @@ CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold this process
 
 
-class Wire:
+class Channel:
     """Two file descriptors, or a socket's one given twice; owned, and closed with the wire."""
 
     def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.agent.agent_job import Post, Session
+from launch.agent.agent_job import AgentCommand, AgentJob
 from launch.agent.assignment import Assignment
 from launch.runs.restart import lead
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -13,7 +13,7 @@ from tests.launch.submit import REPOSITORY
 FACTS = Facts((NodeFacts(NodeSpec("localhost", 1), "node0", "python", "/", 1),), "127.0.0.1")
 
 
-def post(run_dir: Path, mode: str) -> Post:
+def agent_command(run_dir: Path, mode: str) -> AgentCommand:
     assignment = Assignment(
         run_id="run",
         run_dir=str(run_dir),
@@ -30,7 +30,7 @@ def post(run_dir: Path, mode: str) -> Post:
         proof="proof",
     )
     argv = (sys.executable, "-m", "tests.launch.pretended_agent", mode)
-    return Post(argv, REPOSITORY, assignment)
+    return AgentCommand(argv, REPOSITORY, assignment)
 
 
 class Pretended:
@@ -52,10 +52,10 @@ class Pretended:
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         return ""
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Session:
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         self.launched += 1
-        posts = [post(spec.run_dir, self._mode)]
-        return Session(spec.run_dir, posts, prefixes=False, quiet=True)
+        agent_commands = [agent_command(spec.run_dir, self._mode)]
+        return AgentJob(spec.run_dir, agent_commands, prefixes=False, quiet=True)
 
 
 if __name__ == "__main__":  # pretended.py MODE RUN_DIR: lead one run, as submit.py does

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 
 PRINTED_BYTES = 400_000
 LISTENS_S = 4.0
@@ -18,7 +18,7 @@ SILENT_S = 2.0
 
 
 def main() -> int:
-    launcher = Wire(os.dup(0), os.dup(1))
+    launcher = Channel(os.dup(0), os.dup(1))
     assignment = None
     while assignment is None:
         for message in launcher.receive():
@@ -29,7 +29,7 @@ def main() -> int:
     return code
 
 
-def _listen(launcher: Wire, run_dir: Path) -> int:
+def _listen(launcher: Channel, run_dir: Path) -> int:
     for folder in ("workers", "exits"):
         (run_dir / folder).mkdir()
     (run_dir / "workers" / "rank_00000.out").write_bytes(b"x" * (PRINTED_BYTES - 1) + b"\n")

@@ -46,7 +46,7 @@ class Parts:
     at: Position = field(default_factory=Position)
 
 
-class Wishes(NamedTuple):
+class StepRequests(NamedTuple):
     """What at least one rank says after a step, known to all of them."""
 
     stop: bool = False  # it was asked to
@@ -54,7 +54,7 @@ class Wishes(NamedTuple):
     busy: bool = False  # it is still writing the last one
 
 
-class Keeper:
+class CheckpointManager:
     """Makes checkpoints of a training; every rank calls it alike, some of them write."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Keeper:
         self._best, self._best_step = metrics[name], step
         return True
 
-    def make(self, parts: Parts, notes: dict[str, Any], wishes: Wishes) -> None:
+    def make(self, parts: Parts, notes: dict[str, Any], wishes: StepRequests) -> None:
         """Make a checkpoint that is due, or skip it where a rank is still writing the last one.
 
         If the training is to stop, wait for the last one, make this one, and wait for it.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from configs.errors import MusterError
-from train.distributed.placement import Presence, assign_gpus
+from train.distributed.placement import WorkerInfo, assign_gpus
 from train.distributed.world import World
 
 
@@ -18,22 +18,22 @@ def visible_gpus(choice: str) -> list[str]:
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
 
 
-def choose_device(choice: str, world: World, roll: Sequence[Presence]) -> torch.device:
+def choose_device(choice: str, world: World, workers: Sequence[WorkerInfo]) -> torch.device:
     """The device of this worker; all workers of a run use GPUs, or none does.
 
     Raises:
         MusterError: `choice` is cuda, and a worker has no GPU of its own.
     """
-    chosen = None if choice == "cpu" else assign_gpus(roll)
+    chosen = None if choice == "cpu" else assign_gpus(workers)
     if chosen is not None:
         device = torch.device("cuda", chosen[world.rank])
         torch.cuda.set_device(device)
         return device
-    own = [one for one in roll if one.machine == roll[world.rank].machine]
+    own = [one for one in workers if one.machine == workers[world.rank].machine]
     shortage = f"{len(own)} workers on {world.host} have {len(set(own[0].gpus))} GPUs"
     if choice == "cuda":
         raise MusterError(f"--device cuda, but {shortage}; start fewer, or use --device cpu")
-    if world.is_main and any(one.gpus for one in roll):
+    if world.is_main and any(one.gpus for one in workers):
         print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")
 

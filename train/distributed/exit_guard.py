@@ -61,7 +61,7 @@ class Stopped(BaseException):
         self.number = number
 
 
-class Ending:
+class ExitGuard:
     """Around all a worker does: catches however it ends, says so once, and keeps the code.
 
     Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
@@ -85,7 +85,7 @@ class Ending:
             reserve(RANK_END.path(run_dir, rank=self.world.rank))
         self._run_dir = run_dir
 
-    def __enter__(self) -> "Ending":
+    def __enter__(self) -> "ExitGuard":
         signal.signal(signal.SIGTERM, self._stop)
         return self
 

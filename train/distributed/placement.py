@@ -12,8 +12,8 @@ from train.distributed.world import World
 
 
 @dataclass(frozen=True)
-class Presence:
-    """What one worker has; the roll is one per rank, in rank order."""
+class WorkerInfo:
+    """What one worker has; a list of them is in rank order."""
 
     host: str
     machine: str  # containers and namespaces of one kernel share its cores
@@ -26,11 +26,11 @@ class Presence:
         return self.machine, self.host
 
 
-def presence(world: World, gpus: Sequence[str]) -> Presence:
+def worker_info(world: World, gpus: Sequence[str]) -> WorkerInfo:
     """What this worker has."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     can_ask = hasattr(os, "sched_getaffinity")
-    return Presence(
+    return WorkerInfo(
         host=world.host,
         machine=boot.read_text().strip() if boot.exists() else world.host,
         cores=tuple(sorted(os.sched_getaffinity(0) if can_ask else range(os.cpu_count() or 1))),
@@ -38,14 +38,14 @@ def presence(world: World, gpus: Sequence[str]) -> Presence:
     )
 
 
-def fair_share(rank: int, roll: Sequence[Presence]) -> int:
+def fair_share(rank: int, workers: Sequence[WorkerInfo]) -> int:
     """How many threads `rank` should run: each core is shared by the workers that may use it."""
-    neighbours = [one for one in roll if one.machine == roll[rank].machine]
-    shares = (1 / sum(core in one.cores for one in neighbours) for core in roll[rank].cores)
+    neighbours = [one for one in workers if one.machine == workers[rank].machine]
+    shares = (1 / sum(core in one.cores for one in neighbours) for core in workers[rank].cores)
     return max(1, int(sum(shares) + 1e-9))  # a third and two thirds are one
 
 
-def assign_gpus(roll: Sequence[Presence]) -> list[int] | None:
+def assign_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
     """The GPU of each rank, by its place in what that rank sees; None if there are too few.
 
     In rank order each worker takes the first that it sees and that no other has. So it does not
@@ -53,7 +53,7 @@ def assign_gpus(roll: Sequence[Presence]) -> list[int] | None:
     """
     taken: set[tuple[str, str]] = set()
     chosen = []
-    for one in roll:
+    for one in workers:
         free = [gpu for gpu in one.gpus if (one.machine, gpu) not in taken]
         if not free:
             return None
@@ -62,14 +62,14 @@ def assign_gpus(roll: Sequence[Presence]) -> list[int] | None:
     return chosen
 
 
-def host_leader(rank: int, roll: Sequence[Presence]) -> int:
+def host_leader(rank: int, workers: Sequence[WorkerInfo]) -> int:
     """The lowest rank on the host of `rank`."""
-    return [one.place for one in roll].index(roll[rank].place)
+    return [one.place for one in workers].index(workers[rank].place)
 
 
-def with_neighbours(world: World, roll: Sequence[Presence]) -> World:
+def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with its local ranks, where workers were started by hand: hosts are the nodes."""
-    places = [one.place for one in roll]
+    places = [one.place for one in workers]
     own = places[world.rank]
     nodes = list(dict.fromkeys(places))
     return replace(

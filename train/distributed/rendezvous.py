@@ -23,7 +23,13 @@ from train.distributed.device import choose_backend, choose_device, visible_gpus
 from train.distributed.exit_guard import PeerFailed
 from train.distributed.lost_peers import explained
 from train.distributed.patience import PATIENCE_S, wait_for_all
-from train.distributed.placement import Presence, fair_share, host_leader, presence, with_neighbours
+from train.distributed.placement import (
+    WorkerInfo,
+    fair_share,
+    host_leader,
+    with_neighbours,
+    worker_info,
+)
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 
@@ -36,18 +42,18 @@ class Peers:
 
     world: World
     store: dist.Store
-    roll: Sequence[Presence]
+    workers: Sequence[WorkerInfo]
     device: torch.device
 
     @property
     def threads(self) -> int:
         """This worker's share of the cores it may use."""
-        return fair_share(self.world.rank, self.roll)
+        return fair_share(self.world.rank, self.workers)
 
     @property
     def leads_host(self) -> bool:
         """Whether this rank does what is done once per host."""
-        return self.world.rank == host_leader(self.world.rank, self.roll)
+        return self.world.rank == host_leader(self.world.rank, self.workers)
 
     def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
         """What the chooser (rank 0, unless said otherwise) chose, on every rank.
@@ -120,7 +126,7 @@ class Peers:
             return "made"
 
         self.agree("prepared", first)
-        leader = host_leader(self.world.rank, self.roll)
+        leader = host_leader(self.world.rank, self.workers)
         self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
 
 
@@ -142,15 +148,15 @@ def meet(
         MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named where it is known.
     """
-    own = presence(world, visible_gpus(device))
+    own = worker_info(world, visible_gpus(device))
     if world.world_size == 1:
         yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
         return
     join_s = timeout_s if join_timeout_s is None else join_timeout_s
     store = _open_store(world, join_s)
-    roll = _call_the_roll(world, own, store, join_s)
+    workers = _call_the_roll(world, own, store, join_s)
     choose_interface(world)
-    chosen = choose_device(device, world, roll)
+    chosen = choose_device(device, world, workers)
     dist.init_process_group(
         choose_backend(backend, chosen),
         store=dist.PrefixStore("group", store),
@@ -161,8 +167,8 @@ def meet(
     _set_pg_timeout(timedelta(seconds=timeout_s))
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
-            world = with_neighbours(world, roll)
-        yield Peers(world, store, roll, chosen)
+            world = with_neighbours(world, workers)
+        yield Peers(world, store, workers, chosen)
         _part(world, store)
     except StoppedCleanly:
         with suppress(RuntimeError):  # all is on the disk, whatever becomes of the others
@@ -170,7 +176,7 @@ def meet(
         raise
     except BaseException as error:
         dist.destroy_process_group()  # whoever waits for this rank is told at once
-        reason = explained(error, world, [one.host for one in roll], store)
+        reason = explained(error, world, [one.host for one in workers], store)
         if reason is error:
             raise
         raise reason from error
@@ -189,14 +195,14 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
         world.master_port,
         is_master=world.is_main and not world.agent_store,
         timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,  # the roll call waits, since it can name who is missing
+        wait_for_workers=False,  # what follows waits, since it can name who is missing
     )
     return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
 
 
 def _call_the_roll(
-    world: World, own: Presence, store: dist.Store, timeout_s: float
-) -> list[Presence]:
+    world: World, own: WorkerInfo, store: dist.Store, timeout_s: float
+) -> list[WorkerInfo]:
     """What each rank says of itself, in rank order, once all are there."""
     _check_in(world, store)
     store.set(f"here/{world.rank}", json.dumps(asdict(own)))
@@ -248,8 +254,8 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
 
 
-def _presence(said: dict[str, Any]) -> Presence:
-    return Presence(said["host"], said["machine"], tuple(said["cores"]), tuple(said["gpus"]))
+def _presence(said: dict[str, Any]) -> WorkerInfo:
+    return WorkerInfo(said["host"], said["machine"], tuple(said["cores"]), tuple(said["gpus"]))
 
 
 def _part(world: World, store: dist.Store) -> None:

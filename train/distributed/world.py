@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from configs.errors import UsageError, refuse
 from configs.settings.train import ByHand, port_problems
-from train.records.ledger import Account
+from train.records.ledger import CollectiveLedger
 
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -35,7 +35,7 @@ class World:
     run_id: str | None = None  # the launcher's, where it gave one
     attempt: int = 0  # how often torchrun restarted the group
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
-    account: Account = field(default_factory=Account, compare=False, repr=False)
+    ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -77,7 +77,7 @@ class World:
         return cls(
             rank=by_hand.rank,
             world_size=by_hand.world_size,
-            node_rank=by_hand.rank,  # one worker per node until the roll call says otherwise
+            node_rank=by_hand.rank,  # one worker per node until the workers have met
             num_nodes=by_hand.world_size,
             master_addr=by_hand.master_ip,
             master_port=by_hand.master_port,

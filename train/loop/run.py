@@ -14,9 +14,9 @@ from configs.errors import UsageError
 from configs.settings.train import TrainConfig
 from configs.writing import write_json
 from train.checkpoints import resume
-from train.checkpoints.manager import Keeper
+from train.checkpoints.manager import CheckpointManager
 from train.distributed import environment, rendezvous
-from train.distributed.exit_guard import Ending
+from train.distributed.exit_guard import ExitGuard
 from train.distributed.rendezvous import Peers
 from train.distributed.shared_folder import open_run_folder
 from train.distributed.stop_request import StoppedCleanly
@@ -30,13 +30,13 @@ from train.records.sinks import Sinks
 from train.records.traffic import Meter
 
 
-def train(config: TrainConfig, world: World, ending: Ending) -> None:
+def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     """Train, and leave what a run leaves: records, a summary, the model.
 
     Raises:
         StoppedCleanly: a signal ended it early; `stopped.json` of the run folder says how to go on.
     """
-    with prepared(config, world, ending) as (trainer, run_dir):
+    with prepared(config, world, exit_guard) as (trainer, run_dir):
         try:
             history = trainer.fit()
         except StoppedCleanly as stopped:
@@ -61,7 +61,9 @@ def train(config: TrainConfig, world: World, ending: Ending) -> None:
 
 
 @contextmanager
-def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tuple[Trainer, Path]]:
+def prepared(
+    config: TrainConfig, world: World, exit_guard: ExitGuard
+) -> Iterator[tuple[Trainer, Path]]:
     """A trainer whose workers have met, with its run folder, up to where it is to begin.
 
     Raises:
@@ -75,7 +77,7 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         join_timeout_s=config.join_timeout_s,
     ) as peers:
         world, device = peers.world, peers.device
-        run_dir = ending.run_dir = open_run_folder(config, peers)
+        run_dir = exit_guard.run_dir = open_run_folder(config, peers)
         if config.precision == "fp16" and device.type == "cpu":
             raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
         torch.set_num_threads(config.threads or peers.threads)
@@ -93,10 +95,12 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
         sinks = Sinks(run_dir, world.rank, tensorboard=config.tensorboard, profile=config.profile)
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
-        keeper = Keeper(config, world, device, folder, sinks, writes=writes)
+        checkpoints = CheckpointManager(config, world, device, folder, sinks, writes=writes)
         meter = _meter(peers, run_dir)
         try:
-            trainer = Trainer(config, world, device, task, grad_sync, console, sinks, keeper, meter)
+            trainer = Trainer(
+                config, world, device, task, grad_sync, console, sinks, checkpoints, meter
+            )
             if config.resume is not None:
                 found = resume.load(config, world, device, folder, console, reads=writes)
                 if found is not None:
@@ -108,7 +112,7 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
                 raise
         finally:
             console.stop()
-            keeper.close()
+            checkpoints.close()
             if meter is not None:
                 meter.close()
             sinks.close()
@@ -117,11 +121,11 @@ def prepared(config: TrainConfig, world: World, ending: Ending) -> Iterator[tupl
 def _meter(peers: Peers, run_dir: Path) -> Meter | None:
     """For the first rank of each host, where gradients go to other hosts through gloo."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    hosts = [one.host for one in peers.roll]
+    hosts = [one.host for one in peers.workers]
     if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
         return None
     if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
         return None
     world = peers.world
     samples = run_files.TRAFFIC.path(run_dir, host=world.host)
-    return Meter(world.rank, hosts, interface, world.account, samples)
+    return Meter(world.rank, hosts, interface, world.ledger, samples)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from configs.errors import MusterError
 from configs.settings.train import TrainConfig
 from train.batches.plan import StepPlan
-from train.checkpoints.manager import Parts, Wishes
+from train.checkpoints.manager import Parts, StepRequests
 from train.distributed.world import World
 from train.records.ledger import Collective
 from train.records.schema import StepRecord
@@ -52,7 +52,7 @@ class Step:
 
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
-    ) -> tuple[StepRecord, Wishes]:
+    ) -> tuple[StepRecord, StepRequests]:
         """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
         timer = PhaseTimer(self.device)
         sent_before = self.grad_sync.payload_bytes
@@ -84,7 +84,7 @@ class Step:
             row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
             row += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
             told = self.grad_sync.exchange(self.model, torch.cat(row))
-            rows, marks = told.tensor_split([2 + len(Wishes._fields)], dim=1)
+            rows, marks = told.tensor_split([2 + len(StepRequests._fields)], dim=1)
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:
@@ -119,7 +119,7 @@ class Step:
             comm_s=self.grad_sync.comm_s,
             overlapped_s=self.grad_sync.overlapped_s,
         )
-        self.collectives = self.world.account.take_step()
+        self.collectives = self.world.ledger.take_step()
         return record, wishes
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
@@ -151,7 +151,7 @@ class Step:
             nn.utils.clip_grads_with_norm_(self._params, limit, norm)
         return norm
 
-    def _read(self, rows: Tensor) -> tuple[float, float, Wishes]:
+    def _read(self, rows: Tensor) -> tuple[float, float, StepRequests]:
         """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.
 
         Only for these rows a step waits for its device.
@@ -174,7 +174,7 @@ class Step:
                 f"try a lower --lr than {self.config.lr}"
             )
         mean = math.fsum(losses) / self.world.world_size
-        return mean, norms[self.world.rank], Wishes(*rows[:, 2:].any(0).tolist())
+        return mean, norms[self.world.rank], StepRequests(*rows[:, 2:].any(0).tolist())
 
 
 def _not_finite(numbers: Sequence[float]) -> list[int]:

@@ -17,7 +17,7 @@ from train.batches.auto_split.splitter import Plan, Splitter
 from train.batches.plan import StepPlan, first_samples
 from train.checkpoints import resume
 from train.checkpoints.exchange import Files, gather_text
-from train.checkpoints.manager import Keeper, Parts, Position, Wishes
+from train.checkpoints.manager import CheckpointManager, Parts, Position, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import patience
 from train.distributed.stop_request import StoppedCleanly, StopRequest
@@ -54,12 +54,12 @@ class Trainer:
         grad_sync: GradSync,
         console: Console,
         sinks: Sinks,
-        keeper: Keeper | None = None,
+        checkpoints: CheckpointManager | None = None,
         meter: Meter | None = None,
     ) -> None:
         self.config, self.world, self.device = config, world, device
         self.task, self.grad_sync, self.console, self.sinks = task, grad_sync, console, sinks
-        self.keeper, self.meter = keeper, meter
+        self.checkpoints, self.meter = checkpoints, meter
         self.stopping = StopRequest(config.stop_signal)
         self.datasets = first_samples(
             task.build_datasets(), config.train_samples, config.eval_samples
@@ -125,7 +125,7 @@ class Trainer:
         Raises:
             UsageError: it is that of another model or another data set.
         """
-        assert self.keeper is not None
+        assert self.checkpoints is not None
         problems = list(misfits(self.parts.model, files["model"]))[:5]
         size = len(self.datasets.train)
         if state["samples"] != size and not self.config.reset_data:
@@ -135,7 +135,7 @@ class Trainer:
         ends = schedule_end(self.config, self.plan.steps_per_epoch)
         problems += resume.moved_schedule(self.config, ends, state, self.console)
         refuse(problems, where=f"--resume {self.config.resume}: ")
-        self.keeper.restore(self.parts, files, state)
+        self.checkpoints.restore(self.parts, files, state)
         self._step.buffers.remember()
         if self._splitter is not None:
             self._resume_split(self._splitter, state)
@@ -171,8 +171,8 @@ class Trainer:
                 self._count_traffic(before, self.at.epoch + 1)
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
-            if self.keeper is not None and self.keeper.is_due_at_end(self.at.step):
-                self._keep(Wishes(save=True))
+            if self.checkpoints is not None and self.checkpoints.is_due_at_end(self.at.step):
+                self._keep(StepRequests(save=True))
         self._evaluate(when="end")
         self.console.stop()
         return self.history
@@ -196,18 +196,18 @@ class Trainer:
             better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
             if better is not None:
                 self._use(better)
-        if self.keeper is None:
+        if self.checkpoints is None:
             return
-        is_best = self.keeper.is_best(metrics, self.at.step)
+        is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        told = Wishes(*all_gather(self.world, self._wish(self.at.step)).any(0).tolist())
-        save = told.save or is_best or self.keeper.is_due_after_epoch
+        told = StepRequests(*all_gather(self.world, self._wish(self.at.step)).any(0).tolist())
+        save = told.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
-        self._keep(Wishes(told.stop and not is_last, save, told.busy and not is_best))
+        self._keep(StepRequests(told.stop and not is_last, save, told.busy and not is_best))
 
-    def _keep(self, wishes: Wishes) -> None:
+    def _keep(self, wishes: StepRequests) -> None:
         """Make a checkpoint if one is due, and end here if that was asked for."""
-        if self.keeper is None or not (wishes.save or wishes.stop):
+        if self.checkpoints is None or not (wishes.save or wishes.stop):
             return
         notes = {
             "samples": len(self.datasets.train),
@@ -216,19 +216,19 @@ class Trainer:
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": self._splitter and self._splitter.state(),
         }
-        self.keeper.make(self.parts, notes, wishes)
+        self.checkpoints.make(self.parts, notes, wishes)
         if wishes.stop:
             # by whichever rank was asked; a launcher goes by it
             reasons = gather_text(self.world, self.stopping.why, self.device)
             why = next(filter(None, reasons))
-            raise StoppedCleanly(self.at.step, why, self.keeper.folder)
+            raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
     def _wish(self, step: int) -> Tensor:
-        """What this rank wants after `step`, as `Wishes` has it."""
-        wishes = Wishes()
-        if self.keeper is not None:
-            is_due, is_busy = self.keeper.is_due(step), self.keeper.is_busy
-            wishes = Wishes(bool(self.stopping.why), is_due, is_busy)
+        """What this rank wants after `step`, as `StepRequests` has it."""
+        wishes = StepRequests()
+        if self.checkpoints is not None:
+            is_due, is_busy = self.checkpoints.is_due(step), self.checkpoints.is_busy
+            wishes = StepRequests(bool(self.stopping.why), is_due, is_busy)
         return torch.tensor(wishes, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:

@@ -16,7 +16,7 @@ class Collective(NamedTuple):
     nbytes: int  # of the tensor that this rank handed over
 
 
-class Account:
+class CollectiveLedger:
     """Kept by one rank; bytes of one operation can be added up, since every algorithm is linear."""
 
     def __init__(self) -> None:

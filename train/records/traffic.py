@@ -14,7 +14,7 @@ from typing import IO
 import psutil
 
 from configs.writing import writing
-from train.records.ledger import Account
+from train.records.ledger import CollectiveLedger
 from train.records.schema import TrafficRecord
 
 HEADER_BYTES = 66  # Ethernet 14, IPv4 20, TCP 20 and its timestamps 12
@@ -101,10 +101,15 @@ class Meter:
     """Reads one host's counters around parts of a run; its first rank keeps it for all of them."""
 
     def __init__(
-        self, rank: int, hosts: Sequence[str], interface: str, account: Account, samples: Path
+        self,
+        rank: int,
+        hosts: Sequence[str],
+        interface: str,
+        ledger: CollectiveLedger,
+        samples: Path,
     ) -> None:
         self._rank, self._hosts, self._host = rank, hosts, hosts[rank]
-        self._interface, self._account = interface, account
+        self._interface, self._account = interface, ledger
         self._packet_bytes = packet_size(interface)
         self._sampler = Sampler(interface, samples)
         self.begin()

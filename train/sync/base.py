@@ -42,7 +42,7 @@ class GradSync(ABC):
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Keep account of a collective on gradients: `operation` is torch's name of it."""
-        self.world.account.gradient(operation, tensor)
+        self.world.ledger.gradient(operation, tensor)
         self.payload_bytes += tensor.nbytes
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -116,7 +116,7 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
         as_it_is = len(group) == 1 and group[0].is_contiguous()
         flat = group[0] if as_it_is else flatten(group)
         dist.broadcast(flat, src=0)
-        world.account.control["broadcast"] += flat.nbytes
+        world.ledger.control["broadcast"] += flat.nbytes
         if not as_it_is:
             spread(flat, group)
 
@@ -150,22 +150,22 @@ class DdpAccount:
         model._set_ddp_runtime_logging_sample_rate(1)
         tensors = [*model.parameters(), *model.buffers()]
         nbytes = sum(tensor.nbytes for tensor in tensors)
-        self._grad_sync.world.account.control["broadcast"] += nbytes
+        self._grad_sync.world.ledger.control["broadcast"] += nbytes
         trained = sum(param.requires_grad for param in model.parameters())
         self._flags_bytes = trained * torch.int32.itemsize
 
     def stepped(self, model: DistributedDataParallel) -> None:
         """DDP has reduced every bucket, and which parameters were used at all."""
-        account = self._grad_sync.world.account
+        ledger = self._grad_sync.world.ledger
         assert model.logger is not None
         model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
         logged = model._get_ddp_logging_data()
         self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
         self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
         for one in self.collectives(model, logged):
-            account.add(one)
+            ledger.add(one)
             self._grad_sync.payload_bytes += one.nbytes
-        account.control["all_reduce"] += self._flags_bytes
+        ledger.control["all_reduce"] += self._flags_bytes
 
     def collectives(
         self, model: DistributedDataParallel, logged: Mapping[str, Any]
@@ -186,7 +186,7 @@ def all_reduce(world: World, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Ten
     """Reduce `tensor` over the ranks, in place; alone, there is nothing to do."""
     if world.world_size > 1:
         dist.all_reduce(tensor, op=op)
-        world.account.control["all_reduce"] += tensor.nbytes
+        world.ledger.control["all_reduce"] += tensor.nbytes
     return tensor
 
 
@@ -196,7 +196,7 @@ def all_gather(world: World, row: Tensor) -> Tensor:
         return row[None]
     rows = row.new_empty(world.world_size, *row.shape)
     dist.all_gather_single(rows.view(-1), row)
-    world.account.control["all_gather"] += row.nbytes
+    world.ledger.control["all_gather"] += row.nbytes
     return rows
 
 

@@ -13,7 +13,7 @@ CONNECT_S = 1.0
 ANSWER_S = 3.0
 
 
-class Member(Peers):
+class CoordinatorClient(Peers):
     """An agent that connects to the head."""
 
     def __init__(self, assignment: Assignment) -> None:
@@ -34,16 +34,16 @@ class Member(Peers):
             self._connect()
             return
         link = self._link
-        for message in link.wire.receive():
+        for message in link.channel.receive():
             self._take(link, message)
         if not self._welcome:
             # A head that is held up may take its time; another's port will never answer.
-            if link.wire.ended or (not self._is_head and link.age_s > ANSWER_S):
+            if link.channel.ended or (not self._is_head and link.age_s > ANSWER_S):
                 self._link, self._is_head = None, False
                 link.drop()
             return
         if self._beat_is_due():
-            link.wire.send(asked=time.time())
+            link.channel.send(asked=time.time())
         if trouble := link.trouble():
             self.trouble = self.trouble or trouble
 
@@ -75,25 +75,25 @@ class Member(Peers):
             return
         self._link.name = "node 0"
         self.own_address = self._link.own_address
-        self._link.wire.send(nonce=self._link.own_nonce)
+        self._link.channel.send(nonce=self._link.own_nonce)
 
     def _introduce(self, link: Link, message: dict[str, Any]) -> None:
         """Show the token to one that has shown that it knows it."""
         token, nonce = self.assignment.token, str(message.get("nonce", ""))
         facts = self._port, link.own_nonce, nonce
         if not shows(message, token, "head", *facts):
-            link.wire.ended = True  # somebody else's port
+            link.channel.ended = True  # somebody else's port
             return
         self._is_head = True
         link.trust()
-        self.heartbeat.add(link.wire)
+        self.heartbeat.add(link.channel)
         own = {
             "index": self.assignment.index,
             "name": self.assignment.name,
             "workers": self.assignment.workers,
         }
         shown = proof(token, "member", *facts, *map(str, who(own)))
-        link.wire.send(**own, shown=shown)
+        link.channel.send(**own, shown=shown)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if not self._is_head:

@@ -17,7 +17,7 @@ SPARE_STRANGERS = 64  # besides one for each member, at a time
 ACCEPTS = 256  # at a time
 
 
-class Head(Peers):
+class Coordinator(Peers):
     """The agent that the others connect to.
 
     Raises:
@@ -37,7 +37,7 @@ class Head(Peers):
         for link in list(self._strangers):
             self._introduce(link)
         for link in self._members.values():
-            for message in link.wire.receive():
+            for message in link.channel.receive():
                 self._take(link, message)
         if self.master_port is None:
             self._gather()
@@ -100,11 +100,11 @@ class Head(Peers):
     def _introduce(self, link: Link) -> None:
         """Hear one that has not shown yet who it is, for a while."""
         token, port = self.assignment.token, self.port
-        for message in link.wire.receive():
+        for message in link.channel.receive():
             if link.peer_nonce is None:
                 link.peer_nonce = str(message.get("nonce", ""))
                 shown = proof(token, "head", port, link.peer_nonce, link.own_nonce)
-                link.wire.send(nonce=link.own_nonce, shown=shown)
+                link.channel.send(nonce=link.own_nonce, shown=shown)
                 continue
             self._strangers.remove(link)
             facts = [link.peer_nonce, link.own_nonce, *map(str, who(message))]
@@ -113,16 +113,18 @@ class Head(Peers):
             else:
                 link.drop()
             return
-        if link.wire.ended or link.age_s > HELLO_S:
+        if link.channel.ended or link.age_s > HELLO_S:
             self._send_away(link)
 
     def _welcome(self, link: Link, index: int, name: str, workers: int) -> None:
-        if link.wire.ended:  # held up, this agent hears of one that has given up, and comes again
+        if (
+            link.channel.ended
+        ):  # held up, this agent hears of one that has given up, and comes again
             link.drop()
             return
         link.trust()
         link.name, link.workers = name, workers
-        link.wire.send(welcome=True)
+        link.channel.send(welcome=True)
         if index in self._members or not 0 < index < self.assignment.count:
             self._lose(
                 f"two agents say they are number {index}: {link.place} and "
@@ -130,11 +132,11 @@ class Head(Peers):
                 "name each node once"
             )
         self._members[index] = link
-        self.heartbeat.add(link.wire)
+        self.heartbeat.add(link.channel)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if "asked" in message:
-            link.wire.send(asked=message["asked"], answered=time.time())
+            link.channel.send(asked=message["asked"], answered=time.time())
         if message.get("done"):
             link.is_leaving = link.is_done = True
         if "failed" in message:

@@ -7,7 +7,7 @@ no reason to take a process, or its node, for dead.
 import signal
 import threading
 
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 
 BEAT_S = 1.0
 # Of one that is not heard for so long nothing more is expected: on a link that is down nothing
@@ -19,13 +19,13 @@ class Heartbeat:
     """The thread that beats on each of the wires that it was given, until they end."""
 
     def __init__(self) -> None:
-        self._wires: list[Wire] = []
+        self._wires: list[Channel] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, wire: Wire) -> None:
+    def add(self, channel: Channel) -> None:
         """Beat on this wire, too, from now on."""
-        self._wires = [*self._wires, wire]  # a new list: the thread may be reading the other
+        self._wires = [*self._wires, channel]  # a new list: the thread may be reading the other
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
@@ -40,7 +40,7 @@ class Heartbeat:
         # Signals are the main thread's, which a blocking call of its own must not hide them from.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            for wire in self._wires:
-                wire.beat()
+            for channel in self._wires:
+                channel.beat()
             if self._over.wait(BEAT_S):
                 return

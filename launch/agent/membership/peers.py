@@ -24,7 +24,7 @@ from typing import Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.membership.heartbeat import BEAT_S, SILENT_S, Heartbeat
-from launch.nodes.channel import Wire
+from launch.nodes.channel import Channel
 
 TELL_S = 10.0  # after which whoever waits says for whom
 MESSAGE_BYTES = 65_536
@@ -41,8 +41,8 @@ class Link:
         self.own_address: str = connection.getsockname()[0]
         self._socket = connection
         self._began = time.monotonic()
-        self.wire = Wire(connection.fileno(), connection.fileno(), line_bytes=MESSAGE_BYTES)
-        self.wire.allowance_bytes = HELLO_BYTES
+        self.channel = Channel(connection.fileno(), connection.fileno(), line_bytes=MESSAGE_BYTES)
+        self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
         self.peer_nonce: str | None = None  # once it has come
         self.name = self.peer_address
@@ -60,26 +60,26 @@ class Link:
 
     def trust(self) -> None:
         """The other side has shown that it knows the token."""
-        self.wire.allowance_bytes = None
+        self.channel.allowance_bytes = None
 
     def drop(self) -> None:
         """Close the connection at once, whatever was not said or taken yet."""
         self._socket.detach()
-        self.wire.close()
+        self.channel.close()
 
     def shut(self) -> None:
         """Say that nothing more will be said."""
-        if not self.wire.ended:
+        if not self.channel.ended:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
             except OSError:
-                self.wire.ended = True
+                self.channel.ended = True
 
     def is_lost(self) -> str | None:
         """Why nothing more will come through this link; None while it works."""
-        if self.wire.ended:
+        if self.channel.ended:
             return f"{self.place} is gone: its agent was killed, or the node went down"
-        if self.wire.silent_s > SILENT_S:
+        if self.channel.silent_s > SILENT_S:
             return f"heard nothing from {self.place} for {SILENT_S:.0f} s: is its link down?"
         return None
 
@@ -92,16 +92,16 @@ def part(links: Sequence[Link]) -> None:
     """Close all links, so that the other sides get what was said last, and not a reset for it."""
     deadline = time.monotonic() + PART_S
     while time.monotonic() < deadline and any(
-        link.wire.waiting_bytes and not link.wire.ended for link in links
+        link.channel.waiting_bytes and not link.channel.ended for link in links
     ):
         for link in links:
-            link.wire.flush()
+            link.channel.flush()
         time.sleep(0.01)
     for link in links:
         link.shut()
-    while time.monotonic() < deadline and not all(link.wire.ended for link in links):
+    while time.monotonic() < deadline and not all(link.channel.ended for link in links):
         for link in links:
-            link.wire.receive()
+            link.channel.receive()
         time.sleep(0.01)
     for link in links:
         link.drop()
@@ -166,7 +166,7 @@ class Peers:
 
     def _tell(self, **message: Any) -> None:
         for link in self._links():
-            link.wire.send(**message)
+            link.channel.send(**message)
 
 
 def proof(token: str, role: str, *facts: str | int) -> str:

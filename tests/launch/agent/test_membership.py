@@ -9,8 +9,8 @@ import pytest
 
 from configs.errors import MusterError
 from launch.agent.assignment import Assignment, Command
-from launch.agent.membership.client import Member
-from launch.agent.membership.coordinator import Head
+from launch.agent.membership.client import CoordinatorClient
+from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.peers import proof
 from launch.nodes.channel import MARK
 from tests.launch.submit import wait_until
@@ -39,8 +39,10 @@ def meet():
     made = []
 
     def make(count: int, **more) -> list:
-        head = Head(assignment(0, count, **more))
-        members = [Member(assignment(index, count, head.port)) for index in range(1, count)]
+        head = Coordinator(assignment(0, count, **more))
+        members = [
+            CoordinatorClient(assignment(index, count, head.port)) for index in range(1, count)
+        ]
         made.extend([head, *members])
         return [head, *members]
 
@@ -100,7 +102,7 @@ def test_what_one_says_of_its_failure_is_what_all_hear(meet):
 
 def test_two_that_say_they_are_the_same_node(meet):
     agents = meet(3)
-    agents[2] = Member(assignment(1, 3, agents[0].port))
+    agents[2] = CoordinatorClient(assignment(1, 3, agents[0].port))
     assert tick(agents, lambda: agents[0].trouble)
     assert "two agents say they are number 1" in agents[0].trouble
     agents[2].close()
@@ -137,7 +139,7 @@ def test_what_a_member_says_to_a_listener_opens_no_door(meet):
     """Who listens at a port that may be the head's cannot be it, and cannot come in instead."""
     head = meet(2)[0]
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        member = Member(assignment(1, 2, trap.getsockname()[1]))
+        member = CoordinatorClient(assignment(1, 2, trap.getsockname()[1]))
         member.tick()
         caught, _ = trap.accept()
         with caught, socket.create_connection(("127.0.0.1", head.port)) as towards_head:
@@ -249,22 +251,24 @@ def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
     monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        head = Head(assignment(0, 2))
-        member = Member(assignment(1, 2, 0, head_ports=(taken, head.port)))
+        head = Coordinator(assignment(0, 2))
+        member = CoordinatorClient(assignment(1, 2, 0, head_ports=(taken, head.port)))
         assert tick([head, member], lambda: member.master_port)
         member.close()
         head.close()
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
-            Head(assignment(0, 2, taken))
+            Coordinator(assignment(0, 2, taken))
 
 
 def test_where_a_firewall_is_all_ports_come_from_a_range():
     with socket.create_server(("127.0.0.1", 0)) as other:
         first = other.getsockname()[1]
         ports = (first, first + 20)
-        head = Head(assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports))
+        head = Coordinator(
+            assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports)
+        )
         assert first < head.port <= first + 20
-        member = Member(assignment(1, 2, head.port))
+        member = CoordinatorClient(assignment(1, 2, head.port))
         assert tick([head, member], lambda: member.master_port)
         assert first < member.master_port <= first + 20 and member.master_port != head.port
         member.close()
@@ -273,4 +277,4 @@ def test_where_a_firewall_is_all_ports_come_from_a_range():
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
-        Head(assignment(0, 2, head_address="192.0.2.1"))
+        Coordinator(assignment(0, 2, head_address="192.0.2.1"))

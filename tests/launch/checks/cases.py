@@ -1,6 +1,6 @@
 """A healthy cluster, made up, of which each test spoils one thing."""
 
-from launch.checks.findings import Case, Node, Reach
+from launch.checks.findings import Findings, Node, Reach
 from launch.nodes.network_choice import Choice
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
@@ -34,7 +34,7 @@ def probe(index, **spoilt):
     return {**healthy, **spoilt}
 
 
-def case(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, links=None, **spoilt):
+def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, links=None, **spoilt):
     """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
     names = [f"node{index}" for index in range(count)]
     made = [
@@ -52,4 +52,6 @@ def case(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, links=
         for index, name in enumerate(names)
     ]
     chosen = Choice(NET, tuple(f"10.10.1.{index + 1}" for index in range(count)))
-    return Case(**{"launcher": launcher, "nodes": made, "code": "c0de", "chosen": chosen, **spoilt})
+    return Findings(
+        **{"launcher": launcher, "nodes": made, "code": "c0de", "chosen": chosen, **spoilt}
+    )

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from launch.checks import network_checks, node_checks
-from launch.checks.examination import examined
-from launch.checks.findings import Case
+from launch.checks.examination import examination
+from launch.checks.findings import Findings
 from launch.nodes.network_choice import Choice
-from tests.launch.checks.cases import NET, VERSIONS, case, probe
+from tests.launch.checks.cases import NET, VERSIONS, findings, probe
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm", "local"])
 def test_a_healthy_cluster_is_all_ok(launcher):
-    found = examined(case(launcher=launcher))
+    found = examination(findings(launcher=launcher))
     assert [row.line for row in found.rows if row.verdict != "ok"] == []
     assert len(found.rows) == 16 and found.problems == found.warnings == []
 
@@ -54,7 +54,7 @@ SPOILT = {
 @pytest.mark.parametrize("name", SPOILT)
 def test_one_spoilt_node_spoils_one_row_which_names_it(name):
     check, verdict, nodes, words = SPOILT[name]
-    (row,) = [row for row in examined(case(nodes=nodes)).rows if row.verdict != "ok"]
+    (row,) = [row for row in examination(findings(nodes=nodes)).rows if row.verdict != "ok"]
     assert (row.check, row.verdict) == (check, verdict)
     assert words in "\n".join(row.found) and "node" in row.line and row.fix
 
@@ -62,34 +62,34 @@ def test_one_spoilt_node_spoils_one_row_which_names_it(name):
 def test_a_name_on_a_control_network_is_explained():
     control = {"name": "c0", "address": "192.168.7.2", "netmask": "255.255.255.0", "mtu": 1500}
     spoilt = {"resolves": "192.168.7.2", "interfaces": [control, *probe(1)["interfaces"]]}
-    row = network_checks.names(case(nodes={1: spoilt}))
+    row = network_checks.names(findings(nodes={1: spoilt}))
     assert row.verdict == "warn"
     assert row.found[-1] == f"node1: its name resolves on 192.168.7.0/24, not on {NET}"
 
 
 def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
     apart = {index: {"shared": False, "code": None} for index in range(4)}
-    assert node_checks.code(case(nodes=apart)).verdict == "ok"
-    assert "each run sends it first" in node_checks.code(case(nodes=apart)).found[0]
-    assert node_checks.shared(case(nodes=apart)).verdict == "ok"
-    assert node_checks.code(case(nodes=apart, launcher="slurm")).verdict == "FAIL"
-    assert node_checks.shared(case(nodes=apart, launcher="slurm")).verdict == "FAIL"
+    assert node_checks.code(findings(nodes=apart)).verdict == "ok"
+    assert "each run sends it first" in node_checks.code(findings(nodes=apart)).found[0]
+    assert node_checks.shared(findings(nodes=apart)).verdict == "ok"
+    assert node_checks.code(findings(nodes=apart, launcher="slurm")).verdict == "FAIL"
+    assert node_checks.shared(findings(nodes=apart, launcher="slurm")).verdict == "FAIL"
 
 
 def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
-    found = examined(case(), ["node9: its host key is not known; compare its fingerprint"])
+    found = examination(findings(), ["node9: its host key is not known; compare its fingerprint"])
     assert found.problems == [
         "reach: node9: its host key is not known; compare its fingerprint",
     ]
     assert len(found.rows) == 16
-    nobody = examined(Case("ssh", ()), ["a: no answer; is it up", "b: no answer; is it up"])
+    nobody = examination(Findings("ssh", ()), ["a: no answer; is it up", "b: no answer; is it up"])
     assert [row.verdict for row in nobody.rows] == ["FAIL"]
     assert nobody.rows[0].found == ("a: no answer", "b: no answer")
     assert nobody.rows[0].fix == "is it up"
 
 
 def test_a_port_that_is_taken_fails():
-    taken = case(master_port=29500)
+    taken = findings(master_port=29500)
     first = replace(taken.nodes[0], busy_ports=[29500])
     row = network_checks.port(replace(taken, nodes=[first, *taken.nodes[1:]]))
     assert row.verdict == "FAIL" and "--master-port 29500 is in use" in row.found[0]
@@ -97,51 +97,53 @@ def test_a_port_that_is_taken_fails():
 
 
 def test_no_network_fails_and_so_does_one_whose_link_is_down():
-    without = examined(case(chosen=None, trouble="the nodes have no network in common: a; b"))
+    without = examination(
+        findings(chosen=None, trouble="the nodes have no network in common: a; b")
+    )
     assert ["network" in line for line in without.problems] == [True]
     assert "the nodes have no network in common: a" in without.problems[0]
-    row = network_checks.network(case(links={2: {"e0": "down"}}))
+    row = network_checks.network(findings(links={2: {"e0": "down"}}))
     assert row.verdict == "FAIL" and row.found == ("node2: e0 (10.10.1.3) is down",)
     assert "ip link set" in row.fix
 
 
 def test_other_networks_are_offered():
     other = Choice(NET, tuple(f"10.10.1.{index}" for index in (1, 2, 3, 4)), ("192.168.7.0/24",))
-    assert "192.168.7.0/24" in network_checks.network(case(chosen=other)).fix
+    assert "192.168.7.0/24" in network_checks.network(findings(chosen=other)).fix
 
 
 def test_a_pair_that_cannot_connect_is_named_with_its_direction():
-    row = network_checks.pairs(case(unreached={("node1", "node3"): "no answer"}))
+    row = network_checks.pairs(findings(unreached={("node1", "node3"): "no answer"}))
     assert row.verdict == "FAIL" and row.found == ("node1 to node3: no answer",)
     assert "firewall" in row.fix and NET in row.fix
 
 
 def test_a_node_that_nobody_reaches_is_one_line():
     others = ("node0", "node1", "node3")
-    row = network_checks.pairs(case(unreached={(one, "node2"): "no answer" for one in others}))
+    row = network_checks.pairs(findings(unreached={(one, "node2"): "no answer" for one in others}))
     assert row.found == ("nobody reaches node2 (10.10.1.3): no answer",)
     both = {("node2", one): "no route to host" for one in others}
     row = network_checks.pairs(
-        case(unreached={(one, "node2"): "no answer" for one in others} | both)
+        findings(unreached={(one, "node2"): "no answer" for one in others} | both)
     )
     assert row.found[1] == "node2 reaches nobody: no route to host" and len(row.found) == 2
 
 
 def test_large_packets_that_do_not_pass_are_told_from_a_firewall():
-    row = network_checks.pairs(case(unreached={("node0", "node1"): "stalls"}))
+    row = network_checks.pairs(findings(unreached={("node0", "node1"): "stalls"}))
     assert "MTU" in row.fix and "firewall" not in row.fix
 
 
 def test_a_pair_that_was_not_tried_is_no_success():
-    silent = case()
+    silent = findings()
     nodes = [silent.nodes[0], replace(silent.nodes[1], reached={}), *silent.nodes[2:]]
     row = network_checks.pairs(replace(silent, nodes=nodes))
     assert row.verdict == "FAIL" and "node1" in row.found[0]
 
 
 def test_clocks_more_than_a_second_apart_warn():
-    assert network_checks.clocks(case(skews={1: 0.9})).verdict == "ok"
-    row = network_checks.clocks(case(skews={1: -1.5, 2: 3600.0}))
+    assert network_checks.clocks(findings(skews={1: 0.9})).verdict == "ok"
+    row = network_checks.clocks(findings(skews={1: -1.5, 2: 3600.0}))
     assert row.verdict == "warn"
     assert row.found == (
         "node1: -1.5 s against this machine",

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 from configs import run_files
 from configs.errors import MusterError
 from launch.agent import log_sync
-from launch.agent.log_sync import Mirror
-from launch.nodes.channel import MARK, Wire
+from launch.agent.log_sync import LogSync
+from launch.nodes.channel import MARK, Channel
 
 
 def pair():
     ours, theirs = socket.socketpair()
-    return Wire(ours.fileno(), ours.detach()), theirs
+    return Channel(ours.fileno(), ours.detach()), theirs
 
 
 def test_noise_before_a_message_is_kept_apart():
-    wire, other = pair()
+    channel, other = pair()
     other.sendall(b"Welcome to node3!\n" + MARK + b'{"beat": true}\n' + MARK + b"{half")
-    assert wire.receive() == [{"beat": True}] and wire.noise == ["Welcome to node3!"]
+    assert channel.receive() == [{"beat": True}] and channel.noise == ["Welcome to node3!"]
     other.sendall(b"\n")
     other.close()
-    assert wire.receive() == [] and wire.ended
-    wire.close()
+    assert channel.receive() == [] and channel.ended
+    channel.close()
 
 
 @given(
@@ -36,35 +36,35 @@ def test_noise_before_a_message_is_kept_apart():
 )
 @settings(max_examples=50, deadline=None)
 def test_messages_arrive_as_they_were_sent_in_whatever_pieces(messages):
-    wire, other = pair()
+    channel, other = pair()
     sent = b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages)
     got = []
     for at in range(0, len(sent), 7):
         other.sendall(sent[at : at + 7])
-        got += wire.receive()
+        got += channel.receive()
     assert got == messages
     other.close()
-    wire.close()
+    channel.close()
 
 
 def test_a_full_pipe_blocks_nobody():
-    wire, other = pair()
+    channel, other = pair()
     for _ in range(100):
-        wire.send(data="x" * 50_000)
-    assert wire.waiting_bytes > 1_000_000
+        channel.send(data="x" * 50_000)
+    assert channel.waiting_bytes > 1_000_000
     other.close()
-    wire.flush()
-    assert wire.waiting_bytes == 0  # there is nobody to take it
-    wire.close()
+    channel.flush()
+    assert channel.waiting_bytes == 0  # there is nobody to take it
+    channel.close()
 
 
 def test_a_line_without_end_is_no_message():
     ours, other = socket.socketpair()
-    wire = Wire(ours.fileno(), ours.detach(), line_bytes=1000)
+    channel = Channel(ours.fileno(), ours.detach(), line_bytes=1000)
     other.sendall(b"x" * 2000)
-    assert wire.receive() == [] and wire.ended
+    assert channel.receive() == [] and channel.ended
     other.close()
-    wire.close()
+    channel.close()
 
 
 def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
@@ -72,8 +72,8 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     (there / "workers").mkdir(parents=True)
     here.mkdir()
     reads, writes = os.pipe()
-    sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
-    source = Mirror(there, 0)
+    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
+    source = LogSync(there, 0)
     source.ranks = (0,)
 
     def bring():
@@ -131,7 +131,7 @@ def everything(run_dir, ranks):
 def sent_by(source):
     """What one mirror sends in one go, with an end that takes all at once."""
     reads, writes = os.pipe()
-    sender, receiver = Wire(os.open(os.devnull, os.O_RDONLY), writes), Wire(reads, os.dup(1))
+    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
     found = []
     taking = threading.Event()
 
@@ -156,7 +156,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     """Whole ones with their last byte only: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
-    source = Mirror(there, 0)
+    source = LogSync(there, 0)
     source.ranks = (0,)
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
     messages = [message for message in sent_by(source) if "file" in message]
@@ -178,7 +178,7 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
     names = []
     for node in (0, 1):
-        source = Mirror(tmp_path, node)
+        source = LogSync(tmp_path, node)
         source.ranks = (node,)
         names.append({one["file"] for one in sent_by(source) if "file" in one})
     host = socket.gethostname()
@@ -189,13 +189,13 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
 def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
     reads, writes = os.pipe()
-    sender = Wire(os.open(os.devnull, os.O_RDONLY), writes)
-    receiver = Wire(reads, os.dup(1))
+    sender = Channel(os.open(os.devnull, os.O_RDONLY), writes)
+    receiver = Channel(reads, os.dup(1))
     there, here = tmp_path / "there", tmp_path / "here"
     (there / "profile").mkdir(parents=True)
     path = there / "profile" / "rank_00000.json"
     path.write_bytes(b"a" * 900_000)
-    source = Mirror(there, 0)
+    source = LogSync(there, 0)
     source.ranks = (0,)
     assert source._send(sender)  # a part of it waits
     new = there / "new"

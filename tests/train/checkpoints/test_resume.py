@@ -15,7 +15,7 @@ from configs.errors import UsageError
 from configs.settings.train import TrainConfig
 from tests.train.loop.test_export import Uncommon
 from train.checkpoints import resume, storage
-from train.checkpoints.manager import Keeper
+from train.checkpoints.manager import CheckpointManager
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 from train.loop.trainer import Trainer
@@ -44,10 +44,10 @@ def run(config, run_dir: Path, at_step=None, task=None):
     world, console = World(), Lines()
     sinks = Sinks(run_dir, 0)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
-    keeper = Keeper(config, world, CPU, folder, sinks, writes=True)
+    checkpoints = CheckpointManager(config, world, CPU, folder, sinks, writes=True)
     sync = plugins.load("train.sync.modes", config.sync)(world, config)
     task = task or synthetic.build(config)
-    trainer = Trainer(config, world, CPU, task, sync, console, sinks, keeper)
+    trainer = Trainer(config, world, CPU, task, sync, console, sinks, checkpoints)
     if at_step is not None:
         report = trainer._report
         trainer._report = lambda record: (report(record), at_step(record.step))
@@ -58,7 +58,7 @@ def run(config, run_dir: Path, at_step=None, task=None):
                 trainer.resume(*found)
         trainer.fit()
     finally:
-        keeper.close()
+        checkpoints.close()
         sinks.close()
     return trainer, console.lines
 
@@ -131,7 +131,7 @@ END = 99
 def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_waits(
     tmp_path, monkeypatch, capsys, every, free_at, kept, told
 ):
-    write, is_due_at_end = storage._write, Keeper.is_due_at_end
+    write, is_due_at_end = storage._write, CheckpointManager.is_due_at_end
     is_free, writers = threading.Event(), []
 
     def slow(*given):
@@ -144,12 +144,12 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
             is_free.set()
             writers[-1].join()
 
-    def at_end(keeper, step):
+    def at_end(checkpoints, step):
         threading.Timer(0.2, is_free.set).start()
-        return is_due_at_end(keeper, step)
+        return is_due_at_end(checkpoints, step)
 
     monkeypatch.setattr(storage, "_write", slow)
-    monkeypatch.setattr(Keeper, "is_due_at_end", at_end)
+    monkeypatch.setattr(CheckpointManager, "is_due_at_end", at_end)
     run(replace(CONFIG, checkpoint_every=every, keep_last=99), tmp_path, at_step)
     found = steps(tmp_path / "checkpoints")
     assert found == kept if kept else (found[0], found[-1]) == (16, 1) and not {2, 5} & set(found)

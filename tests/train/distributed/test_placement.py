@@ -1,4 +1,4 @@
-"""From one roll every rank concludes the same: who is near, who gets which cores and GPUs."""
+"""From one list of workers every rank concludes the same: neighbours, cores, GPUs."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from configs.errors import MusterError
 from train.distributed.device import choose_backend, choose_device
 from train.distributed.placement import (
-    Presence,
+    WorkerInfo,
     assign_gpus,
     fair_share,
     host_leader,
@@ -18,7 +18,7 @@ from train.distributed.world import World
 
 
 def worker(host="h", machine="m", cores=(0, 1), gpus=()):
-    return Presence(host, machine, tuple(cores), tuple(gpus))
+    return WorkerInfo(host, machine, tuple(cores), tuple(gpus))
 
 
 cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
@@ -26,8 +26,8 @@ cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
 
 @given(st.lists(cores, min_size=1, max_size=8))
 def test_threads_never_oversubscribe_by_more_than_the_one_each_needs(affinities):
-    roll = [worker(cores=mine) for mine in affinities]
-    shares = [fair_share(rank, roll) for rank in range(len(roll))]
+    workers = [worker(cores=mine) for mine in affinities]
+    shares = [fair_share(rank, workers) for rank in range(len(workers))]
     assert all(share >= 1 for share in shares)
     assert sum(share for share in shares if share > 1) <= 8
 
@@ -42,7 +42,7 @@ def test_pretend_nodes_share_cores_and_other_machines_do_not():
 
 
 @pytest.mark.parametrize(
-    ("roll", "chosen"),
+    ("workers", "chosen"),
     [
         ([worker(gpus="ab"), worker(gpus="ab")], [0, 1]),  # torchrun: all see all
         ([worker(gpus="a"), worker(gpus="b")], [0, 0]),  # each sees its own, as srun can bind
@@ -53,8 +53,8 @@ def test_pretend_nodes_share_cores_and_other_machines_do_not():
         ([worker()], None),
     ],
 )
-def test_each_worker_gets_a_gpu_of_its_own_or_none_does(roll, chosen):
-    assert assign_gpus(roll) == chosen
+def test_each_worker_gets_a_gpu_of_its_own_or_none_does(workers, chosen):
+    assert assign_gpus(workers) == chosen
 
 
 seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
@@ -62,21 +62,21 @@ seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), seen), min_size=1, max_size=6))
 def test_no_gpu_is_given_twice(workers):
-    roll = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
-    chosen = assign_gpus(roll)
+    workers = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
+    chosen = assign_gpus(workers)
     if chosen is not None:
-        given_away = [(one.machine, one.gpus[at]) for one, at in zip(roll, chosen, strict=True)]
-        assert len(set(given_away)) == len(roll)
+        given_away = [(one.machine, one.gpus[at]) for one, at in zip(workers, chosen, strict=True)]
+        assert len(set(given_away)) == len(workers)
 
 
 def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
-    roll = [worker(gpus="a")] * 4
+    workers = [worker(gpus="a")] * 4
     world = World(rank=0, world_size=4, host="h")
-    assert choose_device("auto", world, roll).type == "cpu"
+    assert choose_device("auto", world, workers).type == "cpu"
     assert capsys.readouterr().err == "4 workers on h have 1 GPUs: all train on the CPU\n"
     with pytest.raises(MusterError, match="--device cuda, but 4 workers on h have 1 GPUs"):
-        choose_device("cuda", world, roll)
-    assert choose_device("cpu", world, roll).type == "cpu"
+        choose_device("cuda", world, workers)
+    assert choose_device("cpu", world, workers).type == "cpu"
 
 
 def test_the_backend_follows_the_device():
@@ -87,9 +87,9 @@ def test_the_backend_follows_the_device():
 
 
 def test_hosts_are_the_nodes_of_workers_started_by_hand():
-    roll = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
-    worlds = [with_neighbours(World(rank=rank, world_size=4), roll) for rank in range(4)]
+    workers = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
+    worlds = [with_neighbours(World(rank=rank, world_size=4), workers) for rank in range(4)]
     assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
     assert {w.num_nodes for w in worlds} == {3}
     assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]
-    assert [host_leader(rank, roll) for rank in range(4)] == [0, 1, 0, 3]
+    assert [host_leader(rank, workers) for rank in range(4)] == [0, 1, 0, 3]

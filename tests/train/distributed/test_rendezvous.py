@@ -10,7 +10,7 @@ import torch.distributed as dist
 from configs.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
 from train.distributed.exit_guard import PeerFailed
-from train.distributed.placement import Presence
+from train.distributed.placement import WorkerInfo
 from train.distributed.rendezvous import Peers, _part
 from train.distributed.world import World
 
@@ -79,9 +79,9 @@ def both(rank_0, rank_1):
     store, answers = dist.HashStore(), {}
 
     def run(rank, work):
-        roll = [Presence(f"h{host}", "machine", (0,), ()) for host in range(2)]
+        workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(2)]
         world = World(rank=rank, world_size=2, host=f"h{rank}")
-        peers = Peers(world, store, roll, torch.device("cpu"))
+        peers = Peers(world, store, workers, torch.device("cpu"))
         try:
             answers[rank] = work(peers)
         except MusterError as error:

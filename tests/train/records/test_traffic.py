@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.records import traffic
-from train.records.ledger import Account
+from train.records.ledger import CollectiveLedger
 from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
 
 OPERATIONS = [
@@ -78,11 +78,11 @@ def test_other_traffic_is_noticed_where_the_load_is_large_enough_to_tell():
 def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
     counted = [(0, 0)]
     monkeypatch.setattr(traffic, "_counters", lambda interface: counted[-1])
-    account = Account()
-    account.gradient("gather", torch.zeros(10))
-    meter = Meter(0, FOUR, "eth0", account, tmp_path / "traffic" / "a.csv")
-    account.gradient("gather", torch.zeros(100))
-    account.control["all_gather"] += 8
+    ledger = CollectiveLedger()
+    ledger.gradient("gather", torch.zeros(10))
+    meter = Meter(0, FOUR, "eth0", ledger, tmp_path / "traffic" / "a.csv")
+    ledger.gradient("gather", torch.zeros(100))
+    ledger.control["all_gather"] += 8
     counted.append((50, 1300))
     record = meter.end(step=3, epoch=1, steps=3)
     meter.close()
@@ -90,9 +90,9 @@ def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
     assert (record.control_sent_bytes, record.control_received_bytes) == (24, 24)
     assert (record.observed_sent_bytes, record.observed_received_bytes) == (50, 1300)
     assert record.host == "a" and record.steps == 3 and record.note == ""
-    account.gradient("gossip", torch.zeros(1))
-    again = Meter(0, FOUR, "eth0", account, tmp_path / "again.csv")
-    account.gradient("gossip", torch.zeros(1))
+    ledger.gradient("gossip", torch.zeros(1))
+    again = Meter(0, FOUR, "eth0", ledger, tmp_path / "again.csv")
+    ledger.gradient("gossip", torch.zeros(1))
     assert "not known" in again.end(step=4, epoch=1, steps=1).note
     again.close()
 

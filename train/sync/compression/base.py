@@ -62,20 +62,20 @@ class Compressor(ABC):
     def all_reduce(self, tensor: Tensor) -> None:
         """Make `tensor` the sum over ranks."""
         dist.all_reduce(tensor, group=self.group)
-        self.world.account.gradient("all_reduce", tensor)
+        self.world.ledger.gradient("all_reduce", tensor)
 
     def all_gather(self, row: Tensor) -> Tensor:
         """The `row` (n,) of every rank, as (world_size, n)."""
         rows = row.new_empty(self.world.world_size, len(row))
         dist.all_gather_single(rows.view(-1), row, group=self.group)
-        self.world.account.gradient("all_gather", row)
+        self.world.ledger.gradient("all_gather", row)
         return rows
 
     def all_to_all(self, rows: Tensor) -> Tensor:
         """Row r of every rank, on rank r: both (world_size, n)."""
         received = torch.empty_like(rows)
         dist.all_to_all_single(received, rows, group=self.group)
-        self.world.account.gradient("all_to_all", rows)
+        self.world.ledger.gradient("all_to_all", rows)
         return received
 
     def _name(self, key: int, what: str) -> str:

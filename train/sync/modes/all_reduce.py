@@ -42,9 +42,9 @@ class AllReduce(BucketSync):
     def start_bucket(self, number: int, bucket: Bucket) -> Pending:
         if self._compressor is None:
             return super().start_bucket(number, bucket)
-        before = self.world.account.gradients.total()
+        before = self.world.ledger.gradients.total()
         self._compressor.average(number, bucket.views)
-        self.payload_bytes += self.world.account.gradients.total() - before
+        self.payload_bytes += self.world.ledger.gradients.total() - before
         return Done()
 
     def state(self) -> dict[str, Tensor]:

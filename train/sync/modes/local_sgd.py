@@ -123,7 +123,7 @@ class LocalSgd(GradSync):
                 self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
 
     def _note_control(self, operation: str, tensor: Tensor) -> None:
-        self.world.account.control[operation] += tensor.nbytes
+        self.world.ledger.control[operation] += tensor.nbytes
 
 
 def _trained(model: nn.Module) -> list[Tensor]:

@@ -16,7 +16,7 @@ from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
 from train.distributed import rendezvous
 from train.distributed.world import World
-from train.records.ledger import Account
+from train.records.ledger import CollectiveLedger
 from train.sync.base import all_gather
 from train.sync.compression import base
 from train.sync.compression.base import Compressor, flatten
@@ -106,9 +106,9 @@ def resumed(way: str, world: World) -> bool:
 
 def moved(way: str, world: World) -> dict[str, int]:
     """Bytes handed over by operation, for one step in float32."""
-    world.account.gradients.clear()
+    world.ledger.gradients.clear()
     averaged(make(way, world), 0, gradients(world, 0, torch.float32))
-    return dict(world.account.gradients)
+    return dict(world.ledger.gradients)
 
 
 def low_rank(world: World) -> Tensor:
@@ -149,7 +149,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
         world = peers.world
-        assert isinstance(world.account, Account)
+        assert isinstance(world.ledger, CollectiveLedger)
         found: dict[str, Any] = {"low rank": low_rank(world), "all shares": all_shares(world)}
         for way in WAYS:
             found[way] = {

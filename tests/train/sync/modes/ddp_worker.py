@@ -26,9 +26,9 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
     config = TrainConfig(task="synthetic", sync="ddp")
     sync = Ddp(World(), config)
-    account = HookAccount(sync, config)
+    ledger = HookAccount(sync, config)
     model = DistributedDataParallel(nn.Linear(2, 2), **ddp_options(config))
-    account.wrapped(model)
+    ledger.wrapped(model)
     step = 0
 
     def send(_: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -41,7 +41,7 @@ def main() -> None:
     seconds = []
     while step < STEPS:
         sync.backward(model(torch.ones(1, 2)).sum())
-        account.stepped(model)
+        ledger.stepped(model)
         seconds.append(sync.comm_s)
         step += 1
     print(json.dumps(seconds))
