@@ -23,8 +23,8 @@ from typing import NoReturn
 from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
-    cluster,
     commands,
+    lifecycle,
     namespaces,
     options,
     slurm_daemons,
@@ -45,7 +45,7 @@ def main() -> int:
         return 0
     commands.refuse_unfit_box()
     if args.action == "down":
-        cluster.down(_say)
+        lifecycle.down(_say)
         return 0
     return status.status()
 
@@ -65,7 +65,7 @@ def _up(args: argparse.Namespace) -> int:
     )
     commands.refuse_unfit_box()
     slurm_daemons.refuse_gpus(wanted.gpus)
-    cluster.up(wanted, REPOSITORY, _say)
+    lifecycle.up(wanted, REPOSITORY, _say)
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
         f'  Slurm   eval "$(python {__file__} env)"; srun --nodes {wanted.nodes} hostname\n'
@@ -88,12 +88,12 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     if not command:
         raise UsageError("exec needs a command after two dashes: exec node0 -- hostname")
     commands.refuse_unfit_box()
-    bed, hosts = cluster.present()
+    cluster, hosts = lifecycle.present()
     found = [node for node in hosts if node.name == name]
     if not found:
-        raise UsageError(f"exec {name}: the bed has {', '.join(node.name for node in hosts)}")
+        raise UsageError(f"exec {name}: the testbed has {', '.join(node.name for node in hosts)}")
     (node,) = found
-    home = private and bed.options.private_home
+    home = private and cluster.options.private_home
     # Not nsenter's own --wd: that folder would still be the box's, also where it is hidden.
     words = namespaces.enter(node, private=home)
     folder = namespaces.home() if home else Path.cwd()
@@ -109,11 +109,11 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
 
 
 def _env() -> str:
-    cluster.present()
+    lifecycle.present()
     values = {
         "SLURM_CONF": slurm_daemons.CONFIG,
         "MUSTER_SSH_CONFIG": ssh_daemons.CONFIG,
-        "MUSTER_HOSTS": cluster.NODE_LIST,
+        "MUSTER_HOSTS": lifecycle.NODE_LIST,
     }
     return "export " + " ".join(f"{key}={shlex.quote(str(path))}" for key, path in values.items())
 
@@ -139,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", help="make a bed, or heal the one that is up", allow_abbrev=False)
+    up = actions.add_parser(
+        "up", help="make a testbed, or heal the one that is up", allow_abbrev=False
+    )
     up.add_argument("--nodes", default="4", metavar="N", help="1 to 16 nodes (default: 4)")
     up.add_argument("--rate", metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
     up.add_argument(
@@ -175,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
     actions.add_parser("status", help="what is alive; exit code 1 if something is not")
-    actions.add_parser("down", help="end the bed; nothing of it is left")
+    actions.add_parser("down", help="end the testbed; nothing of it is left")
     actions.add_parser("env", help='the variables that tools need: eval "$(... env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
     run.add_argument("--private", action="store_true", help="see what a session of ssh sees")

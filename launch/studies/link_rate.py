@@ -15,7 +15,7 @@ BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < en
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 
 
-class Bed:
+class RatedCluster:
     """Nodes with links of one rate; without a rate there is none, and nothing is done.
 
     Raises:

@@ -11,7 +11,7 @@ from configs import run_files
 from launch.studies import around_runs, cell_process
 from launch.studies.cell_process import STOPS
 from launch.studies.grid import Cell, Study
-from launch.studies.link_rate import Bed
+from launch.studies.link_rate import RatedCluster
 from launch.studies.progress_record import Note, Notes
 
 
@@ -33,18 +33,20 @@ def run_all(
     for rate in rates:
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes for cell in group)
-        with Bed(rate, nodes) as bed:
+        with RatedCluster(rate, nodes) as cluster:
             if study.collectives and nodes > 1:
-                flags = [*bed.flags(nodes), *more]
-                if around_runs.collectives(study, rate, nodes, folder, flags, bed.env) in STOPS:
+                flags = [*cluster.flags(nodes), *more]
+                if around_runs.collectives(study, rate, nodes, folder, flags, cluster.env) in STOPS:
                     return False
             for cell in group:
                 note = notes.of(cell)
                 note.state, note.message = "running", ""
                 notes.write(folder)
                 tell(note)
-                with bed.busy(cell.busy, cell.nodes):
-                    code = _run(cell, note, folder, [*bed.flags(cell.nodes), *more], bed.env)
+                with cluster.busy(cell.busy, cell.nodes):
+                    code = _run(
+                        cell, note, folder, [*cluster.flags(cell.nodes), *more], cluster.env
+                    )
                 notes.write(folder)
                 tell(note)
                 if code in STOPS:

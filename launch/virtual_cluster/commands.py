@@ -1,4 +1,4 @@
-"""The box has what a bed needs, and a command that fails says so in one line."""
+"""The box has what a testbed needs, and a command that fails says so in one line."""
 
 import os
 import shlex
@@ -21,18 +21,18 @@ PACKAGES = {
 
 
 def refuse_unfit_box() -> None:
-    """Do nothing where a bed can be made.
+    """Do nothing where a testbed can be made.
 
     Raises:
         MusterError: this is not Linux, or not root, or commands are missing.
     """
     if sys.platform != "linux":
         raise MusterError(
-            f"a bed is made of Linux namespaces, but this is {sys.platform}; use a Linux box"
+            f"a testbed is made of Linux namespaces, but this is {sys.platform}; use a Linux box"
         )
     problems = []
     if os.geteuid() != 0:
-        problems.append("a bed is made by root, but this is another user; put sudo before it")
+        problems.append("a testbed is made by root, but this is another user; put sudo before it")
     missing = {
         package: [c for c in PACKAGES[package] if not shutil.which(c)] for package in PACKAGES
     }

@@ -1,4 +1,4 @@
-"""What the bed starts is on record before it runs, and ends by its number, never by its name."""
+"""A daemon is on record before it runs, and is ended by its number, never by its name."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import MusterError
-from launch.virtual_cluster.lock import LOGS, STATE
+from launch.virtual_cluster.cluster_state import LOGS, STATE
 
 RECORDS = STATE / "pids"
 # On a busy box with two cores a daemon may take its time.

@@ -33,7 +33,7 @@ def make(nodes: Sequence[Node], options: Options) -> None:
     """Make the namespaces and join them, each link limited to the options' rate if they have one.
 
     Raises:
-        MusterError: the kernel refused, or another interface has addresses of the bed.
+        MusterError: the kernel refused, or another interface has addresses of the testbed.
     """
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
@@ -117,20 +117,20 @@ def _alone(card: str, address: str, other: str) -> tuple[str, ...]:
 
 
 def namespaces() -> list[Path]:
-    """The network namespaces of the bed that are there, whoever made them."""
+    """The network namespaces of the testbed that are there, whoever made them."""
     if not NAMESPACES.is_dir():
         return []
     return sorted(path for path in NAMESPACES.iterdir() if OUR_NAMESPACE.fullmatch(path.name))
 
 
 def links() -> list[str]:
-    """The bed's interfaces on the box that are there."""
+    """The testbed's interfaces on the box that are there."""
     found = json.loads(call(["ip", "-json", "link", "show"]))
     return [link["ifname"] for link in found if OUR_LINK.fullmatch(link["ifname"])]
 
 
 def remove() -> None:
-    """Leave no interface and no namespace of the bed.
+    """Leave no interface and no namespace of the testbed.
 
     Raises:
         MusterError: the kernel refused.
@@ -175,6 +175,6 @@ def _refuse_foreign(net: str) -> None:
         for address in link["addr_info"]:
             if address["local"].startswith(net):
                 raise MusterError(
-                    f"{link['ifname']} has {address['local']} already, and a bed uses all that"
-                    f" begins with {net}; make the bed on another box"
+                    f"{link['ifname']} has {address['local']} already, and a testbed uses all that"
+                    f" begins with {net}; make the testbed on another box"
                 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from configs.errors import MusterError
 from launch.virtual_cluster import daemons, links
+from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
-from launch.virtual_cluster.lock import STATE
 from launch.virtual_cluster.virtual_nodes import Node
 
 HOSTS = STATE / "etc_hosts"
@@ -38,7 +38,7 @@ def anchor(node: Node, *, private: bool = False) -> str:
 
 
 def anchors(node: Node, *, private: bool) -> list[str]:
-    """All daemons that hold namespaces of the node, on a bed with private homes or without."""
+    """All daemons that hold namespaces of the node, on a testbed with private homes or without."""
     return [anchor(node), anchor(node, private=True)] if private else [anchor(node)]
 
 

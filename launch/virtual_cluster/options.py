@@ -1,4 +1,4 @@
-"""What one asks of a bed is checked as a whole before anything is made."""
+"""What one asks of a testbed is checked as a whole before anything is made."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MOST_RATE = 100 * UNITS["gbit"]
 
 @dataclass(frozen=True)
 class Options:
-    """What kind of cluster the bed is; two beds with equal options are the same."""
+    """What kind of cluster the testbed is; two testbeds with equal options are the same."""
 
     nodes: int = 4
     rate: int | None = None  # bits per second of each link; None: as fast as it goes
@@ -58,7 +58,9 @@ def read(
     problems = []
     count = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
     if not 1 <= count <= MOST_NODES:
-        problems.append(f"--nodes {nodes}: a bed has 1 to {MOST_NODES} nodes; give such a number")
+        problems.append(
+            f"--nodes {nodes}: a testbed has 1 to {MOST_NODES} nodes; give such a number"
+        )
     bits = None if rate is None else rate_bits(rate)
     if rate is not None and not (bits and LEAST_RATE <= bits <= MOST_RATE):
         problems.append(
@@ -67,7 +69,7 @@ def read(
         )
     if routed and (rails > 1 or ipv6):
         other = "--rails" if rails > 1 else "--ipv6"
-        problems.append(f"--routed and {other}: a bed has one of them; make two, one by one")
+        problems.append(f"--routed and {other}: a testbed has one of them; make two, one by one")
     refuse(problems)
     return Options(
         count,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from configs.errors import UsageError
 from launch.virtual_cluster import daemons, namespaces
-from launch.virtual_cluster.lock import STATE
+from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.templating import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
 
@@ -79,7 +79,7 @@ def box() -> str:
 
 
 def start_munged() -> None:
-    """Start munged: who asks a daemon of the bed for something is who they say."""
+    """Start munged: who asks a daemon of the testbed for something is who they say."""
     files = {
         "--key-file": MUNGE / "key",
         "--socket": SOCKET,

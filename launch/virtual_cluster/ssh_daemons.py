@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.virtual_cluster import daemons, namespaces
+from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
-from launch.virtual_cluster.lock import STATE
 from launch.virtual_cluster.templating import render
 from launch.virtual_cluster.virtual_nodes import Node
 
@@ -71,7 +71,7 @@ def answers(node: Node) -> bool:
 
 
 def remove() -> None:
-    """Take /run/sshd away if it was made for the bed."""
+    """Take /run/sshd away if it was made for the testbed."""
     if MADE_SEPARATION.exists() and SEPARATION.is_dir() and not any(SEPARATION.iterdir()):
         SEPARATION.rmdir()
 

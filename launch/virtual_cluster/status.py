@@ -1,9 +1,9 @@
-"""One looks at a bed and sees what is alive."""
+"""One looks at a testbed and sees what is alive."""
 
 from rich.console import Console
 from rich.table import Table
 
-from launch.virtual_cluster import cluster, daemons, namespaces, slurm_daemons, ssh_daemons
+from launch.virtual_cluster import daemons, lifecycle, namespaces, slurm_daemons, ssh_daemons
 from launch.virtual_cluster.options import rate_text
 
 
@@ -11,11 +11,11 @@ def status() -> int:
     """Print a line for each node; 0 if everything is alive and in service, else 1.
 
     Raises:
-        MusterError: no bed is up.
+        MusterError: no testbed is up.
     """
-    bed, hosts = cluster.present()
+    cluster, hosts = lifecycle.present()
     states = slurm_daemons.states()
-    rate = rate_text(bed.options.rate) if bed.options.rate else "unlimited"
+    rate = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
     healthy = True
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
@@ -25,7 +25,7 @@ def status() -> int:
         alive = [
             daemons.pid(daemon) for daemon in (slurm_daemons.daemon(node), ssh_daemons.daemon(node))
         ]
-        held = all(map(daemons.pid, namespaces.anchors(node, private=bed.options.private_home)))
+        held = all(map(daemons.pid, namespaces.anchors(node, private=cluster.options.private_home)))
         healthy &= held and all(alive) and slurm_daemons.is_usable(said)
         table.add_row(
             node.name,
@@ -36,7 +36,7 @@ def status() -> int:
             rate,
         )
     console = Console(width=None)
-    console.print(f"{bed.options}, made from {bed.holder()}", soft_wrap=True)
+    console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
         console.print(f"{name}: {daemons.pid(name) or 'dead'}")
     console.print(table)

@@ -14,12 +14,12 @@ SECOND_RAIL = 100  # more than the last part of the first card's address
 
 @dataclass(frozen=True)
 class Node:
-    """One host of the bed."""
+    """One host of the testbed."""
 
     number: int
     address: str  # on the experiment network, where training traffic goes
     second: str | None  # of a second card there
-    control: str | None  # on the control network, if the bed has one
+    control: str | None  # on the control network, if the testbed has one
     cores: tuple[int, ...]
 
     @property
@@ -42,7 +42,7 @@ class Node:
 
 
 def of(options: Options, cores: Sequence[int]) -> list[Node]:
-    """The nodes of a bed on a box whose processes may use `cores`: each node gets its share."""
+    """The nodes of a testbed on a box whose processes may use `cores`: each node gets its share."""
     share = max(1, len(cores) // options.nodes)
     net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
     return [

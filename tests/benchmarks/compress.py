@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from tests.cluster.beds import REPOSITORY, bring_up, take_down
+from tests.cluster.testbeds import REPOSITORY, bring_up, take_down
 
 SSH, SUBMIT = str(REPOSITORY / "launch" / "ssh.sh"), str(REPOSITORY / "launch" / "submit.py")
 SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
@@ -99,11 +99,11 @@ def launcher(args: argparse.Namespace) -> Any:
 
         yield here
         return
-    bed = bring_up("--nodes", "2", "--rate", args.rate)
+    cluster = bring_up("--nodes", "2", "--rate", args.rate)
 
     def there(*flags: str) -> subprocess.CompletedProcess[str]:
-        where = [",".join(bed.hosts), "--ssh-config", str(bed.ssh_config)]
-        return bed.run(SSH, *where, *flags, timeout_s=1800)
+        where = [",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
+        return cluster.run(SSH, *where, *flags, timeout_s=1800)
 
     try:
         yield there

@@ -14,9 +14,9 @@ from typing import Any
 
 from configs.errors import MusterError, UsageError
 from launch.nodes.ports import free_port
-from launch.virtual_cluster import cluster
+from launch.virtual_cluster import lifecycle
 from launch.virtual_cluster.options import rate_bits
-from tests.cluster.beds import REPOSITORY, TESTBED, TestBed, bring_up, take_down
+from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster, bring_up, take_down
 
 LOOPBACK = "loopback"  # a place without links
 UNLIMITED = "unlimited"  # a testbed whose links are as fast as they go
@@ -41,7 +41,7 @@ class Place:
     rate: str
     nodes: int
     threads: int
-    bed: TestBed | None
+    cluster: Cluster | None
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -102,8 +102,8 @@ class Place:
             "TOKENIZERS_PARALLELISM": "false",
         }
         before: list[str] = []
-        if self.bed is not None:
-            _, nodes = cluster.present()
+        if self.cluster is not None:
+            _, nodes = lifecycle.present()
             env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": nodes[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
             before = [sys.executable, TESTBED, "exec", nodes[rank].name, "--"]
@@ -113,14 +113,14 @@ class Place:
             )
 
     def _launcher(self) -> list[str]:
-        if self.bed is None:
+        if self.cluster is None:
             submit = str(REPOSITORY / "launch" / "submit.py")
             return [sys.executable, submit, "--launcher", "local", "--nodes", str(self.nodes)]
         ssh = str(REPOSITORY / "launch" / "ssh.sh")
-        return [ssh, ",".join(self.bed.hosts), "--ssh-config", str(self.bed.ssh_config)]
+        return [ssh, ",".join(self.cluster.hosts), "--ssh-config", str(self.cluster.ssh_config)]
 
     def _env(self) -> dict[str, str]:
-        more = {} if self.bed is None else self.bed.env
+        more = {} if self.cluster is None else self.cluster.env
         return {**os.environ, "MUSTER_PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", **more}
 
 
@@ -132,13 +132,13 @@ def place(rate: str, nodes: int, threads: int) -> Iterator[Place]:
         UsageError: that is no rate.
     """
     if rate == LOOPBACK:
-        yield Place(rate, nodes, threads, bed=None)
+        yield Place(rate, nodes, threads, cluster=None)
         return
     check_rate(rate)
     limit = [] if rate == UNLIMITED else ["--rate", rate]
-    bed = bring_up("--nodes", str(nodes), *limit)
+    cluster = bring_up("--nodes", str(nodes), *limit)
     try:
-        yield Place(rate, nodes, threads, bed)
+        yield Place(rate, nodes, threads, cluster)
     finally:
         take_down()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from tests.cluster.beds import REPOSITORY, TESTBED, TestBed, bring_up, take_down
+from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster, bring_up, take_down
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 BUSY = "import time\nend = time.monotonic() + 1800\nwhile time.monotonic() < end: pass"
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind")
     parser.add_argument("--figure", type=Path, help="draw it into this SVG file")
     args = parser.parse_args()
-    bed = bring_up("--nodes", "2")
+    cluster = bring_up("--nodes", "2")
     busy = subprocess.Popen(
         [sys.executable, TESTBED, "exec", "node1", "--", sys.executable, "-c", BUSY]
     )
@@ -42,7 +42,7 @@ def main() -> int:
             found: Runs = {"even": [], "auto": []}
             for number in range(args.rounds):
                 for split, runs in found.items():
-                    runs.append(measured(bed, split, Path(folder) / f"{split}{number}"))
+                    runs.append(measured(cluster, split, Path(folder) / f"{split}{number}"))
             report(found)
             if args.figure:
                 draw(found, args.figure)
@@ -53,11 +53,11 @@ def main() -> int:
     return 0
 
 
-def measured(bed: TestBed, split: str, folder: Path) -> dict[str, Any]:
+def measured(cluster: Cluster, split: str, folder: Path) -> dict[str, Any]:
     """One run: samples per second of its later epochs, its losses, and what its plan allows."""
-    command = [SSH, ",".join(bed.hosts), "--ssh-config", str(bed.ssh_config), *FLAGS]
+    command = [SSH, ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config), *FLAGS]
     batch = ["--batch-size", str(BATCH_SIZE)]
-    done = bed.run(*command, *batch, "--split", split, "--logs-dir", str(folder), timeout_s=600)
+    done = cluster.run(*command, *batch, "--split", split, "--logs-dir", str(folder), timeout_s=600)
     if done.returncode:
         sys.exit(f"{split}: {done.stderr}")
     ranks = [read(path) for path in sorted(folder.glob("*/metrics/rank_*.jsonl"))]

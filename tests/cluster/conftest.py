@@ -1,4 +1,4 @@
-"""One bed for all tests of this folder, and others in between for those that ask."""
+"""One testbed for all tests of this folder, and others in between for those that ask."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import pytest
 from configs.errors import MusterError
 from launch.virtual_cluster.commands import refuse_unfit_box
 from tests.cluster import ways
-from tests.cluster.beds import TestBed, bring_up, take_down
+from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.preload import OWN_BOX, interpreter
 
 USUAL = ("--nodes", "4")
@@ -21,18 +21,20 @@ def _fit_box() -> None:
     except MusterError as error:
         pytest.skip("; ".join(str(error).splitlines()))
     if "PYTEST_XDIST_WORKER" in os.environ and not OWN_BOX.exists():
-        pytest.skip("there is one bed per box: run tests/cluster by make test-cluster, or alone")
+        pytest.skip(
+            "there is one testbed per box: run tests/cluster by make test-cluster, or alone"
+        )
 
 
 @pytest.fixture(scope="session")
-def _usual_bed(_fit_box: None) -> Iterator[TestBed]:
+def _usual_cluster(_fit_box: None) -> Iterator[Cluster]:
     yield bring_up(*USUAL)
     take_down()
 
 
 @pytest.fixture
-def bed(_usual_bed: TestBed) -> TestBed:
-    """The usual bed of four nodes; whatever a test did to its daemons, they are alive again."""
+def cluster(_usual_cluster: Cluster) -> Cluster:
+    """The usual testbed of four nodes; whatever a test did to its daemons, they are alive again."""
     return bring_up(*USUAL)
 
 
@@ -43,10 +45,10 @@ def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other_bed(bed: TestBed) -> Iterator[Callable[..., TestBed]]:
-    """Has a bed with other flags up until the test is over: `other_bed("--rate", "100mbit")`."""
+def other_cluster(cluster: Cluster) -> Iterator[Callable[..., Cluster]]:
+    """Has another testbed up until the test is over: `other_cluster("--rate", "100mbit")`."""
 
-    def change(*flags: str, env: dict[str, str] | None = None) -> TestBed:
+    def change(*flags: str, env: dict[str, str] | None = None) -> Cluster:
         take_down()
         return bring_up(*flags, env=env)
 

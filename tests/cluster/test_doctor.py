@@ -24,13 +24,18 @@ def _warm_workers(monkeypatch):
     monkeypatch.setitem(PYTHON, "MUSTER_PYTHON", interpreter())
 
 
-def doctor(bed, *flags: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+def doctor(cluster, *flags: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
     wide = ("env", "COLUMNS=200", *(f"{name}={value}" for name, value in PYTHON.items()))
-    return bed.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
+    return cluster.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
 
 
-def ssh_flags(bed, config: Path | None = None, hosts: str | None = None) -> list[str]:
-    return ["--hosts", hosts or ",".join(bed.hosts), "--ssh-config", str(config or bed.ssh_config)]
+def ssh_flags(cluster, config: Path | None = None, hosts: str | None = None) -> list[str]:
+    return [
+        "--hosts",
+        hosts or ",".join(cluster.hosts),
+        "--ssh-config",
+        str(config or cluster.ssh_config),
+    ]
 
 
 def rows(out: str) -> dict[str, str]:
@@ -47,19 +52,19 @@ def rows(out: str) -> dict[str, str]:
 
 
 @contextmanager
-def broken(bed, node: str, breaks: str, mends: str):
-    done = bed.exec(node, "sh", "-c", breaks)
+def broken(cluster, node: str, breaks: str, mends: str):
+    done = cluster.exec(node, "sh", "-c", breaks)
     assert done.returncode == 0, done.stderr
     try:
         yield
     finally:
-        bed.exec(node, "sh", "-c", mends)
+        cluster.exec(node, "sh", "-c", mends)
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm"])
-def test_a_healthy_cluster_is_well_and_its_network_is_measured(bed, launcher, tmp_path):
-    flags = ssh_flags(bed) if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
-    done = doctor(bed, *flags, "--logs-dir", str(tmp_path))
+def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher, tmp_path):
+    flags = ssh_flags(cluster) if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
+    done = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
     assert done.returncode == 0, (done.stdout, done.stderr)
     said = rows(done.stdout)
     assert said["reach"].endswith("works on 4 of 4")
@@ -76,17 +81,17 @@ def test_a_healthy_cluster_is_well_and_its_network_is_measured(bed, launcher, tm
 
 
 def test_nodes_without_this_file_system_send_their_numbers_back(
-    other_bed: Callable[..., object], tmp_path
+    other_cluster: Callable[..., object], tmp_path
 ):
     environment = Path(sys.executable).parent.parent
-    bed = other_bed(
+    cluster = other_cluster(
         "--nodes", "3", "--private-home", "--control-network",
         env={"MUSTER_BED_VENV": str(environment)},
     )  # fmt: skip
     PYTHON.clear()  # each node has its own, in ~/muster
     try:
-        flags = [*ssh_flags(bed), "--remote-dir", "muster", "--network", "10.10.1.0/24"]
-        done = doctor(bed, *flags, "--logs-dir", str(tmp_path))
+        flags = [*ssh_flags(cluster), "--remote-dir", "muster", "--network", "10.10.1.0/24"]
+        done = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
     finally:
         PYTHON["MUSTER_PYTHON"] = sys.executable
     assert done.returncode == 0, (done.stdout, done.stderr)
@@ -98,10 +103,10 @@ def test_nodes_without_this_file_system_send_their_numbers_back(
     assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
 
 
-def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(bed, tmp_path):
+def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(cluster, tmp_path):
     key, config = tmp_path / "key", tmp_path / "config"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    known = Path(bed.ssh_config).read_text()
+    known = Path(cluster.ssh_config).read_text()
     config.write_text(
         f"Host stranger\n HostName 10.10.1.2\n HostKeyAlias node1\n IdentityFile {key}\n"
         f" IdentitiesOnly yes\n"
@@ -110,7 +115,7 @@ def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(bed, tmp_p
         f"Host refused\n HostName 10.10.1.4\n Port 2299\n{known}"
     )
     hosts = "node0,stranger,newcomer,refused,nosuch.invalid"
-    done = doctor(bed, *ssh_flags(bed, config, hosts), "--quick")
+    done = doctor(cluster, *ssh_flags(cluster, config, hosts), "--quick")
     assert done.returncode == 1
     reach = rows(done.stdout)["reach"]
     for words in (
@@ -124,21 +129,21 @@ def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(bed, tmp_p
     assert rows(done.stdout)["memory"].startswith("ok")  # node0 is looked at all the same
 
 
-def test_a_way_that_is_closed_in_one_direction_is_named(bed):
+def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     closed = "ip route add unreachable 10.10.1.4/32"
     # node3 can reach node1, whose answers cannot: both ways fail, and no other
-    with broken(bed, "node1", closed, closed.replace("add", "del")):
-        done = doctor(bed, *ssh_flags(bed), "--quick")
+    with broken(cluster, "node1", closed, closed.replace("add", "del")):
+        done = doctor(cluster, *ssh_flags(cluster), "--quick")
     assert done.returncode == 1
     pairs = rows(done.stdout)["every pair"]
     assert pairs.startswith("FAIL") and "node1 to node3" in pairs and "node3 to node1" in pairs
     assert "node2" not in pairs and "is a firewall between them?" in pairs
 
 
-def test_a_link_that_is_down_is_named(other_bed: Callable[..., object]):
-    bed = other_bed("--nodes", "3", "--control-network")
-    with broken(bed, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
-        done = doctor(bed, *ssh_flags(bed), "--network", "10.10.1.0/24", "--quick")
+def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
+    cluster = other_cluster("--nodes", "3", "--control-network")
+    with broken(cluster, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
+        done = doctor(cluster, *ssh_flags(cluster), "--network", "10.10.1.0/24", "--quick")
     assert done.returncode == 1
     said = rows(done.stdout)
     assert f"node2: {INTERFACE} (10.10.1.3) is down" in said["network"]
@@ -147,30 +152,30 @@ def test_a_link_that_is_down_is_named(other_bed: Callable[..., object]):
     assert "node0 to node1" not in said["every pair"]
 
 
-def test_a_port_that_is_taken_on_node_0_is_a_row(bed, tmp_path):
+def test_a_port_that_is_taken_on_node_0_is_a_row(cluster, tmp_path):
     listen = "import socket, time; s = socket.create_server(('', 29511)); time.sleep(60)"
     pid = tmp_path / "pid"
     taken = (
         f"{shlex.join([sys.executable, '-c', listen])} >/dev/null 2>&1 & echo $! >{pid}; sleep 1"
     )
-    with broken(bed, "node0", taken, f"kill $(cat {pid})"):
-        done = doctor(bed, *ssh_flags(bed), "--quick", "--master-port", "29511")
+    with broken(cluster, "node0", taken, f"kill $(cat {pid})"):
+        done = doctor(cluster, *ssh_flags(cluster), "--quick", "--master-port", "29511")
     assert done.returncode == 1
     assert "node0: --master-port 29511 is in use" in rows(done.stdout)["port"]
 
 
-def test_a_partition_that_is_too_small_is_told_at_once(bed):
+def test_a_partition_that_is_too_small_is_told_at_once(cluster):
     flags = ["--launcher", "slurm", "--nodes", "3", "--partition", "short", "--quick"]
-    done = doctor(bed, *flags, timeout_s=20)
+    done = doctor(cluster, *flags, timeout_s=20)
     assert done.returncode == 1
     assert "--nodes 3, but partition short has 2" in rows(done.stdout)["reach"]
 
 
-def test_one_slow_link_is_the_verdict(other_bed: Callable[..., object], tmp_path):
-    bed = other_bed("--nodes", "3", "--rate", "1gbit")
+def test_one_slow_link_is_the_verdict(other_cluster: Callable[..., object], tmp_path):
+    cluster = other_cluster("--nodes", "3", "--rate", "1gbit")
     limit = f"tc qdisc replace dev {INTERFACE} root tbf rate 100mbit burst 64kb latency 50ms"
-    with broken(bed, "node1", limit, f"tc qdisc del dev {INTERFACE} root"):
-        done = doctor(bed, *ssh_flags(bed), "--logs-dir", str(tmp_path))
+    with broken(cluster, "node1", limit, f"tc qdisc del dev {INTERFACE} root"):
+        done = doctor(cluster, *ssh_flags(cluster), "--logs-dir", str(tmp_path))
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert re.search(
         r"all 2 slow pairs are with node1: they carry 0\.0\d+.* Gbit/s, others .*; look at its "

@@ -21,26 +21,26 @@ def ranks(folder: Path) -> int:
     return len(list((folder / "metrics").glob("rank_*.jsonl")))
 
 
-def test_a_node_is_lost_and_returns(bed, tmp_path):
+def test_a_node_is_lost_and_returns(cluster, tmp_path):
     flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
-    code, _, err = finish(start(bed, ways.ssh(bed, 2, *flags, "--run-id", "whole")))
+    code, _, err = finish(start(cluster, ways.ssh(cluster, 2, *flags, "--run-id", "whole")))
     assert code == 0, err
 
     elastic = ["--nodes", "2:3", "--max-restarts", "3", "--run-id", "hurt"]
-    process = start(bed, ways.ssh(bed, 3, *flags, *elastic))
+    process = start(cluster, ways.ssh(cluster, 3, *flags, *elastic))
     hurt = tmp_path / "hurt"
     try:
         assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")), timeout_s=60)
-        bed.exec("node2", "ip", "link", "set", "exp0", "down")
+        cluster.exec("node2", "ip", "link", "set", "exp0", "down")
         assert wait_until((hurt / "attempts" / "0").exists, timeout_s=90)
         assert wait_until(lambda: ranks(hurt) == 2, timeout_s=90)
-        bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        cluster.exec("node2", "ip", "link", "set", "exp0", "up")
         assert wait_until(lambda: len(losses(hurt)) > 30, timeout_s=90)
         agent = json.loads((hurt / "agents" / "node_00001.json").read_text())
-        bed.exec("node1", "kill", "-9", str(agent["pid"]))
+        cluster.exec("node1", "kill", "-9", str(agent["pid"]))
         code, out, err = finish(process, timeout_s=200)
     finally:
-        bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        cluster.exec("node2", "ip", "link", "set", "exp0", "up")
         process.kill()
         process.wait()
     assert code == 0, err
@@ -57,25 +57,25 @@ def test_a_node_is_lost_and_returns(bed, tmp_path):
     assert max(abs(found[step] - want[step]) for step in want) < 1e-5
 
 
-def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(bed, tmp_path):
+def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tmp_path):
     flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
-    code, _, err = finish(start(bed, ways.ssh(bed, 2, *flags, "--run-id", "whole")))
+    code, _, err = finish(start(cluster, ways.ssh(cluster, 2, *flags, "--run-id", "whole")))
     assert code == 0, err
 
     elastic = ["--nodes", "2:4", "--max-restarts", "2", "--run-id", "hurt"]
-    command = ways.sbatch("multinode.sh")(bed, 4, *flags, *elastic)
+    command = ways.sbatch("multinode.sh")(cluster, 4, *flags, *elastic)
     command.insert(command.index("--nodes"), "--no-kill")
-    process = start(bed, command)
+    process = start(cluster, command)
     hurt = tmp_path / "hurt"
     try:
         assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")), timeout_s=60)
-        bed.exec("node2", "ip", "link", "set", "exp0", "down")
+        cluster.exec("node2", "ip", "link", "set", "exp0", "down")
         assert wait_until((hurt / "attempts" / "0").exists, timeout_s=120)
         code, _, err = finish(process, timeout_s=200)
     finally:
-        bed.exec("node2", "ip", "link", "set", "exp0", "up")
-        bed.run("scontrol", "update", "nodename=node2", "state=resume")
-        ways.cancel_all(bed)
+        cluster.exec("node2", "ip", "link", "set", "exp0", "up")
+        cluster.run("scontrol", "update", "nodename=node2", "state=resume")
+        ways.cancel_all(cluster)
         process.kill()
         process.wait()
     said = (tmp_path / "job.out").read_text()

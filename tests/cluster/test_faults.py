@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.beds import TESTBED
+from tests.cluster.testbeds import TESTBED
 from tests.cluster.ways import Run, finish, start
 from tests.launch.submit import wait_until
 
@@ -21,14 +21,14 @@ WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
 
 
 @pytest.fixture(params=WAYS)
-def run(request, bed, tmp_path, monkeypatch):
+def run(request, cluster, tmp_path, monkeypatch):
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
-    made = Run(bed, WAYS[request.param], tmp_path)
+    made = Run(cluster, WAYS[request.param], tmp_path)
     made.way = request.param
     yield made
     made.process.kill()
     made.process.wait()
-    ways.cancel_all(bed)
+    ways.cancel_all(cluster)
     assert wait_until(lambda: made.left() == [], timeout_s=30)
 
 
@@ -67,16 +67,16 @@ def test_the_supervisor_of_node_0_is_killed(run):
 
 
 def test_a_link_goes_down(run):
-    run.hit(lambda: run.bed.exec("node2", "ip", "link", "set", "exp0", "down"))
+    run.hit(lambda: run.cluster.exec("node2", "ip", "link", "set", "exp0", "down"))
     try:
         run.gone_after_s(LINK_S)
     finally:
-        run.bed.exec("node2", "ip", "link", "set", "exp0", "up")
+        run.cluster.exec("node2", "ip", "link", "set", "exp0", "up")
     assert "is its link down?" in said(run)
 
 
-def test_the_user_stops_it(bed, tmp_path):
-    run = Run(bed, ways.ssh, tmp_path)
+def test_the_user_stops_it(cluster, tmp_path):
+    run = Run(cluster, ways.ssh, tmp_path)
     run.hit(lambda: run.process.send_signal(signal.SIGINT))
     run.gone_after_s(DEAD_S)
     code, _, err = run.end()
@@ -90,15 +90,15 @@ def test_the_user_stops_it(bed, tmp_path):
     ]
 
 
-def test_the_launcher_is_killed(bed, tmp_path):
-    run = Run(bed, ways.ssh, tmp_path)
+def test_the_launcher_is_killed(cluster, tmp_path):
+    run = Run(cluster, ways.ssh, tmp_path)
     run.hit(run.process.kill)
     run.gone_after_s(DEAD_S)
     assert run.end()[0] == -signal.SIGKILL
 
 
-def test_a_connection_is_cut(bed, tmp_path):
-    run = Run(bed, ways.ssh, tmp_path)
+def test_a_connection_is_cut(cluster, tmp_path):
+    run = Run(cluster, ways.ssh, tmp_path)
     below = psutil.Process(run.process.pid).children(recursive=True)
     clients = [one for one in below if one.name() == "ssh"]
     run.hit(clients[2].kill)
@@ -107,10 +107,10 @@ def test_a_connection_is_cut(bed, tmp_path):
     assert code == 1 and "node2" in err and "cut" in err
 
 
-def test_a_job_is_cancelled(bed, tmp_path):
-    run = Run(bed, WAYS["sbatch"], tmp_path)
-    (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
-    run.hit(lambda: bed.run("scancel", job))
+def test_a_job_is_cancelled(cluster, tmp_path):
+    run = Run(cluster, WAYS["sbatch"], tmp_path)
+    (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+    run.hit(lambda: cluster.run("scancel", job))
     run.gone_after_s(DEAD_S)
     assert run.end()[0] != 0
     assert wait_until((run.run_dir / "exit.json").exists, timeout_s=20)
@@ -118,9 +118,9 @@ def test_a_job_is_cancelled(bed, tmp_path):
     assert (run.run_dir / "stopped.json").exists()
 
 
-def test_a_node_of_slurm_dies(bed, tmp_path):
+def test_a_node_of_slurm_dies(cluster, tmp_path):
     """slurmd and the step's supervisor, as when its node goes down."""
-    run = Run(bed, WAYS["sbatch"], tmp_path)
+    run = Run(cluster, WAYS["sbatch"], tmp_path)
     daemons = slurm_daemons(run, 2)
     assert {one.name() for one in daemons} == {"slurmd", "slurmstepd"}
     run.hit(lambda: [one.kill() for one in daemons])
@@ -130,9 +130,9 @@ def test_a_node_of_slurm_dies(bed, tmp_path):
         end_job(run)
 
 
-def test_slurmd_alone_dies(bed, tmp_path):
+def test_slurmd_alone_dies(cluster, tmp_path):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
-    run = Run(bed, WAYS["sbatch"], tmp_path)
+    run = Run(cluster, WAYS["sbatch"], tmp_path)
     (slurmd,) = (one for one in slurm_daemons(run, 2) if one.name() == "slurmd")
     run.hit(slurmd.kill)
     try:
@@ -161,11 +161,11 @@ def _network_of(pid: int) -> str:
 
 
 def end_job(run) -> None:
-    ways.cancel_all(run.bed)
+    ways.cancel_all(run.cluster)
     finish(run.process)
 
 
-def test_two_runs_at_once_on_the_same_nodes(bed, tmp_path):
+def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
     flags = ["--task", "synthetic", "--max-steps", "30", "--evaluate", "never", "--threads", "1"]
     chosen = {"a": ways.ssh, "b": ways.ssh, "c": WAYS["sbatch"], "d": WAYS["sbatch"]}
@@ -173,7 +173,7 @@ def test_two_runs_at_once_on_the_same_nodes(bed, tmp_path):
     for name, way in chosen.items():
         (tmp_path / name).mkdir()
         folder = ["--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
-        started[name] = start(bed, way(bed, 4, *flags, *folder))
+        started[name] = start(cluster, way(cluster, 4, *flags, *folder))
     for name, process in started.items():
         code, out, err = finish(process, timeout_s=180)
         assert code == 0, name + out + err
@@ -184,7 +184,7 @@ def test_two_runs_at_once_on_the_same_nodes(bed, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_port_is_taken(bed, way, tmp_path):
+def test_a_port_is_taken(cluster, way, tmp_path):
     """One that was asked for is an error with its name; without asking another is taken."""
     hold = "import socket, time; s = socket.create_server(('', 29777)); print(flush=True)"
     holder = subprocess.Popen(
@@ -198,7 +198,7 @@ def test_a_port_is_taken(bed, way, tmp_path):
         flags = ["--task", "synthetic", "--max-steps", "2", "--threads", "1"]
         folder = ["--logs-dir", str(tmp_path), "--master-port", "29777"]
         began = time.monotonic()
-        code, _, err = finish(start(bed, WAYS[way](bed, 2, *flags, *folder)))
+        code, _, err = finish(start(cluster, WAYS[way](cluster, 2, *flags, *folder)))
         print(f"said after {time.monotonic() - began:.1f} s")
     finally:
         for child in psutil.Process(holder.pid).children(recursive=True):

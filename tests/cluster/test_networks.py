@@ -15,7 +15,7 @@ from configs.settings.launch import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import no_torch, ways
-from tests.cluster.beds import TESTBED, TestBed
+from tests.cluster.testbeds import TESTBED, Cluster
 from tests.cluster.ways import finish, losses, start
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -24,49 +24,49 @@ FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--th
 PATIENCE_S = 240  # far more than it takes where nothing else runs
 
 
-def ssh(bed: TestBed, hosts: object, folder: Path, *flags: str) -> tuple[int, str, str]:
-    own = ["--ssh-config", str(bed.ssh_config), *FLAGS, "--logs-dir", str(folder)]
-    return finish(start(bed, [ways.SSH, str(hosts), *own, *flags]), PATIENCE_S)
+def ssh(cluster: Cluster, hosts: object, folder: Path, *flags: str) -> tuple[int, str, str]:
+    own = ["--ssh-config", str(cluster.ssh_config), *FLAGS, "--logs-dir", str(folder)]
+    return finish(start(cluster, [ways.SSH, str(hosts), *own, *flags]), PATIENCE_S)
 
 
-def without_torch(bed: TestBed, hosts: str, folder: Path, per_node: int) -> dict:
+def without_torch(cluster: Cluster, hosts: str, folder: Path, per_node: int) -> dict:
     run_dir = folder / "run"
-    argv = [sys.executable, no_torch.__file__, str(run_dir), hosts, str(bed.ssh_config)]
-    code, out, err = finish(start(bed, [*argv, str(per_node)]), PATIENCE_S)
+    argv = [sys.executable, no_torch.__file__, str(run_dir), hosts, str(cluster.ssh_config)]
+    code, out, err = finish(start(cluster, [*argv, str(per_node)]), PATIENCE_S)
     assert code == 0, out + err
     print(out)
     return json.loads(out.splitlines()[-1])
 
 
-def test_an_address_of_32_on_each_node_and_a_router_between(other_bed, tmp_path):
+def test_an_address_of_32_on_each_node_and_a_router_between(other_cluster, tmp_path):
     """Was refused: the nodes have no network in common."""
-    bed = other_bed("--nodes", "2", "--routed")
-    assert " 10.10.1.1/32 " in bed.exec("node0", "ip", "-o", "-4", "address", "show").stdout
-    code, out, err = ssh(bed, "node0,node1", tmp_path)
+    cluster = other_cluster("--nodes", "2", "--routed")
+    assert " 10.10.1.1/32 " in cluster.exec("node0", "ip", "-o", "-4", "address", "show").stdout
+    code, out, err = ssh(cluster, "node0,node1", tmp_path)
     assert code == 0, err
     assert "network: node0 10.10.1.1 (exp0), node1 10.10.1.2 (exp0)" in out
-    refused = ssh(bed, "node0,node1", tmp_path, "--network", "10.10.2.0/24")
+    refused = ssh(cluster, "node0,node1", tmp_path, "--network", "10.10.2.0/24")
     assert refused[0] == 2 and "not all nodes have an address in --network 10.10.2" in refused[2]
 
 
-def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_bed, tmp_path):
+def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_cluster, tmp_path):
     """With two cards the network was not seen, and address= was not heeded."""
-    bed = other_bed("--nodes", "2", "--rails", "2")
+    cluster = other_cluster("--nodes", "2", "--rails", "2")
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("node0 address=10.10.1.101\nnode1 address=10.10.1.102\n")
-    code, out, err = ssh(bed, hosts, tmp_path)
+    code, out, err = ssh(cluster, hosts, tmp_path)
     assert code == 0, err
     assert "network: node0 10.10.1.101 (exp1), node1 10.10.1.102 (exp1)" in out
     hosts.write_text("node0 address=10.10.1.7\nnode1\n")
-    code, _, err = ssh(bed, hosts, tmp_path)
+    code, _, err = ssh(cluster, hosts, tmp_path)
     assert code == 2 and "node0 does not have the address 10.10.1.7 that was given for it" in err
-    assert without_torch(bed, "node0,node1", tmp_path, 1)["workers"] == 2
+    assert without_torch(cluster, "node0,node1", tmp_path, 1)["workers"] == 2
 
 
-def test_ipv6_in_hosts_and_as_master_ip(other_bed, tmp_path):
-    bed = other_bed("--nodes", "2", "--ipv6")
+def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
+    cluster = other_cluster("--nodes", "2", "--ipv6")
     hosts = "fd00:10:10:1::1,root@[fd00:10:10:1::2]:22"
-    assert without_torch(bed, hosts, tmp_path, 2)["workers"] == 4
+    assert without_torch(cluster, hosts, tmp_path, 2)["workers"] == 4
     agents = tmp_path / "run" / "agents"
     found = [json.loads(path.read_text()) for path in sorted(agents.glob("node_0000?.json"))]
     assert [(one["address"], one["interface"]) for one in found] == [
@@ -77,8 +77,8 @@ def test_ipv6_in_hosts_and_as_master_ip(other_bed, tmp_path):
     argv = [sys.executable, "-m", "train.worker", *FLAGS, "--logs-dir", str(tmp_path), *where]
     argv += ["--run-id", "by-hand"]
     workers = [
-        start(bed, [sys.executable, TESTBED, "exec", node, "--", *argv, "--rank", str(rank)])
-        for rank, node in enumerate(bed.hosts)
+        start(cluster, [sys.executable, TESTBED, "exec", node, "--", *argv, "--rank", str(rank)])
+        for rank, node in enumerate(cluster.hosts)
     ]
     for worker in workers:
         code, _, err = finish(worker, PATIENCE_S)
@@ -86,18 +86,18 @@ def test_ipv6_in_hosts_and_as_master_ip(other_bed, tmp_path):
     assert len(losses(tmp_path / "by-hand")) == 4
 
 
-def test_sixty_four_workers_of_a_program_without_torch(other_bed, tmp_path):
-    bed = other_bed("--nodes", "16")
-    found = without_torch(bed, "node[0-15]", tmp_path, 4)
+def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
+    cluster = other_cluster("--nodes", "16")
+    found = without_torch(cluster, "node[0-15]", tmp_path, 4)
     assert found["workers"] == 64 and found["trouble"] is None
     ends = [json.loads(one.read_text()) for one in tmp_path.glob("run/agents/*.exit.json")]
     assert [one["code"] for one in ends] == [0] * 16
     assert found["over_s"] < PATIENCE_S
 
 
-def test_a_login_that_a_busy_server_drops_is_tried_again(bed, tmp_path):
+def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
     """An sshd that takes one login at a time, as a jump host may take ten of sixty nodes."""
-    usual = (bed.ssh_config.parent / "ssh" / "node1.conf").read_text()
+    usual = (cluster.ssh_config.parent / "ssh" / "node1.conf").read_text()
     conf = tmp_path / "sshd.conf"
     conf.write_text(re.sub("MaxStartups .*", "MaxStartups 1:100:1", usual))
     sshd = [str(shutil.which("sshd")), "-D", "-e", "-f", str(conf), "-p", "2222"]
@@ -107,7 +107,7 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(bed, tmp_path):
         assert server.stderr is not None
         while "listening" not in server.stderr.readline():
             assert server.poll() is None
-        config = SshConfig(ssh_config=bed.ssh_config)
+        config = SshConfig(ssh_config=cluster.ssh_config)
         with ThreadPoolExecutor(1) as pool:
             with socket.create_connection(("10.10.1.2", 2222)) as other:
                 assert other.recv(4) == b"SSH-"  # and says nothing itself

@@ -14,8 +14,8 @@ import pytest
 
 from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
-from tests.cluster.beds import REPOSITORY, TestBed, bring_up
 from tests.cluster.conftest import USUAL
+from tests.cluster.testbeds import REPOSITORY, Cluster, bring_up
 from tests.cluster.ways import finish, start
 from tests.launch.submit import SUBMIT, wait_until
 
@@ -25,11 +25,11 @@ PATIENCE_S = 120.0
 
 
 class Run:
-    """A run on a bed, from the moment Slurm has its job."""
+    """A run on a testbed, from the moment Slurm has its job."""
 
-    def __init__(self, bed: TestBed, folder: Path, argv: list[str]) -> None:
-        self.bed, self.folder = bed, folder
-        self.process = start(bed, [*argv, *ENDLESS, "--logs-dir", str(folder)])
+    def __init__(self, cluster: Cluster, folder: Path, argv: list[str]) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.process = start(cluster, [*argv, *ENDLESS, "--logs-dir", str(folder)])
         begun = wait_until(lambda: self._job().get("job_id") or self.has_failed(), PATIENCE_S)
         assert begun and not self.has_failed(), self.process.communicate(timeout=10)
 
@@ -58,24 +58,24 @@ class Run:
 
     def jobs(self, verb: str) -> str:
         argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), verb]
-        return self.bed.run(*argv, timeout_s=240).stdout
+        return self.cluster.run(*argv, timeout_s=240).stdout
 
     def is_queued(self) -> bool:
-        queue = self.bed.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
+        queue = self.cluster.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
         return any(line.split()[0] == self.job_id for line in queue if "COMPLETING" not in line)
 
 
 @pytest.fixture
-def run(bed, tmp_path) -> Iterator[Callable[..., Run]]:
+def run(cluster, tmp_path) -> Iterator[Callable[..., Run]]:
     made = []
 
-    def make(*argv: str, on: TestBed = bed) -> Run:
+    def make(*argv: str, on: Cluster = cluster) -> Run:
         made.append(Run(on, tmp_path, list(argv)))
         return made[-1]
 
     yield make
     for one in made:
-        ways.cancel_all(one.bed)
+        ways.cancel_all(one.cluster)
         finish(one.process)
 
 
@@ -107,7 +107,7 @@ def test_a_controller_that_is_down_ends_nothing(run):
     assert code > 0 and "unknown" in out and "completed" not in out, out + err
     # A controller that has just come back may hold nodes for unknown, and refuse jobs for them.
     states = ["sinfo", "--noheader", "--format=%T"]
-    assert wait_until(lambda: set(one.bed.run(*states).stdout.split()) == {"idle"}, PATIENCE_S)
+    assert wait_until(lambda: set(one.cluster.run(*states).stdout.split()) == {"idle"}, PATIENCE_S)
 
 
 def test_a_pending_job_is_cancelled(run):
@@ -121,7 +121,7 @@ def test_a_pending_job_is_cancelled(run):
 def test_a_requeued_job_is_cancelled_before_it_starts_again(run, tmp_path):
     one = run(*multinode(tmp_path, "--nodes=1"))
     assert one.has_agents(1)
-    one.bed.run("scontrol", "requeuehold", one.job_id)
+    one.cluster.run("scontrol", "requeuehold", one.job_id)
     assert wait_until(lambda: ": pending (job " in one.jobs("status"), PATIENCE_S)
     assert one.jobs("cancel").endswith(": stopped\n")
     assert not one.is_queued()
@@ -133,13 +133,13 @@ def test_a_step_has_all_cores_that_its_job_has(run, tmp_path):
     assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["8", "8"]
 
 
-def test_a_step_has_the_gpus_and_their_cores(other_bed, run, tmp_path):
+def test_a_step_has_the_gpus_and_their_cores(other_cluster, run, tmp_path):
     """How many cores go with a GPU is said per GPU, or by the cluster, not by the script."""
     if slurm_daemons.version() < slurm_daemons.PRETENDS_GPUS:
         pytest.skip(f"Slurm {slurm_daemons.version()} does not pretend GPUs")
-    bed = other_bed("--nodes", "2", "--gpus", "2")
+    cluster = other_cluster("--nodes", "2", "--gpus", "2")
     argv = multinode(tmp_path, "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=3")
-    one = run(*argv, on=bed)
+    one = run(*argv, on=cluster)
     assert one.has_agents(2)
     assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["6", "6"]
     assert [env["CUDA_VISIBLE_DEVICES"] for env in one.environments()] == ["0,1", "0,1"]

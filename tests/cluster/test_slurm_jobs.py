@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.beds import REPOSITORY
+from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import Run, finish, losses, start
 from tests.launch.submit import SUBMIT, wait_until
 
@@ -17,9 +17,9 @@ WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
 SCRIPT = ways.sbatch("multinode.sh")
 
 
-def submit(bed, *flags) -> tuple[int, str, str]:
+def submit(cluster, *flags) -> tuple[int, str, str]:
     argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--wait", *FLAGS, *flags]
-    return finish(start(bed, argv))
+    return finish(start(cluster, argv))
 
 
 def pwned() -> list[Path]:
@@ -27,16 +27,18 @@ def pwned() -> list[Path]:
     return [place / "pwned" for place in places if (place / "pwned").exists()]
 
 
-def test_wrong_flags_end_the_job_with_exit_code_2(bed, tmp_path):
+def test_wrong_flags_end_the_job_with_exit_code_2(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
-    code, _, _ = finish(start(bed, SCRIPT(bed, 2, "--sync", "pigeon", "--lr", "-1", *folder)))
+    code, _, _ = finish(
+        start(cluster, SCRIPT(cluster, 2, "--sync", "pigeon", "--lr", "-1", *folder))
+    )
     said = (tmp_path / "job.out").read_text().splitlines()
     assert code == 2 and len(said) == 2
     assert said[0].startswith("error: --sync: unknown 'pigeon'; known:")
     assert [path.name for path in tmp_path.iterdir()] == ["job.out"]
 
 
-def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(bed, tmp_path):
+def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
     for wish, said in [
         (["--partition", "nope"], "there is none of that name; the cluster has main, short"),
@@ -46,40 +48,40 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(bed, tmp
         (["--constraint", "purple"], "Slurm would not take this job: "),
         (["--hosts", "a,b"], "--hosts is for --launcher ssh"),
     ]:
-        code, out, err = submit(bed, *wish, *folder)
+        code, out, err = submit(cluster, *wish, *folder)
         assert code == 2 and said in err and out == "", (wish, err)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_text_stays_text_on_the_way_through_slurm(bed, tmp_path):
+def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path), "--task", "rte", "--model", WILD]
-    code, _, _ = finish(start(bed, SCRIPT(bed, 1, "--sync", "single", *folder)))
+    code, _, _ = finish(start(cluster, SCRIPT(cluster, 1, "--sync", "single", *folder)))
     assert code == 2 and WILD in (tmp_path / "job.out").read_text()
-    code, _, err = submit(bed, "--sync", "single", *folder)
+    code, _, err = submit(cluster, "--sync", "single", *folder)
     assert code == 2 and WILD in err
     assert pwned() == []
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_a_folder_with_a_wild_name_is_a_folder(bed, tmp_path):
+def test_a_folder_with_a_wild_name_is_a_folder(cluster, tmp_path):
     folder = tmp_path / 'it\'s a "$(touch pwned)" folder'
-    code, out, err = submit(bed, "--nodes", "2", "--logs-dir", str(folder))
+    code, out, err = submit(cluster, "--nodes", "2", "--logs-dir", str(folder))
     assert code == 0, out + err
     (run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
     assert len(losses(run_dir)) == 3 and pwned() == []
 
 
-def test_variables_are_not_commands(bed, tmp_path):
+def test_variables_are_not_commands(cluster, tmp_path):
     env = {"MUSTER_PYTHON": "$(touch pwned)", "MUSTER_MAX_REQUEUES": "a[$(touch pwned)]"}
     before = {name: os.environ.get(name) for name in env}
     python = ways.PYTHON.copy()
     try:
         ways.PYTHON.update(env)
-        code, _, _ = finish(start(bed, SCRIPT(bed, 1, *FLAGS, "--logs-dir", str(tmp_path))))
+        code, _, _ = finish(start(cluster, SCRIPT(cluster, 1, *FLAGS, "--logs-dir", str(tmp_path))))
         assert code == 2 and "error: " in (tmp_path / "job.out").read_text()
         ways.PYTHON["MUSTER_PYTHON"] = sys.executable
-        code, _, _ = finish(start(bed, SCRIPT(bed, 1, *FLAGS, "--logs-dir", str(tmp_path))))
+        code, _, _ = finish(start(cluster, SCRIPT(cluster, 1, *FLAGS, "--logs-dir", str(tmp_path))))
         assert code != 0
     finally:
         ways.PYTHON.clear()
@@ -92,12 +94,12 @@ def steps(run_dir: Path) -> list[int]:
     return [record["step"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
-def test_a_job_whose_time_is_up_is_requeued_and_goes_on(bed, tmp_path):
+def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
-        run = Run(bed, SCRIPT, tmp_path)
-        (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
-        bed.run("scancel", "--batch", "--signal=USR1", job)
+        run = Run(cluster, SCRIPT, tmp_path)
+        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+        cluster.run("scancel", "--batch", "--signal=USR1", job)
         again = f"*job{job}-attempt1/metrics/rank_00000.jsonl"
         assert wait_until(lambda: any(tmp_path.glob(again)), timeout_s=120)
         (second,) = (path.parent.parent for path in tmp_path.glob(again))
@@ -106,19 +108,19 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(bed, tmp_path):
         assert wait_until(lambda: len(steps(second)) > 20, timeout_s=60)
         assert steps(second)[0] == stopped["step"] + 1
         # it has been requeued as often as it may
-        bed.run("scancel", "--batch", "--signal=USR1", job)
+        cluster.run("scancel", "--batch", "--signal=USR1", job)
         code, _, _ = finish(run.process, timeout_s=120)
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
-        ways.cancel_all(bed)
+        ways.cancel_all(cluster)
     said = (tmp_path / "job.out").read_text()
     assert (
         code == 75 and "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in said
     )
 
 
-def test_a_killed_worker_is_started_again_inside_the_allocation(bed, tmp_path):
-    run = Run(bed, SCRIPT, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
+def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path):
+    run = Run(cluster, SCRIPT, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
     try:
         assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
         run.worker(2).kill()
@@ -128,27 +130,27 @@ def test_a_killed_worker_is_started_again_inside_the_allocation(bed, tmp_path):
         first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)
         assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
     finally:
-        ways.cancel_all(bed)
+        ways.cancel_all(cluster)
     assert (
         "restart 1 of 1: 4 nodes go on from the last checkpoint"
         in (tmp_path / "job.out").read_text()
     )
 
 
-def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(bed, tmp_path):
+def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
-        run = Run(bed, SCRIPT, tmp_path)
-        (job,) = bed.run("squeue", "--noheader", "--format=%A").stdout.split()
+        run = Run(cluster, SCRIPT, tmp_path)
+        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
         for attempt in (1, 2):
-            bed.run("scontrol", "requeue", job)
+            cluster.run("scontrol", "requeue", job)
             if attempt == 1:
                 again = f"*job{job}-attempt1/metrics/rank_00003.jsonl"
                 assert wait_until(lambda again=again: any(tmp_path.glob(again)), timeout_s=120)
         code, _, _ = finish(run.process, timeout_s=120)
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
-        ways.cancel_all(bed)
+        ways.cancel_all(cluster)
     said = (tmp_path / "job.out").read_text()
     assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in said, said[
         -500:

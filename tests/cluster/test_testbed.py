@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.beds import STATE, TESTBED, take_down, testbed
+from tests.cluster.testbeds import STATE, TESTBED, take_down, testbed
 from tests.launch.submit import wait_until
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -56,7 +56,7 @@ def processes() -> dict[int, str]:
 
 
 def machine() -> dict[str, object]:
-    """What a bed could leave behind."""
+    """What a testbed could leave behind."""
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout
     return {
         "links": sorted(line.split(":")[1].strip() for line in links.splitlines()),
@@ -68,20 +68,20 @@ def machine() -> dict[str, object]:
     }
 
 
-def test_nodes_have_names_and_know_each_other(bed):
-    assert bed.hosts == NODES
+def test_nodes_have_names_and_know_each_other(cluster):
+    assert cluster.hosts == NODES
     for node in NODES:
-        assert bed.exec(node, "hostname").stdout == f"{node}\n"
+        assert cluster.exec(node, "hostname").stdout == f"{node}\n"
     for number, node in enumerate(NODES):
-        assert bed.exec("node0", "getent", "hosts", node).stdout.split() == [
+        assert cluster.exec("node0", "getent", "hosts", node).stdout.split() == [
             f"10.10.1.{number + 1}",
             node,
         ]
-    assert bed.exec("node2", sys.executable, "-c", RESOLVE).stdout == "10.10.1.3\n"
-    assert set(bed.exec("node2", "ls", "/sys/class/net").stdout.split()) == {"exp0", "lo"}
+    assert cluster.exec("node2", sys.executable, "-c", RESOLVE).stdout == "10.10.1.3\n"
+    assert set(cluster.exec("node2", "ls", "/sys/class/net").stdout.split()) == {"exp0", "lo"}
 
 
-def test_exec_passes_on_where_one_is_and_how_it_ends(bed, tmp_path):
+def test_exec_passes_on_where_one_is_and_how_it_ends(cluster, tmp_path):
     done = subprocess.run(
         [sys.executable, TESTBED, "exec", "node1", "--", "sh", "-c", "pwd; cat; exit 7"],
         cwd=tmp_path,
@@ -90,28 +90,28 @@ def test_exec_passes_on_where_one_is_and_how_it_ends(bed, tmp_path):
         text=True,
     )
     assert (done.returncode, done.stdout) == (7, f"{tmp_path}\ngiven")
-    assert bed.exec("node1", "no-such-command").returncode == 127
-    unknown = bed.exec("node9", "hostname")
+    assert cluster.exec("node1", "no-such-command").returncode == 127
+    unknown = cluster.exec("node9", "hostname")
     assert unknown.returncode == 2
-    assert unknown.stderr == "error: exec node9: the bed has node0, node1, node2, node3\n"
+    assert unknown.stderr == "error: exec node9: the testbed has node0, node1, node2, node3\n"
 
 
-def test_ssh_goes_everywhere_and_checks_host_keys(bed):
+def test_ssh_goes_everywhere_and_checks_host_keys(cluster):
     for node in NODES:
-        assert bed.ssh(node, "hostname").stdout == f"{node}\n"
-    onward = f"ssh -F {bed.ssh_config} node3 hostname"
-    assert bed.ssh("node0", onward).stdout == "node3\n"
-    assert bed.ssh("10.10.1.2", "hostname").stdout == "node1\n"
-    impostor = bed.run(
-        *("ssh", "-F", str(bed.ssh_config), "-o", "HostKeyAlias=node1", "node0", "hostname")
+        assert cluster.ssh(node, "hostname").stdout == f"{node}\n"
+    onward = f"ssh -F {cluster.ssh_config} node3 hostname"
+    assert cluster.ssh("node0", onward).stdout == "node3\n"
+    assert cluster.ssh("10.10.1.2", "hostname").stdout == "node1\n"
+    impostor = cluster.run(
+        *("ssh", "-F", str(cluster.ssh_config), "-o", "HostKeyAlias=node1", "node0", "hostname")
     )
     assert impostor.returncode == 255 and "verification failed" in impostor.stderr
 
 
-def test_slurm_runs_a_job_on_all_nodes(bed, tmp_path):
+def test_slurm_runs_a_job_on_all_nodes(cluster, tmp_path):
     begun = time.monotonic()
     wrap = f"{sys.executable} -c '{CORES}'; srun hostname"
-    job = bed.run(
+    job = cluster.run(
         *("sbatch", "--wait", "--nodes=4", f"--output={tmp_path}/out", f"--chdir={tmp_path}"),
         f"--wrap={wrap}",
     )
@@ -122,52 +122,52 @@ def test_slurm_runs_a_job_on_all_nodes(bed, tmp_path):
     assert time.monotonic() - begun < 30
 
 
-def test_two_jobs_share_a_node_and_short_is_short(bed):
-    assert bed.run("srun", "--nodes=1", "--nodelist=node0", "true").returncode == 0
+def test_two_jobs_share_a_node_and_short_is_short(cluster):
+    assert cluster.run("srun", "--nodes=1", "--nodelist=node0", "true").returncode == 0
     holder = subprocess.Popen(
-        ["srun", "--nodelist=node0", "sleep", "20"], env={**os.environ, **bed.env}
+        ["srun", "--nodelist=node0", "sleep", "20"], env={**os.environ, **cluster.env}
     )
     try:
-        beside = bed.run("srun", "--immediate=10", "--nodelist=node0", "hostname")
+        beside = cluster.run("srun", "--immediate=10", "--nodelist=node0", "hostname")
         assert beside.stdout == "node0\n"
     finally:
         holder.terminate()
         holder.wait(timeout=30)
-    limits = bed.run("sinfo", "--noheader", "--format=%P %l %D").stdout.splitlines()
+    limits = cluster.run("sinfo", "--noheader", "--format=%P %l %D").stdout.splitlines()
     assert limits == ["main* infinite 4", "short 2:00 2"]
-    assert bed.run("sacct").returncode != 0
+    assert cluster.run("sacct").returncode != 0
 
 
-def test_a_requeued_job_starts_again_soon(bed, tmp_path):
+def test_a_requeued_job_starts_again_soon(cluster, tmp_path):
     wrap = "--wrap=echo $SLURM_RESTART_COUNT >> starts; sleep 60"
-    said = bed.run("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=out", wrap)
+    said = cluster.run("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=out", wrap)
     job = said.stdout.strip()
     starts = tmp_path / "starts"
     try:
         assert wait_until(lambda: starts.exists() and starts.read_text(), 15)
-        assert bed.run("scontrol", "requeue", job).returncode == 0
+        assert cluster.run("scontrol", "requeue", job).returncode == 0
         assert wait_until(lambda: starts.read_text() == "\n1\n", 40)
     finally:
-        bed.run("scancel", job)
+        cluster.run("scancel", job)
 
 
-def test_each_node_has_its_share_of_the_cores(bed):
+def test_each_node_has_its_share_of_the_cores(cluster):
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // 4)
     expected = [[cores[(k * share + i) % len(cores)] for i in range(share)] for k in range(4)]
     code = f"'{CORES}'"
     for number, node in enumerate(NODES):
         want = f"{sorted(expected[number])}\n"
-        assert bed.exec(node, sys.executable, "-c", CORES).stdout == want
-        assert bed.ssh(node, sys.executable, "-c", code).stdout == want
-        assert bed.run("srun", f"--nodelist={node}", sys.executable, "-c", CORES).stdout == want
+        assert cluster.exec(node, sys.executable, "-c", CORES).stdout == want
+        assert cluster.ssh(node, sys.executable, "-c", code).stdout == want
+        assert cluster.run("srun", f"--nodelist={node}", sys.executable, "-c", CORES).stdout == want
 
 
-def test_up_again_changes_nothing_and_another_is_refused(bed):
+def test_up_again_changes_nothing_and_another_is_refused(cluster):
     before = record("node0.slurmd")
     again = testbed("up", "--nodes", "4")
     assert again.returncode == 0
-    assert "a bed with --nodes 4 is up already" in again.stdout
+    assert "a testbed with --nodes 4 is up already" in again.stdout
     assert record("node0.slurmd") == before
     other = testbed("up", "--nodes", "2")
     assert other.returncode == 1
@@ -178,23 +178,23 @@ def test_up_again_changes_nothing_and_another_is_refused(bed):
 @pytest.mark.parametrize(
     "name", ["node1.slurmd", "node1.sshd", "node1.anchor", "munged", "slurmctld"]
 )
-def test_up_brings_back_what_died(bed, name):
+def test_up_brings_back_what_died(cluster, name):
     assert testbed("status").returncode == 0
     os.kill(record(name), signal.SIGKILL)
     assert wait_until(lambda: testbed("status").returncode == 1, 10)
     healed = testbed("up", "--nodes", "4")
     assert healed.returncode == 0, healed.stderr
     assert "is back" in healed.stdout
-    assert bed.run("srun", "--nodelist=node1", "hostname").stdout == "node1\n"
-    assert bed.ssh("node1", "hostname").stdout == "node1\n"
+    assert cluster.run("srun", "--nodelist=node1", "hostname").stdout == "node1\n"
+    assert cluster.ssh("node1", "hostname").stdout == "node1\n"
     assert testbed("status").returncode == 0
 
 
-def test_status_and_env_say_what_there_is(bed):
+def test_status_and_env_say_what_there_is(cluster):
     # A slurmctld that was killed forgets that a job has just ended.
-    assert bed.run("scancel", "--user=root").returncode == 0
+    assert cluster.run("scancel", "--user=root").returncode == 0
     states = ["sinfo", "--noheader", "--format=%T"]
-    assert wait_until(lambda: set(bed.run(*states).stdout.split()) == {"idle"}, 20)
+    assert wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"}, 20)
     status = testbed("status", env={"COLUMNS": "120"})
     assert status.returncode == 0
     for number, node in enumerate(NODES):
@@ -202,48 +202,48 @@ def test_status_and_env_say_what_there_is(bed):
         assert f"10.10.1.{number + 1}" in line and str(record(f"{node}.sshd")) in line
         assert "idle" in line and "unlimited" in line
     shell = 'eval "$($0 $1 env)" && cat $MUSTER_HOSTS && sinfo -h -o %D -p main'
-    done = bed.run("sh", "-c", shell, sys.executable, TESTBED)
+    done = cluster.run("sh", "-c", shell, sys.executable, TESTBED)
     assert done.stdout.split() == [*NODES, "4"]
 
 
-def test_with_a_control_network_the_name_is_on_the_slow_side(other_bed):
-    bed = other_bed("--nodes", "2", "--control-network")
-    assert bed.exec("node1", sys.executable, "-c", RESOLVE).stdout == "192.168.77.2\n"
-    names = set(bed.exec("node1", "ls", "/sys/class/net").stdout.split())
+def test_with_a_control_network_the_name_is_on_the_slow_side(other_cluster):
+    cluster = other_cluster("--nodes", "2", "--control-network")
+    assert cluster.exec("node1", sys.executable, "-c", RESOLVE).stdout == "192.168.77.2\n"
+    names = set(cluster.exec("node1", "ls", "/sys/class/net").stdout.split())
     assert names == {"ctl0", "exp0", "lo"}
     for address in ("10.10.1.1", "192.168.77.1"):
         for source in (["node1"], []):
             code = f"import socket; socket.create_connection(({address!r}, 22)).recv(4)"
             argv = [sys.executable, "-c", code]
-            done = bed.exec(source[0], *argv) if source else bed.run(*argv)
+            done = cluster.exec(source[0], *argv) if source else cluster.run(*argv)
             assert done.returncode == 0, done.stderr
-    client = bed.ssh("node1", "echo $SSH_CONNECTION").stdout.split()
+    client = cluster.ssh("node1", "echo $SSH_CONNECTION").stdout.split()
     assert client[0] == "192.168.77.254" and client[2] == "192.168.77.2"
-    assert bed.run("srun", "--nodes=2", "hostname").returncode == 0
+    assert cluster.run("srun", "--nodes=2", "hostname").returncode == 0
 
 
-def test_a_private_home_is_bare_metal(other_bed, tmp_path):
+def test_a_private_home_is_bare_metal(other_cluster, tmp_path):
     venv = Path(sys.prefix)
-    bed = other_bed("--nodes", "2", "--private-home", env={"MUSTER_BED_VENV": str(venv)})
+    cluster = other_cluster("--nodes", "2", "--private-home", env={"MUSTER_BED_VENV": str(venv)})
     checkout = Path(TESTBED).parent.parent
     home = pwd.getpwuid(0).pw_dir
     (tmp_path / "shared").touch()
-    assert bed.ssh("node0", f"pwd; touch ~/mine; ls {tmp_path}/shared").returncode == 2
-    assert bed.ssh("node0", "ls").stdout.split() == ["mine", "muster"]
-    assert bed.ssh("node1", "ls").stdout.split() == ["muster"]
-    assert bed.exec("node0", "ls", private=True).stdout.split() == ["mine", "muster"]
-    assert bed.exec("node0", "pwd", private=True).stdout == f"{home}\n"
+    assert cluster.ssh("node0", f"pwd; touch ~/mine; ls {tmp_path}/shared").returncode == 2
+    assert cluster.ssh("node0", "ls").stdout.split() == ["mine", "muster"]
+    assert cluster.ssh("node1", "ls").stdout.split() == ["muster"]
+    assert cluster.exec("node0", "ls", private=True).stdout.split() == ["mine", "muster"]
+    assert cluster.exec("node0", "pwd", private=True).stdout == f"{home}\n"
     assert not (Path(home) / "mine").exists()
-    assert bed.ssh("node0", f"ls {checkout}/launch").returncode == 2
+    assert cluster.ssh("node0", f"ls {checkout}/launch").returncode == 2
     # Slurm's side has the shared file system.
-    assert bed.run("srun", "--nodes=2", "ls", str(checkout / "launch")).returncode == 0
-    python = bed.ssh("node1", "~/muster/.venv/bin/python -c 'import sys; print(sys.prefix)'")
+    assert cluster.run("srun", "--nodes=2", "ls", str(checkout / "launch")).returncode == 0
+    python = cluster.ssh("node1", "~/muster/.venv/bin/python -c 'import sys; print(sys.prefix)'")
     assert python.stdout == f"{home}/muster/.venv\n", python.stderr
-    assert bed.ssh("node1", "touch ~/muster/.venv/x").returncode == 1
-    assert bed.ssh("node0", f"ssh -F {bed.ssh_config} node1 hostname").stdout == "node1\n"
+    assert cluster.ssh("node1", "touch ~/muster/.venv/x").returncode == 1
+    assert cluster.ssh("node0", f"ssh -F {cluster.ssh_config} node1 hostname").stdout == "node1\n"
 
 
-def speed(bed, server: str, client: str, address: str, mebibytes: int) -> float:
+def speed(cluster, server: str, client: str, address: str, mebibytes: int) -> float:
     """Bytes per second from `client` to `server`."""
     take = subprocess.Popen(
         [sys.executable, TESTBED, "exec", server, "--", sys.executable, "-c", TAKE],
@@ -253,25 +253,25 @@ def speed(bed, server: str, client: str, address: str, mebibytes: int) -> float:
     with take:
         assert take.stdout is not None
         assert take.stdout.readline() == "ready\n"
-        given = bed.exec(client, sys.executable, "-c", GIVE, address, str(mebibytes))
+        given = cluster.exec(client, sys.executable, "-c", GIVE, address, str(mebibytes))
         assert given.returncode == 0, given.stderr
         return float(take.stdout.readline())
 
 
-def test_a_rate_limits_both_directions(other_bed):
-    bed = other_bed("--nodes", "2", "--rate", "100mbit")
+def test_a_rate_limits_both_directions(other_cluster):
+    cluster = other_cluster("--nodes", "2", "--rate", "100mbit")
     limit = 100e6 / 8
     for server, client, address in (
         ("node1", "node0", "10.10.1.2"),
         ("node0", "node1", "10.10.1.1"),
     ):
-        assert limit / 2 < speed(bed, server, client, address, 16) < limit * 2
+        assert limit / 2 < speed(cluster, server, client, address, 16) < limit * 2
     assert "100mbit" in testbed("status").stdout
 
 
 @pytest.mark.parametrize("stage", ["network", "nodes", "slurm and sshd"])
 @pytest.mark.parametrize("then", ["down", "up"])
-def test_what_is_cut_short_can_be_cleaned_up(other_bed, stage, then):
+def test_what_is_cut_short_can_be_cleaned_up(other_cluster, stage, then):
     take_down()
     before = machine()
     cut = subprocess.Popen([sys.executable, TESTBED, "up"], stdout=subprocess.PIPE, text=True)
@@ -289,7 +289,7 @@ def test_what_is_cut_short_can_be_cleaned_up(other_bed, stage, then):
     assert_same(machine(), before)
 
 
-def test_another_takes_the_place_of_one_that_is_dead(other_bed):
+def test_another_takes_the_place_of_one_that_is_dead(other_cluster):
     for path in (STATE / "pids").glob("*.json"):
         os.kill(record(path.stem), signal.SIGKILL)
     done = testbed("up", "--nodes", "2")
@@ -297,7 +297,7 @@ def test_another_takes_the_place_of_one_that_is_dead(other_bed):
     assert "cleaning up" in done.stdout
 
 
-def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log(other_bed):
+def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log(other_cluster):
     take_down()
     before = machine()
     with socket.create_server(("0.0.0.0", 16817)):
@@ -308,7 +308,7 @@ def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log(other_bed):
     assert_same(machine(), before)
 
 
-def test_down_leaves_nothing(other_bed, tmp_path):
+def test_down_leaves_nothing(other_cluster, tmp_path):
     take_down()
     before = machine()
     env = {"MUSTER_BED_VENV": sys.prefix}
@@ -341,11 +341,11 @@ def test_down_leaves_nothing(other_bed, tmp_path):
     assert testbed("env").stdout == ""
 
 
-def test_down_needs_no_state_file(other_bed):
+def test_down_needs_no_state_file(other_cluster):
     take_down()
     before = machine()
     assert testbed("up", "--nodes", "2").returncode == 0
-    (STATE / "bed.json").unlink()
+    (STATE / "testbed.json").unlink()
     take_down()
     assert_same(machine(), before)
 
@@ -375,7 +375,7 @@ def test_another_user_is_told_to_be_root(_fit_box):
     assert done.returncode == 1 and "put sudo before it" in done.stderr
 
 
-def test_a_node_does_not_end_the_bed_that_it_is_in(bed):
-    done = bed.exec("node0", sys.executable, TESTBED, "down")
+def test_a_node_does_not_end_the_bed_that_it_is_in(cluster):
+    done = cluster.exec("node0", sys.executable, TESTBED, "down")
     assert done.returncode == 1
-    assert done.stderr == "error: this is a node of the bed; run the command on the box\n"
+    assert done.stderr == "error: this is a node of the testbed; run the command on the box\n"

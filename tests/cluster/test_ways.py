@@ -8,7 +8,7 @@ import pytest
 
 from configs import plugins
 from tests.cluster import ways
-from tests.cluster.beds import REPOSITORY, TESTBED
+from tests.cluster.testbeds import REPOSITORY, TESTBED
 from tests.cluster.ways import environment, finish, losses, start
 from tests.preload import interpreter
 
@@ -28,21 +28,21 @@ WAYS = {
 NODES = {"single": 1, "ddp": 4}
 
 
-def reference(bed, nodes: int, sync: str, folder: Path) -> list[float]:
-    return run(bed, ways.local, nodes, sync, folder)
+def reference(cluster, nodes: int, sync: str, folder: Path) -> list[float]:
+    return run(cluster, ways.local, nodes, sync, folder)
 
 
-def run(bed, way, nodes: int, sync: str, folder: Path, *more: str) -> list[float]:
+def run(cluster, way, nodes: int, sync: str, folder: Path, *more: str) -> list[float]:
     folder.mkdir()
     flags = [*FLAGS, "--sync", sync, "--logs-dir", str(folder), *more]
-    code, out, err = finish(start(bed, way(bed, nodes, *flags)))
+    code, out, err = finish(start(cluster, way(cluster, nodes, *flags)))
     output = folder / "job.out"
     assert code == 0, out + err + (output.read_text() if output.exists() else "")
     (run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
     return losses(run_dir)
 
 
-def by_hand(bed, nodes: int, sync: str, folder: Path) -> list[float]:
+def by_hand(cluster, nodes: int, sync: str, folder: Path) -> list[float]:
     """One command on each node, as the courses have it."""
     where = ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*FLAGS, "--sync", sync, "--logs-dir", str(folder), "--run-id", "by-hand", *where]
@@ -51,7 +51,7 @@ def by_hand(bed, nodes: int, sync: str, folder: Path) -> list[float]:
             [sys.executable, TESTBED, "exec", f"node{rank}", "--", interpreter()]
             + ["-m", "train.worker", *flags, "--rank", str(rank)],
             cwd=REPOSITORY,
-            env=environment(bed),
+            env=environment(cluster),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,55 +65,59 @@ def by_hand(bed, nodes: int, sync: str, folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("sync", plugins.names("train.sync.modes"))
-def test_the_same_losses_whatever_starts_the_workers(bed, sync, tmp_path):
+def test_the_same_losses_whatever_starts_the_workers(cluster, sync, tmp_path):
     nodes = NODES.get(sync, 2)
-    expected = reference(bed, nodes, sync, tmp_path / "local")
+    expected = reference(cluster, nodes, sync, tmp_path / "local")
     assert len(expected) == 6 and len(set(expected)) == 6
     for name, way in WAYS.items():
         folder = tmp_path / name
         found = (
-            by_hand(bed, nodes, sync, folder) if way is None else run(bed, way, nodes, sync, folder)
+            by_hand(cluster, nodes, sync, folder)
+            if way is None
+            else run(cluster, way, nodes, sync, folder)
         )
         assert found == expected, name
 
 
-def test_accelerate_launch_on_every_node(bed, tmp_path):
-    expected = run(bed, ways.local, 2, "accelerate", tmp_path / "a", "--nproc-per-node", "2")
+def test_accelerate_launch_on_every_node(cluster, tmp_path):
+    expected = run(cluster, ways.local, 2, "accelerate", tmp_path / "a", "--nproc-per-node", "2")
     script = ways.sbatch("accelerate.sh")
-    assert run(bed, script, 2, "accelerate", tmp_path / "b", "--nproc-per-node", "2") == expected
+    assert (
+        run(cluster, script, 2, "accelerate", tmp_path / "b", "--nproc-per-node", "2") == expected
+    )
 
 
-def test_all_workers_of_one_node(bed, tmp_path):
-    expected = run(bed, ways.local, 1, "ddp", tmp_path / "a", "--nproc-per-node", "3")
+def test_all_workers_of_one_node(cluster, tmp_path):
+    expected = run(cluster, ways.local, 1, "ddp", tmp_path / "a", "--nproc-per-node", "3")
     script = ways.sbatch("singlenode.sh")
-    assert run(bed, script, 1, "ddp", tmp_path / "b", "--nproc-per-node", "3") == expected
+    assert run(cluster, script, 1, "ddp", tmp_path / "b", "--nproc-per-node", "3") == expected
 
 
-def test_nodes_with_different_numbers_of_workers(bed, tmp_path):
+def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
     """torchrun says that it cannot, but it can."""
     uneven = ["--nproc-per-node", "2,1"]
-    expected = run(bed, ways.local, 2, "ddp", tmp_path / "local", *uneven)
-    found = {"multinode.sh": run(bed, WAYS["multinode.sh"], 2, "ddp", tmp_path / "s", *uneven)}
-    found["slurm"] = run(bed, ways.slurm, 2, "ddp", tmp_path / "submitit", *uneven)
+    expected = run(cluster, ways.local, 2, "ddp", tmp_path / "local", *uneven)
+    found = {"multinode.sh": run(cluster, WAYS["multinode.sh"], 2, "ddp", tmp_path / "s", *uneven)}
+    found["slurm"] = run(cluster, ways.slurm, 2, "ddp", tmp_path / "submitit", *uneven)
 
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("node0 slots=2\nnode1 slots=1\n")
 
-    def ssh(bed, nodes, *flags):
-        return [ways.SSH, str(hosts), "--ssh-config", str(bed.ssh_config), *flags]
+    def ssh(cluster, nodes, *flags):
+        return [ways.SSH, str(hosts), "--ssh-config", str(cluster.ssh_config), *flags]
 
-    found["ssh"] = run(bed, ssh, 2, "ddp", tmp_path / "ssh")
-    found["ssh-manual"] = run(bed, ssh, 2, "ddp", tmp_path / "m", "--workers", "manual")
+    found["ssh"] = run(cluster, ssh, 2, "ddp", tmp_path / "ssh")
+    found["ssh-manual"] = run(cluster, ssh, 2, "ddp", tmp_path / "m", "--workers", "manual")
 
-    def three_tasks(bed, nodes, *flags):
-        script = ways.sbatch("multinode_manual.sh")(bed, nodes, *flags)
+    def three_tasks(cluster, nodes, *flags):
+        script = ways.sbatch("multinode_manual.sh")(cluster, nodes, *flags)
         return [*script[:2], "--ntasks=3", "--ntasks-per-node=2", *script[2:]]
 
-    found["multinode_manual.sh"] = run(bed, three_tasks, 2, "ddp", tmp_path / "manual")
+    found["multinode_manual.sh"] = run(cluster, three_tasks, 2, "ddp", tmp_path / "manual")
     assert found == dict.fromkeys(found, expected)
 
 
-def test_each_point_of_a_sweep(bed, tmp_path):
+def test_each_point_of_a_sweep(cluster, tmp_path):
     output = tmp_path / "%a.out"
     argv = [*ways.SBATCH, "--array=0,17", f"--output={output}"]
     argv += [
@@ -123,7 +127,7 @@ def test_each_point_of_a_sweep(bed, tmp_path):
         "--logs-dir",
         str(tmp_path),
     ]
-    code, out, err = finish(start(bed, [*argv, "--threads", "1", "--logs-dir", str(tmp_path)]))
+    code, out, err = finish(start(cluster, [*argv, "--threads", "1", "--logs-dir", str(tmp_path)]))
     assert code == 0, out + err + "".join(path.read_text() for path in tmp_path.glob("*.out"))
     said = [(tmp_path / f"{point}.out").read_text().splitlines()[0] for point in (0, 17)]
     assert said == [
@@ -134,12 +138,12 @@ def test_each_point_of_a_sweep(bed, tmp_path):
     assert "batch_size: 1024\n" in config and "precision: bf16\n" in config
 
 
-def test_a_job_submitted_from_inside_a_job_is_a_job_of_its_own(bed, tmp_path):
-    inner = ways.slurm(bed, 2, *FLAGS, "--logs-dir", str(tmp_path), "--run-id", "inner")
+def test_a_job_submitted_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
+    inner = ways.slurm(cluster, 2, *FLAGS, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"
     script.write_text(f"#!/bin/bash\n{subprocess.list2cmdline(inner)}\n")
     argv = [*ways.SBATCH, "--nodes=1", "--ntasks=1", f"--output={tmp_path / 'out'}"]
-    code, out, err = finish(start(bed, [*argv, str(script)]))
+    code, out, err = finish(start(cluster, [*argv, str(script)]))
     assert code == 0, out + err + (tmp_path / "out").read_text()
     assert len(losses(tmp_path / "inner")) == 6
     assert len(list((tmp_path / "inner" / "agents").glob("node_?????.json"))) == 2

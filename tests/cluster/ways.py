@@ -1,4 +1,4 @@
-"""The ways of starting a run on the bed, each as a user types it, and what is left of a run."""
+"""The ways of starting a run on the testbed, each as a user types it, and what is left of a run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.cluster.beds import REPOSITORY, TestBed
+from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
@@ -21,15 +21,15 @@ SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
 
 
-def environment(bed: TestBed) -> dict[str, str]:
-    return {**os.environ, **bed.env, **PYTHON}
+def environment(cluster: Cluster) -> dict[str, str]:
+    return {**os.environ, **cluster.env, **PYTHON}
 
 
-def start(bed: TestBed, argv: list[str]) -> subprocess.Popen:
+def start(cluster: Cluster, argv: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
         argv,
         cwd=REPOSITORY,
-        env=environment(bed),
+        env=environment(cluster),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -37,16 +37,16 @@ def start(bed: TestBed, argv: list[str]) -> subprocess.Popen:
     )
 
 
-def ssh(bed: TestBed, nodes: int, *flags: str) -> list[str]:
-    hosts = ",".join(bed.hosts[:nodes])
-    return [SSH, hosts, "--ssh-config", str(bed.ssh_config), *flags]
+def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+    hosts = ",".join(cluster.hosts[:nodes])
+    return [SSH, hosts, "--ssh-config", str(cluster.ssh_config), *flags]
 
 
-def local(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+def local(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
     return [interpreter(), SUBMIT, "--launcher", "local", "--nodes", str(nodes), *flags]
 
 
-def slurm(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+def slurm(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
     wanted = ["--launcher", "slurm", "--wait", "--nodes", str(nodes)]
     return [sys.executable, SUBMIT, *wanted, *flags]
 
@@ -54,7 +54,7 @@ def slurm(bed: TestBed, nodes: int, *flags: str) -> list[str]:
 def sbatch(script: str) -> Callable[..., list[str]]:
     """A script of slurm/, to the end of its job."""
 
-    def way(bed: TestBed, nodes: int, *flags: str) -> list[str]:
+    def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         output = Path(flags[flags.index("--logs-dir") + 1]) / "job.out"
         own = ["--nodes", str(nodes), f"--output={output}"]
         return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
@@ -80,11 +80,11 @@ class Run:
     """A run that trains and trains, to do something terrible to."""
 
     def __init__(
-        self, bed: TestBed, way: Callable[..., list[str]], folder: Path, *more: str
+        self, cluster: Cluster, way: Callable[..., list[str]], folder: Path, *more: str
     ) -> None:
-        self.bed, self.folder = bed, folder
+        self.cluster, self.folder = cluster, folder
         flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
-        self.process = start(bed, way(bed, 4, *flags, "--logs-dir", str(folder), *more))
+        self.process = start(cluster, way(cluster, 4, *flags, "--logs-dir", str(folder), *more))
         assert wait_until(self._all_train, timeout_s=60), self.process.communicate(timeout=5)
         (self.run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
         self.hit_at = 0.0
@@ -153,10 +153,10 @@ class Run:
         return finish(self.process, timeout_s=60)
 
 
-def cancel_all(bed: TestBed) -> None:
-    """Leave no job behind: the next test has the bed to itself."""
-    bed.run("scancel", "--user", "root")
-    assert wait_until(lambda: not bed.run("squeue", "--noheader").stdout.strip(), timeout_s=60)
+def cancel_all(cluster: Cluster) -> None:
+    """Leave no job behind: the next test has the testbed to itself."""
+    cluster.run("scancel", "--user", "root")
+    assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), timeout_s=60)
 
 
 def interrupt(process: subprocess.Popen) -> None:

@@ -1,4 +1,4 @@
-"""What one asks of a bed, and what is refused."""
+"""What one asks of a testbed, and what is refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A bed as tests see it, and `launch/testbed.py` as a user runs it."""
+"""A testbed as tests see it, and `launch/testbed.py` as a user runs it."""
 
 import os
 import subprocess
@@ -29,10 +29,8 @@ testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins like a
 
 
 @dataclass(frozen=True)
-class TestBed:
-    """The bed that is up: what a command on the box needs to use it, and ways into its nodes."""
-
-    __test__ = False
+class Cluster:
+    """The testbed that is up: what a command on the box needs to use it, and into its nodes."""
 
     env: dict[str, str]
     ssh_config: Path
@@ -60,13 +58,13 @@ class TestBed:
         )
 
 
-def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> TestBed:
-    """Have a bed with `flags` up."""
+def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:
+    """Have a testbed with `flags` up."""
     done = testbed("up", *flags, env=env)
     assert done.returncode == 0, done.stderr
     said = testbed("env").stdout
     variables = dict(word.split("=", 1) for word in said.removeprefix("export ").split())
-    return TestBed(
+    return Cluster(
         env=variables,
         ssh_config=Path(variables["MUSTER_SSH_CONFIG"]),
         hosts=Path(variables["MUSTER_HOSTS"]).read_text().split(),

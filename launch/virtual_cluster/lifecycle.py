@@ -1,4 +1,4 @@
-"""`up` makes the bed or heals the one that is up; `down` leaves nothing of it."""
+"""`up` makes the testbed or heals the one that is up; `down` leaves nothing of it."""
 
 import getpass
 import os
@@ -10,16 +10,16 @@ from pathlib import Path
 
 from configs.errors import MusterError
 from launch.virtual_cluster import (
+    cluster_state,
     daemons,
     links,
-    lock,
     namespaces,
     slurm_daemons,
     ssh_daemons,
     virtual_nodes,
 )
+from launch.virtual_cluster.cluster_state import STATE, ClusterState
 from launch.virtual_cluster.commands import call
-from launch.virtual_cluster.lock import STATE, Bed
 from launch.virtual_cluster.options import Options
 from launch.virtual_cluster.templating import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
@@ -29,20 +29,20 @@ Say = Callable[[str], None]
 
 
 def up(options: Options, checkout: Path, say: Say) -> None:
-    """Have a bed with `options` up, all of its daemons alive.
+    """Have a testbed with `options` up, all of its daemons alive.
 
     Raises:
-        MusterError: another bed is up and something of it lives, or this one cannot be made; then
-            nothing of it is left.
+        MusterError: another testbed is up and something of it lives, or this one cannot be made;
+            then nothing of it is left.
     """
     _refuse_inside()
     os.umask(0o022)  # sshd trusts no key file that others may write
-    with lock.locked():
-        bed = lock.read()
-        if bed and bed.ready and (_is_same(bed, options, checkout) or _lives()):
-            _refuse_other(bed, options, checkout)
-            say(f"a bed with {options} is up already")
-            _heal(bed, say)
+    with cluster_state.locked():
+        cluster = cluster_state.read()
+        if cluster and cluster.ready and (_is_same(cluster, options, checkout) or _lives()):
+            _refuse_other(cluster, options, checkout)
+            say(f"a testbed with {options} is up already")
+            _heal(cluster, say)
             return
         if _remains():
             say("cleaning up after one that was cut short")
@@ -55,35 +55,35 @@ def up(options: Options, checkout: Path, say: Say) -> None:
 
 
 def down(say: Say) -> None:
-    """Have no bed, and nothing left of one.
+    """Have no testbed, and nothing left of one.
 
     Raises:
         MusterError: something would not go.
     """
     _refuse_inside()
-    with lock.locked():
+    with cluster_state.locked():
         if not _remains():
             say("nothing is up")
             return
         _clean()
-        say("the bed is down; nothing is left of it")
+        say("the testbed is down; nothing is left of it")
 
 
-def present() -> tuple[Bed, list[Node]]:
-    """The bed that is up, and its nodes.
+def present() -> tuple[ClusterState, list[Node]]:
+    """The testbed that is up, and its nodes.
 
     Raises:
         MusterError: none is.
     """
-    bed = lock.read()
-    if bed is None or not bed.ready:
-        raise MusterError("no bed is up; make one: python launch/testbed.py up --nodes 4")
-    return bed, virtual_nodes.of(bed.options, bed.cores)
+    cluster = cluster_state.read()
+    if cluster is None or not cluster.ready:
+        raise MusterError("no testbed is up; make one: python launch/testbed.py up --nodes 4")
+    return cluster, virtual_nodes.of(cluster.options, cluster.cores)
 
 
 def _make(options: Options, checkout: Path, say: Say) -> None:
     STATE.mkdir(mode=0o755, exist_ok=True)
-    bed = Bed(
+    cluster = ClusterState(
         checkout=str(checkout),
         user=os.environ.get("SUDO_USER") or getpass.getuser(),
         pid=os.getpid(),
@@ -91,18 +91,18 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
         options=options,
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
-    lock.write(bed)
-    hosts = virtual_nodes.of(options, bed.cores)
+    cluster_state.write(cluster)
+    hosts = virtual_nodes.of(options, cluster.cores)
     say("configuration and keys")
     _write(hosts, options.gpus)
     say("network")
     links.make(hosts, options)
     say("nodes")
     for node in hosts:
-        _open(node, bed)
+        _open(node, cluster)
     say("slurm and sshd")
-    _start(bed, hosts)
-    lock.write(lock.finished(bed))
+    _start(cluster, hosts)
+    cluster_state.write(cluster_state.finished(cluster))
 
 
 def _write(hosts: Sequence[Node], gpus: int) -> None:
@@ -114,14 +114,14 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
     slurm_daemons.write(hosts, gpus)
 
 
-def _open(node: Node, bed: Bed) -> None:
+def _open(node: Node, cluster: ClusterState) -> None:
     namespaces.make(node)
-    if bed.options.private_home:
-        venv = Path(bed.options.venv) if bed.options.venv else None
-        namespaces.make_private(node, Path(bed.checkout), venv)
+    if cluster.options.private_home:
+        venv = Path(cluster.options.venv) if cluster.options.venv else None
+        namespaces.make_private(node, Path(cluster.checkout), venv)
 
 
-def _start(bed: Bed, hosts: Sequence[Node]) -> list[str]:
+def _start(cluster: ClusterState, hosts: Sequence[Node]) -> list[str]:
     """Start every daemon that is not alive, wait until all do their work, and name the started."""
     started = []
 
@@ -136,7 +136,7 @@ def _start(bed: Bed, hosts: Sequence[Node]) -> list[str]:
     for node in hosts:
         ensure(
             ssh_daemons.daemon(node),
-            partial(ssh_daemons.start, node, private=bed.options.private_home),
+            partial(ssh_daemons.start, node, private=cluster.options.private_home),
         )
     daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
     for node in hosts:
@@ -156,15 +156,15 @@ def _is_in_service(node: Node, started: Sequence[str]) -> bool:
     )
 
 
-def _heal(bed: Bed, say: Say) -> None:
-    hosts = virtual_nodes.of(bed.options, bed.cores)
+def _heal(cluster: ClusterState, say: Say) -> None:
+    hosts = virtual_nodes.of(cluster.options, cluster.cores)
     for node in hosts:
-        held = namespaces.anchors(node, private=bed.options.private_home)
+        held = namespaces.anchors(node, private=cluster.options.private_home)
         if not all(map(daemons.pid, held)):
             # Nothing else can enter its namespaces any more: it boots anew.
             daemons.end(partial(daemons.inside, [links.NAMESPACES / node.netns]))
-            _open(node, bed)
-    for name in _start(bed, hosts):
+            _open(node, cluster)
+    for name in _start(cluster, hosts):
         say(f"{name} was dead and is back")
 
 
@@ -187,18 +187,18 @@ def _lives() -> bool:
     return bool(daemons.recorded() or daemons.inside(links.namespaces()))
 
 
-def _is_same(bed: Bed, options: Options, checkout: Path) -> bool:
-    return bed.options == options and bed.checkout == str(checkout)
+def _is_same(cluster: ClusterState, options: Options, checkout: Path) -> bool:
+    return cluster.options == options and cluster.checkout == str(checkout)
 
 
-def _refuse_other(bed: Bed, options: Options, checkout: Path) -> None:
-    if not _is_same(bed, options, checkout):
+def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
+    if not _is_same(cluster, options, checkout):
         raise MusterError(
-            f"a bed with {bed.options} is up, made from {bed.holder()}, and there is one per"
-            f" machine; end it first: python {bed.checkout}/launch/testbed.py down"
+            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is one"
+            f" per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
         )
 
 
 def _refuse_inside() -> None:
     if os.getpid() in daemons.inside(links.namespaces()):
-        raise MusterError("this is a node of the bed; run the command on the box")
+        raise MusterError("this is a node of the testbed; run the command on the box")

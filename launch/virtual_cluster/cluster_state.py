@@ -1,4 +1,4 @@
-"""One bed per machine: one action at a time, and everyone can read who holds it and why."""
+"""One testbed per machine: one action at a time, and everyone can read who holds it and why."""
 
 import fcntl
 import json
@@ -12,13 +12,13 @@ from launch.virtual_cluster.options import Options
 
 STATE = Path("/run/muster-testbed")
 LOCK = Path("/run/muster-testbed.lock")
-BED = STATE / "bed.json"
+RECORD = STATE / "testbed.json"
 LOGS = STATE / "log"
 
 
 @dataclass(frozen=True)
-class Bed:
-    """Who made the bed, what it is, and whether it was made to the end."""
+class ClusterState:
+    """Who made the testbed, what it is, and whether it was made to the end."""
 
     checkout: str
     user: str
@@ -34,7 +34,7 @@ class Bed:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold the machine's bed for as long as one action takes; wait for whoever holds it."""
+    """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
     descriptor = _lock()
     try:
         yield
@@ -61,24 +61,24 @@ def _lock() -> int:
         os.close(descriptor)
 
 
-def read() -> Bed | None:
-    """The bed that is written down; None where there is none, or no one can read it."""
+def read() -> ClusterState | None:
+    """The testbed that is written down; None where there is none, or no one can read it."""
     try:
-        found = json.loads(BED.read_text(encoding="utf-8"))
+        found = json.loads(RECORD.read_text(encoding="utf-8"))
         options = Options(**found.pop("options"))
         cores = tuple(found.pop("cores"))
-        return Bed(**found, options=options, cores=cores)
+        return ClusterState(**found, options=options, cores=cores)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def write(bed: Bed) -> None:
-    """Write `bed` down, so that a crash leaves the old or the new, never a half."""
-    unfinished = BED.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(asdict(bed), indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(BED)
+def write(cluster: ClusterState) -> None:
+    """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
+    unfinished = RECORD.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(asdict(cluster), indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(RECORD)
 
 
-def finished(bed: Bed) -> Bed:
-    """`bed`, made to the end."""
-    return replace(bed, ready=True)
+def finished(cluster: ClusterState) -> ClusterState:
+    """`cluster`, made to the end."""
+    return replace(cluster, ready=True)
