@@ -51,16 +51,16 @@ def write_here(
 
 def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
     """What this node's workers said, if all of them stopped in order; else nothing."""
-    said = _said(assignment, ranks)
-    if not ranks or any(said.get(rank, {}).get("cause") != "stopped" for rank in ranks):
+    records = _records_of(assignment, ranks)
+    if not ranks or any(records.get(rank, {}).get("cause") != "stopped" for rank in ranks):
         return ""
-    return str(said[ranks[0]]["message"])
+    return str(records[ranks[0]]["message"])
 
 
 def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
     """Which of this node's workers have said that they failed."""
-    said = _said(assignment, ranks)
-    return [rank for rank, one in said.items() if one.get("cause") not in ("done", "stopped")]
+    records = _records_of(assignment, ranks)
+    return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
 
 
 def write_exit(
@@ -87,7 +87,7 @@ def write_exit(
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
-        "workers": _said(assignment, ranks),
+        "workers": _records_of(assignment, ranks),
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
         "survivors": [one.pid for one in victims if one.survives],
     }
@@ -98,7 +98,7 @@ def write_exit(
     return record
 
 
-def _said(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+def _records_of(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
     run_dir = Path(assignment.run_dir)
     paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
     return {

@@ -57,7 +57,7 @@ class Assignment:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Assignment":
-        commands = tuple(Command(tuple(one["argv"]), one["env"]) for one in said["commands"])
-        plain = {**said, "commands": commands, "head_ports": tuple(said["head_ports"])}
+    def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
+        commands = tuple(Command(tuple(one["argv"]), one["env"]) for one in raw["commands"])
+        plain = {**raw, "commands": commands, "head_ports": tuple(raw["head_ports"])}
         return cls(**plain)

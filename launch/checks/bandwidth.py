@@ -78,9 +78,9 @@ def _words(ways: Mapping[Transport, float], called: Sequence[str]) -> str:
             f"all {len(slow)} slow pairs are with {who}: they carry {speeds} Gbit/s, others "
             f"{others}; look at its link"
         )
-    said = [f"{_name(pair, called)} carries {rate(pairs[pair])} Gbit/s" for pair in slow[:SHOWN]]
+    lines = [f"{_name(pair, called)} carries {rate(pairs[pair])} Gbit/s" for pair in slow[:SHOWN]]
     more = f" and {len(slow) - SHOWN} more are slow" if len(slow) > SHOWN else ""
-    return f"the pair {', '.join(said)}{more}; others {others}"
+    return f"the pair {', '.join(lines)}{more}; others {others}"
 
 
 def _name(pair: Transport, called: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def quick(
                 ANSWER_S, do="describe", request=request, source=_source(node_facts.__file__)
             )
             found = {
-                index: one.said["probe"] for index, one in answers.items() if "probe" in one.said
+                index: one.reply["probe"] for index, one in answers.items() if "probe" in one.reply
             }
         else:
             found = dict(enumerate(probes))
@@ -169,11 +169,11 @@ def _try_pairs(
         return {}, {}
     addresses = {str(index): one for index, one in zip(there, chosen.addresses, strict=True)}
     ports = [master_port] if master_port is not None else []
-    said = nodes_asked.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
-    listening = {index: one.said for index, one in said.items() if "port" in one.said}
+    reply = nodes_asked.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
+    listening = {index: one.reply for index, one in reply.items() if "port" in one.reply}
     servers = {str(index): (addresses[str(index)], one["port"]) for index, one in listening.items()}
     tried = nodes_asked.ask(ANSWER_S, there, do="connect", servers=servers, patience_s=CONNECT_S)
-    return listening, {index: one.said.get("reached", {}) for index, one in tried.items()}
+    return listening, {index: one.reply.get("reached", {}) for index, one in tried.items()}
 
 
 def _choose(
@@ -194,8 +194,8 @@ def _routes(
 ) -> list[Mapping[str, str]]:
     """The own address from which each node sends to each of those in `to`."""
     source = _source(route.__file__)
-    said = nodes_asked.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
-    return [said[index].said.get("probe", {}) if index in said else {} for index in there]
+    reply = nodes_asked.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
+    return [reply[index].reply.get("probe", {}) if index in reply else {} for index in there]
 
 
 def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
@@ -231,7 +231,7 @@ def _named(line: str, hosts: Sequence[str], index: int) -> str:
 
 
 def _ping(answer: Any) -> Ping:
-    return Ping(answer.asked_unix_s, answer.heard_unix_s, answer.said["time_unix_s"])
+    return Ping(answer.asked_unix_s, answer.heard_unix_s, answer.reply["time_unix_s"])
 
 
 def _of(values: Sequence[Any], there: Sequence[int]) -> list[Any]:

@@ -67,8 +67,8 @@ class Row:
     @property
     def line(self) -> str:
         """All of it without a table: a preflight prints what is wrong, and nothing else."""
-        said = [*self.found, *self.fix.splitlines()]
-        return f"{self.check}: {'; '.join(said)}"
+        lines = [*self.found, *self.fix.splitlines()]
+        return f"{self.check}: {'; '.join(lines)}"
 
 
 def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ END_S = 3.0
 class Answer:
     """What a node said, and when it was asked and heard, by the clock here."""
 
-    said: dict[str, Any]
+    reply: dict[str, Any]
     asked_unix_s: float
     heard_unix_s: float
 
@@ -92,10 +92,10 @@ class Survey:
             over = all(channel.ended for _, channel, _ in self._starts)
             for _, channel, _ in self._starts:
                 for part in channel.receive():
-                    said = self._whole(part)
+                    reply = self._whole(part)
                     # an answer that came too late is to another question
-                    if said is not None and said["to"] == self._number:
-                        answers[part["node"]] = Answer(said, asked, time.time())
+                    if reply is not None and reply["to"] == self._number:
+                        answers[part["node"]] = Answer(reply, asked, time.time())
             if over or self._missing_are_gone(answers):
                 break
             time.sleep(TICK_S)
@@ -107,8 +107,8 @@ class Survey:
         if process.poll() is None and not channel.ended:
             return f"node {index}: no answer; is it overloaded, or does its login shell ask?"
         errors.seek(0)
-        said = errors.read().decode(errors="replace")
-        return self._way.explain(index, "\n".join([*channel.noise, said]))
+        reply = errors.read().decode(errors="replace")
+        return self._way.explain(index, "\n".join([*channel.noise, reply]))
 
     def _missing_are_gone(self, answers: dict[int, Answer]) -> bool:
         if len(self._starts) < self._way.count:

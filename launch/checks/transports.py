@@ -51,11 +51,11 @@ class Transport:
 def through_ssh(specs: Sequence[NodeSpec], config: SshConfig) -> Transport:
     """A session on each node."""
 
-    def explain(index: int, said: str) -> str:
-        if "python3" in said and "not found" in said:
+    def explain(index: int, error_text: str) -> str:
+        if "python3" in error_text and "not found" in error_text:
             name = specs[index].name
             return f"{name}: has no python3; there: sudo apt-get install python3 python3-venv"
-        return openssh.explain(specs[index], said)
+        return openssh.explain(specs[index], error_text)
 
     commands = tuple(
         tuple(openssh.command(spec, config, ["python3", "-c", LOAD, str(index)], index))
@@ -75,8 +75,9 @@ def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Tr
     argv += ["--overlap"] if inside else own
     argv += ["python3", "-c", LOAD, NODE_VARIABLE]
 
-    def explain(index: int, said: str) -> str:
-        lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in said.splitlines()]
+    def explain(index: int, error_text: str) -> str:
+        lines = error_text.splitlines()
+        lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in lines]
         why = lines[0] if lines else "without a word"
         return f"srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
 
@@ -86,8 +87,8 @@ def through_slurm(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Tr
 def here(count: int) -> Transport:
     """As many processes of this machine as nodes are pretended."""
 
-    def explain(index: int, said: str) -> str:
-        lines = said.strip().splitlines()
+    def explain(index: int, error_text: str) -> str:
+        lines = error_text.strip().splitlines()
         return f"node{index}: python failed: {lines[-1] if lines else 'without a word'}; see above"
 
     commands = tuple((sys.executable, "-c", LOAD, str(index)) for index in range(count))

@@ -182,8 +182,8 @@ class Slurm:
             script.write_text(text, encoding="utf-8")
             asked = partitions.ask(["sbatch", "--test-only", str(script)], self._env)
         if asked.returncode:
-            said = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
-            refuse((line for line in said if line), "Slurm would not take this job: ")
+            lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
+            refuse((line for line in lines if line), "Slurm would not take this job: ")
             raise UsageError("Slurm would not take this job, and gives no reason")
 
 

@@ -107,8 +107,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         return Outcome(0)
     run_record.end(spec, failure.code, failure.text)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
-        said = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(said), file=sys.stderr)
+        lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
+        print("\n".join(lines), file=sys.stderr)
     return Outcome(failure.code)
 
 

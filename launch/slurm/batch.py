@@ -144,8 +144,8 @@ def end(run_dir: Path, code: int) -> int:
         return 0
     # srun's own code may be that of tasks which it ended because another had failed
     run_record.end(spec, failure.code, failure.text)
-    said = (f"run folder: {run_dir}", *failure.context, failure.text)
-    print("\n".join(said), file=sys.stderr)
+    lines = (f"run folder: {run_dir}", *failure.context, failure.text)
+    print("\n".join(lines), file=sys.stderr)
     if failure.code == STOPPED and continuation.stopped_for_notice(run_dir):
         _requeue("out of time")
     elif Outcome(failure.code).is_worth_another:

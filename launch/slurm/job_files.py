@@ -57,9 +57,9 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
         MusterError: this node does not see the run folder.
     """
     job = _wait_for(run_files.SLURM.path(run_dir))
-    said = job["spec"]
-    said = {**said, "run_dir": Path(said["run_dir"]), "worker_argv": tuple(said["worker_argv"])}
-    return LaunchSpec(**said), job
+    raw = job["spec"]
+    raw = {**raw, "run_dir": Path(raw["run_dir"]), "worker_argv": tuple(raw["worker_argv"])}
+    return LaunchSpec(**raw), job
 
 
 def decide_head(run_dir: Path) -> None:

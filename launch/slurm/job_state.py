@@ -78,7 +78,7 @@ def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
         Silent: it still does not.
     """
     deadline = time.monotonic() + SILENCE_S
-    said = False
+    warned = False
     while True:
         try:
             act()
@@ -86,9 +86,9 @@ def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
         except Silent as error:
             if time.monotonic() > deadline:
                 raise
-            if not said:
+            if not warned:
                 say(f"{error}; trying again for {SILENCE_S:.0f} s")
-            said = True
+            warned = True
         time.sleep(RETRY_S)
 
 

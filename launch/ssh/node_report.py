@@ -38,8 +38,8 @@ def routes(
     """The own address from which each node sends to each of those in `to`."""
     words = [json.dumps({"to": list(to)})]
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        said = pool.map(lambda node: ask(node, config, route.__file__, words), nodes)
-        return [{} if isinstance(one, str) else one for one in said]
+        replies = pool.map(lambda node: ask(node, config, route.__file__, words), nodes)
+        return [{} if isinstance(one, str) else one for one in replies]
 
 
 def must_answer(answers: Sequence[Probe | str]) -> list[Probe]:

@@ -90,13 +90,13 @@ def run(
     )
 
 
-def explain(node: NodeSpec, said: str) -> str:
-    """One line on why ssh did not get through, and what to do; `said` is ssh's stderr."""
+def explain(node: NodeSpec, error_text: str) -> str:
+    """One line on why ssh did not get through, and what to do; `error_text` is ssh's stderr."""
     for words, means in EXPLAINED:
-        if words in said:
+        if words in error_text:
             port = f"-p {node.port} " if node.port else ""
             return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
 
 
@@ -106,5 +106,5 @@ def _key_checking(node: NodeSpec, file: Sequence[str]) -> str:
     asked = subprocess.run(
         ["ssh", *file, *port, "-G", "--", node.host], capture_output=True, text=True, check=False
     )
-    said = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
-    return "accept-new" if said.get("stricthostkeychecking") == "accept-new" else "yes"
+    options = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
+    return "accept-new" if options.get("stricthostkeychecking") == "accept-new" else "yes"

@@ -38,7 +38,7 @@ def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFac
     files = _files()
     with ThreadPoolExecutor(max_workers=16) as pool:
         identities = list(pool.map(lambda node: _claim(node, config), apart))
-        _refuse([said for said in identities if isinstance(said, MusterError)])
+        _refuse([one for one in identities if isinstance(one, MusterError)])
         firsts = _one_of_each_folder(apart, list(map(str, identities)), config)
         sent = pool.map(lambda node: _send(node, config, files), firsts)
         _refuse([problem for problem in sent if problem is not None])
@@ -97,16 +97,16 @@ def _files() -> str:
 def _claim(node: NodeFacts, config: SshConfig) -> str | MusterError:
     """The identity of the node's folder, which is ours to write from here on; or why it is not."""
     folder = node.repository
-    said = node_report.ask(
+    reply = node_report.ask(
         node.spec, config, folder_marker.__file__, [folder, secrets.token_hex(16)]
     )
-    if isinstance(said, str):
-        return MusterError(said)
-    if "identity" in said:
-        return str(said["identity"])
-    if "failed" in said:
-        return MusterError(f"{node.name}: cannot write into {folder}: {said['failed']}")
-    names = said["foreign"]
+    if isinstance(reply, str):
+        return MusterError(reply)
+    if "identity" in reply:
+        return str(reply["identity"])
+    if "failed" in reply:
+        return MusterError(f"{node.name}: cannot write into {folder}: {reply['failed']}")
+    names = reply["foreign"]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     mark = shlex.join(["touch", f"{folder}/{folder_marker.MARKER}"])
     return MusterError(

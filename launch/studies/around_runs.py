@@ -46,18 +46,18 @@ def predictions(folder: Path) -> None:
     found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
     if len(found) != 1:
         return
-    said = _said(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])
-    if said.returncode:
-        print(f"no prediction: {_last(said.stderr)}", file=sys.stderr)
+    done = _run_module(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])
+    if done.returncode:
+        print(f"no prediction: {_last(done.stderr)}", file=sys.stderr)
 
 
 def report(folder: Path) -> None:
     """The report of what is done; a study whose report fails is a study none the less."""
-    said = _said(["-m", "train.report", str(folder)])
-    print(_last(said.stdout) if said.returncode == 0 else _last(said.stderr))
+    done = _run_module(["-m", "train.report", str(folder)])
+    print(_last(done.stdout) if done.returncode == 0 else _last(done.stderr))
 
 
-def _said(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, *words],
         cwd=REPOSITORY,

@@ -72,27 +72,27 @@ def read(path: Path, rate: str | None = None) -> Study:
         UsageError: it cannot be read, or says what no run could be; every problem at once.
     """
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
-    if not isinstance(said, dict):
+    if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")
     refuse(
-        (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in said if key not in KEYS),
+        (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in raw if key not in KEYS),
         where=f"{path}: ",
     )
-    blocks, repeats = said.get("grid") or [{}], said.get("repeats", 1)
+    blocks, repeats = raw.get("grid") or [{}], raw.get("repeats", 1)
     if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    base = {**(said.get("base") or {}), **({} if rate is None else {RATE: rate})}
+    base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
     cells = tuple(_cells(base, blocks, repeats))
-    collectives = said.get("collectives") or []
+    collectives = raw.get("collectives") or []
     if not isinstance(collectives, list):
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     refuse([*_problems(cells), *_unknown(collectives)], where=f"{path}: ")
-    title, about = str(said.get("title", path.stem)), str(said.get("about", ""))
+    title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     return Study(path.stem, title, about, cells, tuple(collectives))
 
 

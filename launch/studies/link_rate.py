@@ -30,8 +30,8 @@ class RatedCluster:
         if self._rate is not None:
             rate = [] if self._rate == "unlimited" else ["--rate", self._rate]
             _testbed("up", "--nodes", str(self._nodes), *rate)
-            said = _testbed("env").removeprefix("export ").split()
-            self.env = dict(word.split("=", 1) for word in said)
+            variables = _testbed("env").removeprefix("export ").split()
+            self.env = dict(word.split("=", 1) for word in variables)
         return self
 
     def __exit__(self, *_: object) -> None:

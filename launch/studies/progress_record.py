@@ -63,7 +63,7 @@ def begin(study: Study, folder: Path, command: str) -> Notes:
 
 def _earlier(folder: Path) -> list[Note]:
     try:
-        said = json.loads((folder / run_files.STUDY).read_text(encoding="utf-8"))
-        return [Note(**one) for one in said["cells"]]
+        raw = json.loads((folder / run_files.STUDY).read_text(encoding="utf-8"))
+        return [Note(**one) for one in raw["cells"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

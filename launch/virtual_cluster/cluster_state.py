@@ -45,15 +45,15 @@ def locked() -> Iterator[None]:
 
 
 def _lock() -> int:
-    said = False
+    warned = False
     while True:
         descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not said:
+            if not warned:
                 print("another up or down is at work; waiting for it", flush=True)
-                said = True
+                warned = True
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == LOCK.stat().st_ino:

@@ -57,6 +57,6 @@ def call(argv: Sequence[str], *, given: str | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MusterError(f"{shlex.join(argv)}: {error}") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().replace("\n", "; ")
-        raise MusterError(f"{shlex.join(argv)} failed with {done.returncode}: {said}")
+        text = (done.stderr or done.stdout).strip().replace("\n", "; ")
+        raise MusterError(f"{shlex.join(argv)} failed with {done.returncode}: {text}")
     return done.stdout

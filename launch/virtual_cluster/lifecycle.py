@@ -194,8 +194,8 @@ def _is_same(cluster: ClusterState, options: Options, checkout: Path) -> bool:
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
     if not _is_same(cluster, options, checkout):
         raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is one"
-            f" per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
+            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is"
+            f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
         )
 
 

@@ -68,8 +68,8 @@ def write(nodes: Sequence[Node], gpus: int) -> None:
 
 def version() -> tuple[int, int]:
     """Of the Slurm that is installed, such as 24, 11."""
-    said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
+    text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

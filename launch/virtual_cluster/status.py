@@ -21,18 +21,18 @@ def status() -> int:
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
         healthy &= daemons.pid(name) is not None
     for node in hosts:
-        said = states.get(node.name, "unknown")
+        state = states.get(node.name, "unknown")
         alive = [
             daemons.pid(daemon) for daemon in (slurm_daemons.daemon(node), ssh_daemons.daemon(node))
         ]
         held = all(map(daemons.pid, namespaces.anchors(node, private=cluster.options.private_home)))
-        healthy &= held and all(alive) and slurm_daemons.is_usable(said)
+        healthy &= held and all(alive) and slurm_daemons.is_usable(state)
         table.add_row(
             node.name,
             " ".join(address for address in (node.address, node.second, node.control) if address),
             ",".join(map(str, node.cores)),
             *(str(pid) if pid else "dead" for pid in alive),
-            said,
+            state,
             rate,
         )
     console = Console(width=None)

@@ -101,9 +101,9 @@ def measure(name: str, size_bytes: int, place: Place, effort: Effort) -> dict[st
 
 def longest(seconds: float, device: torch.device) -> float:
     """What the slowest rank says."""
-    said = torch.tensor(seconds, device=device, dtype=torch.float64)
-    dist.all_reduce(said, dist.ReduceOp.MAX)
-    return float(said)
+    slowest = torch.tensor(seconds, device=device, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)
 
 
 def _timed(call: Callable[[], None], often: int, device: torch.device) -> float:

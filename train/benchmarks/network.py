@@ -131,9 +131,9 @@ def _sent(
 
 def _agreed(rank: int, source: int, target: int, value: int, device: torch.device) -> int:
     """The source's value, on both."""
-    said = torch.tensor(value, device=device)
+    message = torch.tensor(value, device=device)
     if rank == source:
-        dist.send(said, target)
+        dist.send(message, target)
     else:
-        dist.recv(said, source)
-    return int(said)
+        dist.recv(message, source)
+    return int(message)

@@ -41,9 +41,9 @@ def share(
             for file, tensors in files.items()
         }
         mine = json.dumps({"forms": forms, "state": state})
-    said = json.loads(gather_text(world, mine, device)[source])
+    reply = json.loads(gather_text(world, mine, device)[source])
     received: Files = {}
-    for file, tensors in said["forms"].items():
+    for file, tensors in reply["forms"].items():
         received[file] = {}
         for name, (dtype, shape) in tensors.items():
             if world.rank == source:
@@ -55,4 +55,4 @@ def share(
                 flat = tensor.contiguous().view(-1).view(torch.uint8)
                 dist.broadcast(flat, src=source)
             received[file][name] = tensor.cpu()
-    return received, said["state"]
+    return received, reply["state"]

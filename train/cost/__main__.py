@@ -41,14 +41,14 @@ def main() -> int:
         _numbers(args.workers),
         Inside(inside.of("all_reduce").link, inside.workers) if inside else None,
     )
-    said = sentences(outcome)
-    write_json(PREDICTION.path(args.folder), facts(outcome, said))
+    lines = sentences(outcome)
+    write_json(PREDICTION.path(args.folder), facts(outcome, lines))
     console = Console(
         width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False
     )
     console.print(table(outcome))
     for line in (
-        *said,
+        *lines,
         "",
         "Assumed:",
         *outcome.assumptions,
@@ -86,7 +86,7 @@ def table(outcome: Outcome) -> Table:
     return shown
 
 
-def facts(outcome: Outcome, said: list[str]) -> dict[str, Any]:
+def facts(outcome: Outcome, lines: list[str]) -> dict[str, Any]:
     """What prediction.json holds."""
     steps: dict[str, dict[str, Any]] = {}
     syncs: dict[str, dict[str, Any]] = {}
@@ -128,7 +128,7 @@ def facts(outcome: Outcome, said: list[str]) -> dict[str, Any]:
             },
         },
         "assumptions": list(outcome.assumptions),
-        "words": said,
+        "words": lines,
     }
 
 

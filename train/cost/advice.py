@@ -15,15 +15,15 @@ INSTEAD = ("gather_scatter", "all_reduce", "ddp")
 def sentences(outcome: Outcome) -> list[str]:
     """One for what bounds each mode that was run on most workers, then what comes beyond."""
     most = max((cell.predicted.workers for cell in outcome.measured), default=0)
-    said: list[str] = []
+    lines: list[str] = []
     for cell in outcome.measured:
         if cell.predicted.workers == most and most > 1:
-            said += _doubt(cell) if cell.is_far_off else [_bound(outcome, cell)]
-            said += _first(outcome, cell)
-    said += _imbalance(outcome)
-    said += _links(outcome)
-    said += _beyond(outcome, most)
-    return said
+            lines += _doubt(cell) if cell.is_far_off else [_bound(outcome, cell)]
+            lines += _first(outcome, cell)
+    lines += _imbalance(outcome)
+    lines += _links(outcome)
+    lines += _beyond(outcome, most)
+    return lines
 
 
 def _bound(outcome: Outcome, cell: Cell) -> str:

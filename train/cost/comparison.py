@@ -88,7 +88,7 @@ def compare(
     Raises:
         UsageError: no run of several workers tells how many bytes are synchronised.
     """
-    chosen, said = _one_experiment(runs)
+    chosen, lines = _one_experiment(runs)
     several = [run for run in chosen if run.workers > 1 and run.gradient_bytes]
     if not several:
         raise UsageError(
@@ -124,7 +124,7 @@ def compare(
     if any(cell.is_far_off for cell in cells):
         cells = [cell for cell in cells if cell.measured]
     counts = sorted({cell.predicted.workers for cell in cells})
-    assumed = (*said, *how, *_assumptions(bench, work, largest, counts, inside))
+    assumed = (*lines, *how, *_assumptions(bench, work, largest, counts, inside))
     return Outcome(
         cells=tuple(cells),
         runs=tuple(chosen),
@@ -193,13 +193,13 @@ def _one_experiment(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     )
     left = len(runs) - len(chosen)
     named = [text for text in held if not text.endswith(" None")]
-    said = [f"all runs have {', '.join(named)} and {kept} {value:g}"]
+    lines = [f"all runs have {', '.join(named)} and {kept} {value:g}"]
     if left:
-        said.append(f"{left} of {len(runs)} runs have other settings and are left out")
+        lines.append(f"{left} of {len(runs)} runs have other settings and are left out")
     unknown = sorted({run.mode for run in chosen} - {"single", *MODES})
     if unknown:
-        said.append(f"there is no model of the mode {', '.join(unknown)}")
-    return [run for run in chosen if run.mode not in unknown], said
+        lines.append(f"there is no model of the mode {', '.join(unknown)}")
+    return [run for run in chosen if run.mode not in unknown], lines
 
 
 def _points(runs: Sequence[Run]) -> tuple[list[ComputePoint], list[str]]:
@@ -223,7 +223,7 @@ def _assumptions(
 ) -> list[str]:
     at = f"{bench.backend}, {bench.interface}, MTU {bench.mtu_bytes}"
     size = f"{work.gradient_bytes / 1e6:.1f} MB of gradients in {len(work.buckets_bytes)}"
-    said = [
+    lines = [
         (
             "computing is fitted to these runs, so only the sync is a prediction; it is the slowest"
             " rank's of each step, and nothing is added for packing gradients into buckets, for "
@@ -239,18 +239,19 @@ def _assumptions(
         ),
     ]
     if work.settings.get("bucket_mb") == 0 and len(work.buckets_bytes) == 1:
-        said.append("--bucket-mb 0 without records of collectives: their number is taken to be 1")
+        lines.append("--bucket-mb 0 without records of collectives: their number is taken to be 1")
     if max(counts) > largest:
-        said.append(
+        lines.append(
             f"beyond {largest} workers each computes as many samples as there, as fast: the "
             "global batch grows with the workers"
         )
     if inside is not None:
-        said.append(f"hierarchical: {inside.workers} workers in each node")
+        lines.append(f"hierarchical: {inside.workers} workers in each node")
     used = ("gather", "scatter", "all_gather", "all_reduce")
     missing = [name for name in used if name not in bench.fits]
     if missing:
-        said.append(f"the bench has no {', '.join(missing)}: what is nearest stands in")
+        lines.append(f"the bench has no {', '.join(missing)}: what is nearest stands in")
     if bench.note:
-        said.append(f"{bench.note}; {payload_share(bench.mtu_bytes):.1%} of their bits are payload")
-    return said
+        share = payload_share(bench.mtu_bytes)
+        lines.append(f"{bench.note}; {share:.1%} of their bits are payload")
+    return lines

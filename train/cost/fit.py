@@ -51,8 +51,8 @@ class LinkFit:
 
     def facts(self) -> dict[str, Any]:
         """For prediction.json."""
-        said = asdict(self)
-        return {**said.pop("link"), **said}
+        raw = asdict(self)
+        return {**raw.pop("link"), **raw}
 
 
 @dataclass(frozen=True)

@@ -178,8 +178,8 @@ def _slowest(records: Sequence[StepRecord], workers: int) -> ComputePoint:
 
 def _bucket_mb(settings: Mapping[str, Any]) -> float:
     """As set; where the mode chooses, as in all modes before modes chose."""
-    said = settings.get("bucket_mb")
-    return DEFAULT_BUCKET_MB if said in (None, "auto") else float(said)
+    size = settings.get("bucket_mb")
+    return DEFAULT_BUCKET_MB if size in (None, "auto") else float(size)
 
 
 def _buckets(collectives: Sequence[Any], size: int, bucket_mb: float) -> tuple[int, ...]:
@@ -194,19 +194,19 @@ def _buckets(collectives: Sequence[Any], size: int, bucket_mb: float) -> tuple[i
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
-    return {"compress": "none", "compile": False, **said} if isinstance(said, dict) else {}
+    return {"compress": "none", "compile": False, **raw} if isinstance(raw, dict) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:
     """What the file holds; nothing if it is not there or not whole."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -41,11 +41,11 @@ def link() -> dict[str, Any]:
     """The interface that carries this host's gradients, as the system describes it."""
     name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
     name = name.removeprefix("=")
-    said = _interfaces().get(name, {})
+    facts = _interfaces().get(name, {})
     return {
         "interface": name,
-        "mtu_bytes": said.get("mtu_bytes"),
-        "speed_mbit": said.get("speed_mbit"),
+        "mtu_bytes": facts.get("mtu_bytes"),
+        "speed_mbit": facts.get("speed_mbit"),
     }
 
 

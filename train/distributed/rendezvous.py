@@ -70,10 +70,10 @@ class Peers:
             self.store.set(name, json.dumps({"answer": answer}))
             return answer
         self.store.wait([name], timedelta(seconds=PATIENCE_S))
-        said = json.loads(self.store.get(name))
-        if "failed" in said:
-            raise PeerFailed(f"a worker on {said['host']} could not go on: {said['failed']}")
-        return str(said["answer"])
+        reply = json.loads(self.store.get(name))
+        if "failed" in reply:
+            raise PeerFailed(f"a worker on {reply['host']} could not go on: {reply['failed']}")
+        return str(reply["answer"])
 
     def sees_first(self, name: str, folder: Path) -> bool:
         """Whether this rank is the first of those that see the same `folder`, which is made.
@@ -223,7 +223,7 @@ def _call_the_roll(
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
             told = True
         time.sleep(0.02 if waited < 5 else 0.2)
-    return [_presence(json.loads(store.get(key))) for key in keys]
+    return [_worker_info(json.loads(store.get(key))) for key in keys]
 
 
 def _check_in(world: World, store: dist.Store) -> None:
@@ -254,8 +254,8 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
 
 
-def _presence(said: dict[str, Any]) -> WorkerInfo:
-    return WorkerInfo(said["host"], said["machine"], tuple(said["cores"]), tuple(said["gpus"]))
+def _worker_info(reply: dict[str, Any]) -> WorkerInfo:
+    return WorkerInfo(reply["host"], reply["machine"], tuple(reply["cores"]), tuple(reply["gpus"]))
 
 
 def _part(world: World, store: dist.Store) -> None:

@@ -123,8 +123,8 @@ def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
 
 def fixed_mb(config: TrainConfig) -> float:
     """The size of buckets where no other is tried."""
-    said = config.bucket_mb
-    return DEFAULT_MB if said is None or said == "auto" else said
+    bucket_mb = config.bucket_mb
+    return DEFAULT_MB if bucket_mb is None or bucket_mb == "auto" else bucket_mb
 
 
 def ddp_options(config: TrainConfig) -> dict[str, Any]:

@@ -171,8 +171,8 @@ class Peers:
 
 def proof(token: str, role: str, *facts: str | int) -> str:
     """What only one who knows the token can say of `facts`, among them a nonce of each side."""
-    said = json.dumps([role, *facts])
-    return hmac.new(token.encode(), said.encode(), "sha256").hexdigest()
+    text = json.dumps([role, *facts])
+    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
 def shows(message: dict[str, Any], token: str, role: str, *facts: str | int) -> bool:

@@ -44,8 +44,8 @@ def test_one_slow_node_of_three_is_not_what_is_usual():
 
 
 def test_slow_pairs_without_a_node_in_common_are_listed():
-    said = words(slow={(0, 1): 0.5, (2, 3): 0.3})
-    assert said == (
+    reply = words(slow={(0, 1): 0.5, (2, 3): 0.3})
+    assert reply == (
         "the pair node2-node3 carries 0.300 Gbit/s, node0-node1 carries 0.500 Gbit/s; others 9.40"
     )
 

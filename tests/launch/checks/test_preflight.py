@@ -28,10 +28,10 @@ def test_probes_that_are_there_are_not_asked_for_again():
         from launch.nodes import node_facts
 
         request = {**request_here(sys.executable), "proof": str(path)}
-        said = nodes_asked.ask(
+        reply = nodes_asked.ask(
             30, do="describe", request=request, source=_source(node_facts.__file__)
         )
-    one = said[0].said["probe"]
+    one = reply[0].reply["probe"]
     found = quick(transports.here(2), probes=[one, one])
     assert found.problems == [] and len(found.rows) == 16
 
@@ -50,7 +50,7 @@ def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
     with Survey(transports.here(2)) as nodes_asked:
         source = "def describe(request): return {'long': 'x' * request['length']}"
         answers = nodes_asked.ask(30, do="describe", request={"length": 5000}, source=source)
-    assert [answers[i].said["probe"]["long"] for i in (0, 1)] == ["x" * 5000] * 2
+    assert [answers[i].reply["probe"]["long"] for i in (0, 1)] == ["x" * 5000] * 2
 
 
 def test_what_fails_on_a_node_is_an_answer():
@@ -58,7 +58,7 @@ def test_what_fails_on_a_node_is_an_answer():
         (answer,) = nodes_asked.ask(
             30, do="listen", addresses={"0": "192.0.2.1"}, ports=[]
         ).values()
-    assert "assign" in answer.said["failed"]
+    assert "assign" in answer.reply["failed"]
 
 
 def test_srun_is_asked_as_sbatch_would_be():
@@ -77,7 +77,7 @@ def test_inside_a_job_the_step_is_part_of_it():
 
 
 @pytest.mark.parametrize("said", ["srun: error: Unable to allocate resources: busy\nmore", ""])
-def test_why_srun_failed_is_said_once_for_all_nodes(said):
+def test_why_srun_failed_is_said_once_for_all_nodes(reply):
     transport = transports.through_slurm(2, SlurmConfig(), {})
-    assert transport.explain(0, said) == transport.explain(1, said)
-    assert ("Unable to allocate resources: busy" in transport.explain(0, said)) == bool(said)
+    assert transport.explain(0, reply) == transport.explain(1, reply)
+    assert ("Unable to allocate resources: busy" in transport.explain(0, reply)) == bool(reply)

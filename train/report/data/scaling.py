@@ -83,7 +83,7 @@ def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
     several = len({repr(size(one)) for one in entries}) > 1
     words = [text.format(size(entry))] if several and size(entry) is not None else []
     keys = [key for key in varying if key not in WIDTH | _grows(entries) | {"batch_size"}]
-    words += [said for key in keys if (said := word(key, entry))]
+    words += [found for key in keys if (found := word(key, entry))]
     return ", ".join(words) or entry.sync
 
 

@@ -163,8 +163,8 @@ def _label(subject: Subject) -> None:
     order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
-        said = [found for key in subject.varying if (found := word(key, entry))]
-        entry.label = ", ".join(said) or entry.sync
+        words = [found for key in subject.varying if (found := word(key, entry))]
+        entry.label = ", ".join(words) or entry.sync
     seen: dict[str, int] = {}
     for entry in entries:
         seen[entry.label] = seen.get(entry.label, -1) + 1

@@ -50,9 +50,9 @@ def _runs(subject: Subject) -> Section:
 def _losses(subject: Subject) -> Section:
     first, every = tables.first_losses(subject), tables.losses(subject)
     figure = plots.losses(every) if every.rows else ""
-    said = sentences.of_losses(first, subject)
+    lines = sentences.of_losses(first, subject)
     first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
-    return Section("Losses", first, said, figure, data=[first, every])
+    return Section("Losses", first, lines, figure, data=[first, every])
 
 
 def _metrics(subject: Subject) -> Section:
@@ -65,15 +65,15 @@ def _metrics(subject: Subject) -> Section:
 def _seconds(subject: Subject) -> Section:
     table = tables.seconds(subject)
     figure = plots.seconds(table) if table.rows else ""
-    said = sentences.of_seconds(table)
+    lines = sentences.of_seconds(table)
     if table.rows:
-        said.append(
+        lines.append(
             "The first step of each run is left out. The interval is Student's t at 95 %, over the "
             "steps of one run or, where a run was repeated, over the means of its repeats."
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
     shown += ["sync_s", "other_s", "overlapped_s", "exposed_s"]
-    return Section("Seconds per iteration", table, said, figure, shown)
+    return Section("Seconds per iteration", table, lines, figure, shown)
 
 
 def _throughput(subject: Subject) -> Section:
@@ -94,16 +94,16 @@ def _speedup(subject: Subject) -> Section:
     if not wide:
         return Section("", Table("speedup", "", table.columns))
     shown = ["series", "workers", "samples_per_s", "base", "speedup", "ideal", "efficiency"]
-    said = sentences.of_speedup(table)
-    return Section("Speed-up and efficiency", table, said, plots.speedup(table), shown)
+    lines = sentences.of_speedup(table)
+    return Section("Speed-up and efficiency", table, lines, plots.speedup(table), shown)
 
 
 def _prediction(subject: Subject) -> Section:
     table = event_tables.prediction(subject)
-    said = sentences.of_prediction(table)
+    lines = sentences.of_prediction(table)
     for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
         given = subject.prediction.get(name)
-        said += [opening + str(one) for one in given] if isinstance(given, list) else []
+        lines += [opening + str(one) for one in given] if isinstance(given, list) else []
     figure = ""
     if table.rows:
         figure = plots.pairs(
@@ -113,7 +113,7 @@ def _prediction(subject: Subject) -> Section:
             "measured_s",
             "seconds per iteration",
         )
-    return Section("Predicted and measured", table, said, figure)
+    return Section("Predicted and measured", table, lines, figure)
 
 
 def _ranks(subject: Subject) -> Section:
@@ -144,13 +144,13 @@ def _traffic(subject: Subject) -> Section:
         )
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
-    said = sentences.of_traffic(table)
+    lines = sentences.of_traffic(table)
     if table.rows:
-        said.append(
+        lines.append(
             "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
             "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
         )
-    return Section("Traffic", table, said, figure, shown, data=[table, totals], longest=40)
+    return Section("Traffic", table, lines, figure, shown, data=[table, totals], longest=40)
 
 
 def _traffic_totals(table: Table) -> Table:
@@ -187,5 +187,5 @@ def _checkpoints(subject: Subject) -> Section:
 def _failures(subject: Subject) -> Section:
     table = event_tables.failures(subject)
     restarts = sum(len(entry.run.attempts) for entry in subject.entries)
-    said = [f"Started again {restarts} time(s) in all."] if restarts else []
-    return Section("Failures and restarts", table, said)
+    lines = [f"Started again {restarts} time(s) in all."] if restarts else []
+    return Section("Failures and restarts", table, lines)

@@ -218,9 +218,9 @@ def of_prediction(table: Table) -> list[str]:
     if not known:
         return []
     worst = max(known, key=lambda row: abs(row["error"]))
-    said = (
+    text = (
         f"The prediction is furthest off for {worst['mode']} on {worst['workers']} workers: "
         f"{worst['error']:+.1%} ({worst['predicted_s']:.4g} s, "
         f"measured {worst['measured_s']:.4g} s)."
     )
-    return [said]
+    return [text]

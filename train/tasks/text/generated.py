@@ -149,23 +149,23 @@ def _tsv(made: Sequence[Pair]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _deed(rng: random.Random, done: bool, said: bool) -> tuple[str, str]:
+def _deed(rng: random.Random, done: bool, is_affirmed: bool) -> tuple[str, str]:
     who, deed = rng.choice(NAMES), rng.choice(DEEDS)
     cue = rng.choice(DONE if done else NOT_DONE)
     premise = f"{who} {cue} {deed.base} {deed.thing}"
     if rng.random() < 0.5:
-        verb = "was" if said else rng.choice(("was not", "was never"))
+        verb = "was" if is_affirmed else rng.choice(("was not", "was never"))
         return _set_in_time(
             rng, premise
         ), f"{_capital(deed.thing)} {verb} {deed.participle} by {who}."
-    verb = deed.past if said else f"did not {deed.base}"
+    verb = deed.past if is_affirmed else f"did not {deed.base}"
     return _set_in_time(rng, premise), f"{who} {verb} {deed.thing}."
 
 
-def _opinion(rng: random.Random, good: bool, said: bool) -> tuple[str, str]:
+def _opinion(rng: random.Random, good: bool, is_affirmed: bool) -> tuple[str, str]:
     who, thing = rng.choice(NAMES), rng.choice(THINGS)
     premise = f"{who} found the {thing} {rng.choice(GOOD if good else BAD)}"
-    word = rng.choice(GOOD if said else BAD)
+    word = rng.choice(GOOD if is_affirmed else BAD)
     return _set_in_time(rng, premise), f"The {thing} was {word}."
 
 
