@@ -43,8 +43,8 @@ def parse(
         spellings += [f"--no-{name}"] if name in switches else []
         flags |= dict.fromkeys(map(dashed, spellings), name)
 
-    given, problems = from_argv(argv, flags, switches)
-    last = {one.name: one.text for one in given}
+    raw, problems = from_argv(argv, flags, switches)
+    last = {one.name: one.text for one in raw}
     path = Path(last["config"]) if "config" in last else recipe_of(last.get("task"))
     if path is not None:
         file_keys = {item.name for cls in FILE_CLASSES for item in fields(cls)} - NOT_REPEATED
@@ -57,8 +57,8 @@ def parse(
         parser.print_help()
         sys.exit(0)
     repeating = {name for name, item in known.items() if item.metadata.get("repeats")}
-    given = joined([one for one in given if one.name in known], repeating)
-    values = _typed(parser, given, hints, problems)
+    raw = joined([one for one in raw if one.name in known], repeating)
+    values = _typed(parser, raw, hints, problems)
     refuse(problems)
     return _build(classes, values)
 
@@ -161,13 +161,13 @@ def _reader(hint: Any) -> Any:
 
 def _typed(
     parser: ArgumentParser,
-    given: Sequence[Given],
+    raw: Sequence[Given],
     hints: Mapping[str, Any],
     problems: list[str],
 ) -> dict[str, Any]:
-    """The values that `given` makes; each one of the wrong type adds a line to `problems`."""
+    """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
     right = []
-    for one in given:
+    for one in raw:
         is_switch = hints[one.name] is bool
         value = SWITCH.get(one.text.lower()) if is_switch else one.text
         if value is None:

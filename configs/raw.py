@@ -31,7 +31,7 @@ def from_argv(
     `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
     that turn a switch off included. Abbreviations are unknown flags, as typing errors are.
     """
-    given, problems = [], []
+    raw, problems = [], []
     rest = list(argv)
     while rest:
         word, equals, text = rest.pop(0).partition("=")
@@ -43,27 +43,27 @@ def from_argv(
             known = sorted(f for f in flags if f.startswith("--") and not f.startswith("--no-"))
             problems.append(f"unknown flag {word}; known: {', '.join(known)}")
         elif name in switches and not equals:
-            given.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+            raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
             problems.append(f"{flag} takes no value (got {text!r})")
         elif equals and text:
-            given.append(Given(name, text))
+            raw.append(Given(name, text))
         elif not equals and rest and not _is_flag(rest[0], flags):
-            given.append(Given(name, rest.pop(0)))
+            raw.append(Given(name, rest.pop(0)))
         else:
             problems.append(f"{flag} needs a value")
-    return given, problems
+    return raw, problems
 
 
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
 
 
-def joined(given: Sequence[Given], repeating: Collection[str]) -> list[Given]:
-    """`given` with the texts of each setting that may be repeated in one, a line each."""
-    texts = {name: [one.text for one in given if one.name == name] for name in sorted(repeating)}
+def joined(raw: Sequence[Given], repeating: Collection[str]) -> list[Given]:
+    """`raw` with the texts of each setting that may be repeated in one, a line each."""
+    texts = {name: [one.text for one in raw if one.name == name] for name in sorted(repeating)}
     return [
-        *(one for one in given if one.name not in repeating),
+        *(one for one in raw if one.name not in repeating),
         *(Given(name, "\n".join(lines)) for name, lines in texts.items() if lines),
     ]
 
@@ -90,7 +90,7 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         return [], []
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
-    given, problems = [], []
+    raw, problems = [], []
     seen: set[str] = set()
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
@@ -103,6 +103,6 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
             problems.append(f"{where}{name}: expected one value, got a list or a mapping")
         else:
             empty = value.tag == "tag:yaml.org,2002:null"
-            given.append(Given(name, "null" if empty else value.value, where))
+            raw.append(Given(name, "null" if empty else value.value, where))
         seen.add(name)
-    return given, problems
+    return raw, problems

@@ -46,9 +46,9 @@ def main() -> int:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     name = detect.launcher(launch)
     # A port that is taken is a row of the table, and the nodes are looked at but once.
-    wish = replace(launch, launcher=name, master_port=None, preflight=False)
+    settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
-    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(wish, ssh, slurm))
+    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
     examination = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
     show(examination.rows)
     if examination.problems:

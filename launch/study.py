@@ -32,24 +32,24 @@ def main() -> int:
     more = [word for word in more if word != "--"]
     study = grid.read(args.file, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
-    kept = progress_record.begin(
+    notes = progress_record.begin(
         study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]])
     )
     if args.dry_run:
         for cell in study.cells:
-            print(shlex.join(runner.command_of(cell, kept.of(cell), folder, more)))
+            print(shlex.join(runner.command_of(cell, notes.of(cell), folder, more)))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    kept.write(folder)
-    with Watching(kept) as watching:
-        all_done = runner.run_all(study, kept, folder, more, watching.tell)
-    failed = [one for one in kept.cells if one.state == "failed"]
+    notes.write(folder)
+    with Watching(notes) as watching:
+        all_done = runner.run_all(study, notes, folder, more, watching.tell)
+    failed = [one for one in notes.cells if one.state == "failed"]
     for one in failed:
         print(
             f"{one.id} failed: {one.message}; see {folder / 'logs' / one.id}.log", file=sys.stderr
         )
     print(f"study folder: {folder}")
-    if any(one.state == "done" for one in kept.cells):
+    if any(one.state == "done" for one in notes.cells):
         around_runs.predictions(folder)
         around_runs.report(folder)
     return 0 if all_done else 1
@@ -58,8 +58,8 @@ def main() -> int:
 class Watching:
     """Shows a table, redrawn each second; where there is no terminal, a line for each change."""
 
-    def __init__(self, kept: progress_record.Notes) -> None:
-        self._kept, self._console = kept, Console()
+    def __init__(self, notes: progress_record.Notes) -> None:
+        self._notes, self._console = notes, Console()
         self._since: dict[str, float] = {}
         self._live = Live(
             console=self._console, get_renderable=self._table, refresh_per_second=1, transient=False
@@ -80,8 +80,8 @@ class Watching:
             print(f"{note.id}: {note.state} {note.message}".rstrip(), flush=True)
 
     def _table(self) -> Table:
-        now = next((one.id for one in self._kept.cells if one.state == "running"), "")
-        return table(self._kept, self._since.get(now))
+        now = next((one.id for one in self._notes.cells if one.state == "running"), "")
+        return table(self._notes, self._since.get(now))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -242,7 +242,7 @@ def test_a_case_of_an_unknown_flag_is_left_out_and_named(capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--rates", "fast"], "--rates fast"),
         (["--steps", "2"], "--steps 2"),
@@ -251,8 +251,8 @@ def test_a_case_of_an_unknown_flag_is_left_out_and_named(capsys):
         (["--data-dir", "/nowhere"], "--data-dir /nowhere"),
     ],
 )
-def test_wrong_flags_are_refused_before_anything_runs(flags, said):
-    with pytest.raises(UsageError, match=said):
+def test_wrong_flags_are_refused_before_anything_runs(flags, message):
+    with pytest.raises(UsageError, match=message):
         bench.main(["--rates", "loopback", *flags])
 
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"python -m train.{NAME}",
         description="Time and check collectives, as one of the workers of a run.",
     )
-    return as_worker(config, by_hand, lambda *given: _bench(bench, *given))
+    return as_worker(config, by_hand, lambda *raw: _bench(bench, *raw))
 
 
 def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
@@ -62,20 +62,21 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
             facts = environment.describe(world, peers.device)
             write_json(ENVIRONMENT.path(run_dir, host=world.host), facts)
         network.all_are_here(config.timeout_s)
-        told: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
+        results: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
         console = Console(speaks=world.is_main and not config.quiet)
         place = collectives.Place(world.rank, world.world_size, peers.device)
-        told["collectives"] = []
-        console.line(f"# {world.world_size} workers, {told['backend']}, {_links(told['links'])}")
+        results["collectives"] = []
+        links = _links(results["links"])
+        console.line(f"# {world.world_size} workers, {results['backend']}, {links}")
         console.line(HEADER)
         for name in bench.names():
             for size in bench.sizes():
                 row = collectives.measure(name, size, place, collectives.THOROUGH)
-                told["collectives"].append(row)
+                results["collectives"].append(row)
                 console.line(line(row))
                 if world.is_main:  # after each: a bench that is stopped early leaves what it has
-                    write_json(COLLECTIVES.path(run_dir), told)
-        wrong = sum(row["wrong"] for row in told["collectives"])
+                    write_json(COLLECTIVES.path(run_dir), results)
+        wrong = sum(row["wrong"] for row in results["collectives"])
         console.line(f"# wrong values: {wrong}; all numbers: {COLLECTIVES.path(run_dir)}")
         if wrong:
             raise MusterError(

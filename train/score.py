@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
             raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
     if folder.is_dir() and not (folder / "config.json").exists():
-        return as_worker(_scoring(config, None), by_hand, lambda *given: _score(folder, *given))
-    return as_worker(_scoring(config, model), by_hand, lambda *given: _score(None, *given))
+        return as_worker(_scoring(config, None), by_hand, lambda *raw: _score(folder, *raw))
+    return as_worker(_scoring(config, model), by_hand, lambda *raw: _score(None, *raw))
 
 
 def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:

@@ -111,16 +111,16 @@ class LaunchConfig:
         yield from too_low("max_restarts", self.max_restarts, 0)
 
     def _nproc_problems(self) -> Iterator[str]:
-        given = self.nproc_per_node
-        counts = [] if given is None else given.split(",")
+        raw = self.nproc_per_node
+        counts = [] if raw is None else raw.split(",")
         for count in counts:
             if count != "gpu" and not re.fullmatch(r"-?\d+", count, re.ASCII):
-                yield f"--nproc-per-node {given!r}: use a number, gpu, or a list such as 2,1"
+                yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
                 return
             if count != "gpu":
                 yield from too_low("nproc_per_node", int(count), 1)
         if len(counts) > 1 and self.nodes not in (None, len(counts)):
-            yield f"--nproc-per-node {given} is of {len(counts)} nodes, but --nodes is {self.nodes}"
+            yield f"--nproc-per-node {raw} is of {len(counts)} nodes, but --nodes is {self.nodes}"
 
     @property
     def least_nodes(self) -> int:

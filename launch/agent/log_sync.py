@@ -160,18 +160,18 @@ def _state(facts: os.stat_result) -> _State:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def make_room(told: Assignment) -> None:
+def make_room(assignment: Assignment) -> None:
     """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
 
     Raises:
         UsageError: another run's files are there, and are not to be overwritten.
     """
-    run_dir = Path(told.run_dir)
-    if told.attempt:
-        archive_attempt(run_dir, told.attempt - 1)
+    run_dir = Path(assignment.run_dir)
+    if assignment.attempt:
+        archive_attempt(run_dir, assignment.attempt - 1)
         return
-    start = told.proof.rpartition("-")[2]
+    start = assignment.proof.rpartition("-")[2]
     try:
-        claim_on_node(run_dir, start, overwrite=told.overwrite, resumed=told.resumed)
+        claim_on_node(run_dir, start, overwrite=assignment.overwrite, resumed=assignment.resumed)
     except UsageError as error:
-        raise UsageError(f"{told.name}: {error}") from None
+        raise UsageError(f"{assignment.name}: {error}") from None

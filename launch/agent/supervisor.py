@@ -62,7 +62,7 @@ class Agent:
         self._signals: list[int] = []
         self._noticed = False
         self._hurry = False
-        self._told: Ended | None = None  # by the launcher, to stop
+        self._stop_request: Ended | None = None  # by the launcher, to stop
         self._finished: Ended | None = None  # this node's workers have ended, and well
         self._waits_until: float | None = None  # for other nodes to end, once told to stop
         self._peers: Coordinator | CoordinatorClient | None = None
@@ -111,12 +111,12 @@ class Agent:
             self._say(listening=peers.port)
         else:
             peers = self._peers = CoordinatorClient(assignment)
-        told: str | None = None
+        announced: str | None = None
         while peers.master_port is None:
             self._tick()
-            if peers.waiting != told:
-                told = peers.waiting
-                self._say(waiting=told)
+            if peers.waiting != announced:
+                announced = peers.waiting
+                self._say(waiting=announced)
         workload = self._workload = self._start(peers, peers.master_port)
         while workload.runs:
             self._tick()
@@ -163,9 +163,9 @@ class Agent:
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
-                self._told = Ended(code, "told", reason, str(message.get("signal", reason)))
-        if self._told is not None:
-            self._stop(self._told, self._told.why)
+                self._stop_request = Ended(code, "told", reason, str(message.get("signal", reason)))
+        if self._stop_request is not None:
+            self._stop(self._stop_request, self._stop_request.why)
         if launcher.ended:
             raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
         if launcher.silent_s > SILENT_S:

@@ -16,8 +16,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 def console() -> Console:
     """As wide as the terminal; a file has room for the whole of most lines."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if told else 120, highlight=False)
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if wide else 120, highlight=False)
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -49,7 +49,7 @@ def quick(
     transport: Transport,
     *,
     wanted: str | None = None,
-    given: Sequence[str | None] = (),
+    addresses: Sequence[str | None] = (),
     hosts: Sequence[str] = (),
     master_port: int | None = None,
     request: Mapping[str, Any] | None = None,
@@ -59,13 +59,13 @@ def quick(
     """Look at all nodes; those that have been asked already bring their `probes`, and what was
     `chosen` by them.
 
-    `wanted` is --network, `given` the addresses and `hosts` the names that one gave for the
+    `wanted` is --network, `addresses` and `hosts` are what one gave for the
     nodes, `request` what they are asked where there are no probes.
     """
-    with Survey(transport) as nodes_asked:
+    with Survey(transport) as survey:
         if probes is None:
             assert request is not None
-            answers = nodes_asked.ask(
+            answers = survey.ask(
                 ANSWER_S, do="describe", request=request, source=_source(node_facts.__file__)
             )
             found = {
@@ -74,14 +74,12 @@ def quick(
         else:
             found = dict(enumerate(probes))
         silent = [
-            _named(nodes_asked.silence(i), hosts, i)
-            for i in range(transport.count)
-            if i not in found
+            _named(survey.silence(i), hosts, i) for i in range(transport.count) if i not in found
         ]
-        there = sorted(found)
-        given = _of(given, there)
+        answered = sorted(found)
+        addresses = _of(addresses, answered)
         findings = _look(
-            nodes_asked, transport, found, there, wanted, given, hosts, master_port, chosen
+            survey, transport, found, answered, wanted, addresses, hosts, master_port, chosen
         )
     return examination(findings, silent)
 
@@ -113,31 +111,31 @@ def proof() -> Iterator[Path]:
 
 
 def _look(
-    nodes_asked: Survey,
+    survey: Survey,
     transport: Transport,
     probes: Mapping[int, Probe],
-    there: Sequence[int],
+    answered: Sequence[int],
     wanted: str | None,
-    given: Sequence[str | None],
+    addresses: Sequence[str | None],
     hosts: Sequence[str],
     master_port: int | None,
     chosen: Choice | None,
 ) -> Findings:
     """All that takes more than one answer of one node."""
-    own = [probes[index] for index in there]
-    names = _names(transport, own, _of(hosts, there))
-    if transport.launcher == "slurm" and not any(given):
-        given = slurm_addresses(own)
+    own = [probes[index] for index in answered]
+    names = _names(transport, own, _of(hosts, answered))
+    if transport.launcher == "slurm" and not any(addresses):
+        addresses = slurm_addresses(own)
     trouble = ""
     try:
-        routes = partial(_routes, nodes_asked, there)
-        named = [one or "" for one in _of(hosts, there)]
-        chosen = chosen or _choose(transport, own, named, given, wanted, routes)
+        routes = partial(_routes, survey, answered)
+        named = [one or "" for one in _of(hosts, answered)]
+        chosen = chosen or _choose(transport, own, named, addresses, wanted, routes)
     except MusterError as error:
         trouble = str(error)
-    pings = [nodes_asked.ask(ANSWER_S, there, do="time") for _ in range(PINGS)] if there else []
-    listening, reached = _try_pairs(nodes_asked, there, chosen, master_port)
-    called = dict(zip(there, names, strict=True))
+    pings = [survey.ask(ANSWER_S, answered, do="time") for _ in range(PINGS)] if answered else []
+    listening, reached = _try_pairs(survey, answered, chosen, master_port)
+    called = dict(zip(answered, names, strict=True))
     return Findings(
         launcher=transport.launcher,
         nodes=tuple(
@@ -152,7 +150,7 @@ def _look(
                     for other, way_there in reached.get(index, {}).items()
                 },
             )
-            for index, name, one in zip(there, names, own, strict=True)
+            for index, name, one in zip(answered, names, own, strict=True)
         ),
         code=node_facts.code_hash(str(REPOSITORY)),
         master_port=master_port,
@@ -162,17 +160,17 @@ def _look(
 
 
 def _try_pairs(
-    nodes_asked: Survey, there: Sequence[int], chosen: Choice | None, master_port: int | None
+    survey: Survey, answered: Sequence[int], chosen: Choice | None, master_port: int | None
 ) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
     """What each said when it was to listen, and how it reached the others."""
     if chosen is None:
         return {}, {}
-    addresses = {str(index): one for index, one in zip(there, chosen.addresses, strict=True)}
+    addresses = {str(index): one for index, one in zip(answered, chosen.addresses, strict=True)}
     ports = [master_port] if master_port is not None else []
-    reply = nodes_asked.ask(ANSWER_S, there, do="listen", addresses=addresses, ports=ports)
+    reply = survey.ask(ANSWER_S, answered, do="listen", addresses=addresses, ports=ports)
     listening = {index: one.reply for index, one in reply.items() if "port" in one.reply}
     servers = {str(index): (addresses[str(index)], one["port"]) for index, one in listening.items()}
-    tried = nodes_asked.ask(ANSWER_S, there, do="connect", servers=servers, patience_s=CONNECT_S)
+    tried = survey.ask(ANSWER_S, answered, do="connect", servers=servers, patience_s=CONNECT_S)
     return listening, {index: one.reply.get("reached", {}) for index, one in tried.items()}
 
 
@@ -180,22 +178,20 @@ def _choose(
     transport: Transport,
     probes: Sequence[Probe],
     hosts: Sequence[str],
-    given: Sequence[str | None],
+    addresses: Sequence[str | None],
     wanted: str | None,
     routes: Routes,
 ) -> Choice:
     if transport.launcher == "local":
         return Choice("127.0.0.0/8", (LOOPBACK,) * len(probes))
-    return network_choice.choose(probes, hosts, given, wanted, routes)
+    return network_choice.choose(probes, hosts, addresses, wanted, routes)
 
 
-def _routes(
-    nodes_asked: Survey, there: Sequence[int], to: Sequence[str]
-) -> list[Mapping[str, str]]:
+def _routes(survey: Survey, answered: Sequence[int], to: Sequence[str]) -> list[Mapping[str, str]]:
     """The own address from which each node sends to each of those in `to`."""
     source = _source(route.__file__)
-    reply = nodes_asked.ask(ANSWER_S, there, do="describe", request={"to": to}, source=source)
-    return [reply[index].reply.get("probe", {}) if index in reply else {} for index in there]
+    reply = survey.ask(ANSWER_S, answered, do="describe", request={"to": to}, source=source)
+    return [reply[index].reply.get("probe", {}) if index in reply else {} for index in answered]
 
 
 def slurm_addresses(probes: Sequence[Probe]) -> list[str | None]:
@@ -234,8 +230,8 @@ def _ping(answer: Any) -> Ping:
     return Ping(answer.asked_unix_s, answer.heard_unix_s, answer.reply["time_unix_s"])
 
 
-def _of(values: Sequence[Any], there: Sequence[int]) -> list[Any]:
-    return [values[index] if index < len(values) else None for index in there]
+def _of(values: Sequence[Any], answered: Sequence[int]) -> list[Any]:
+    return [values[index] if index < len(values) else None for index in answered]
 
 
 def _source(path: str) -> str:

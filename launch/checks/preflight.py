@@ -35,7 +35,7 @@ def _through_ssh(facts: Facts, settings: Settings) -> Examination:
         return quick(
             transports.through_ssh(specs, settings.ssh),
             wanted=settings.launch.network,
-            given=[spec.address for spec in specs],
+            addresses=[spec.address for spec in specs],
             hosts=[spec.name for spec in specs],
             master_port=settings.launch.master_port,
             request=node_report.request(settings.ssh.remote_dir, path, REPOSITORY),

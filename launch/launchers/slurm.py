@@ -122,15 +122,15 @@ class Slurm:
         python = facts.nodes[0].python
         quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
         executor = Executor(SUBMITIT.path(spec.run_dir), python=quoted)
-        wish = self._slurm
+        config = self._slurm
         own = {
-            name: getattr(wish, name)
+            name: getattr(config, name)
             for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
                          "mem", "gpus_per_node", "reservation")
-            if getattr(wish, name) is not None
+            if getattr(config, name) is not None
         }  # fmt: skip
-        cores = wish.cpus_per_task or self._cores(spec, facts)
-        limit_s = 60 * partitions.minutes(wish.time or DEFAULT_TIME)
+        cores = config.cpus_per_task or self._cores(spec, facts)
+        limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
         executor.update_parameters(
             job_name=f"muster-{spec.run_id}",
             nodes=len(facts.nodes),
@@ -149,12 +149,12 @@ class Slurm:
             ],
             teardown=[f"{quoted} -m launch.slurm.batch end {folder} $?"],
             additional_parameters={
-                "time": wish.time or DEFAULT_TIME,
+                "time": config.time or DEFAULT_TIME,
                 "requeue": True,  # after a node failure, or when its time is up
                 "chdir": str(REPOSITORY),
                 **({"cpus_per_task": cores} if cores else {}),
                 **own,
-                **wish.more,
+                **config.more,
             },
         )
         return executor

@@ -150,13 +150,13 @@ def _answering(
     specs: Sequence[NodeSpec], answers: Sequence[Probe | str], least: int
 ) -> tuple[Sequence[NodeSpec], Sequence[Probe | str]]:
     """The nodes that answered, where enough did; each of the others becomes a note."""
-    there = [index for index, answer in enumerate(answers) if not isinstance(answer, str)]
-    if len(there) < least:
+    reachable = [index for index, answer in enumerate(answers) if not isinstance(answer, str)]
+    if len(reachable) < least:
         return specs, answers
     for answer in answers:
         if isinstance(answer, str):
             print(f"note: going on without it: {answer}", file=sys.stderr)
-    return [specs[index] for index in there], [answers[index] for index in there]
+    return [specs[index] for index in reachable], [answers[index] for index in reachable]
 
 
 def _is_file(hosts: str) -> bool:

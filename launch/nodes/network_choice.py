@@ -27,7 +27,7 @@ class Choice:
 def choose(
     probes: Sequence[Mapping[str, Any]],
     names: Sequence[str],
-    given: Sequence[str | None],
+    own_addresses: Sequence[str | None],
     network: str | None,
     routes: Routes,
 ) -> Choice:
@@ -42,7 +42,7 @@ def choose(
         MusterError: there are none of these; lists what each node has.
     """
     _refuse_twins(probes, names)
-    _refuse_absent(probes, names, given)
+    _refuse_absent(probes, names, own_addresses)
     left = _own(probes)
     if network is not None:
         wanted = ipaddress.ip_network(network)
@@ -50,9 +50,12 @@ def choose(
         if not all(left):
             have = _all(probes, names)
             raise MusterError(f"not all nodes have an address in --network {network}: {have}")
-    elif not any(given):
-        given = _numeric(names, left)
-    named = [address if address in own else None for address, own in zip(given, left, strict=True)]
+    elif not any(own_addresses):
+        own_addresses = _numeric(names, left)
+    named = [
+        address if address in own else None
+        for address, own in zip(own_addresses, left, strict=True)
+    ]
     left = [[one] if one else own for one, own in zip(named, left, strict=True)]
     common = _common(probes, left)
     came_by = _CameBy(probes)
@@ -91,12 +94,14 @@ def _refuse_twins(probes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _refuse_absent(
-    probes: Sequence[Mapping[str, Any]], names: Sequence[str], given: Sequence[str | None]
+    probes: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    addresses: Sequence[str | None],
 ) -> None:
     """An address that was given is meant, and a node that does not have it cannot listen there."""
     wrong = [
         f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
-        for probe, name, address in zip(probes, names, given, strict=True)
+        for probe, name, address in zip(probes, names, addresses, strict=True)
         if address and address not in [one["address"] for one in probe["interfaces"]]
     ]
     if wrong:
@@ -175,10 +180,10 @@ def _routed(
     sources = routes(heads) if heads else []
     for head in heads:
         found = [head]
-        for own, told, source in zip(left[1:], settled[1:], sources[1:], strict=True):
-            ways = [source[head]] if source.get(head) in own else list(own[:1]) if told else []
+        for own, is_chosen, source in zip(left[1:], settled[1:], sources[1:], strict=True):
+            ways = [source[head]] if source.get(head) in own else list(own[:1]) if is_chosen else []
             near = head in came_by.addresses
-            found += [way for way in ways if told or near or way not in came_by.addresses]
+            found += [way for way in ways if is_chosen or near or way not in came_by.addresses]
         if len(found) == len(left):
             return found
     return None

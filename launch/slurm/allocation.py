@@ -134,8 +134,8 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
     What a user sets for sbatch stays, but for what is decided here and for `options` (such as
     `gpus_per_node`) that were given: there it would win over them.
     """
-    given = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
-    decided = {f"SBATCH_{name}" for name in (*DECIDED, *given)}
+    names = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
+    decided = {f"SBATCH_{name}" for name in (*DECIDED, *names)}
     return {
         name: value
         for name, value in env.items()

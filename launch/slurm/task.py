@@ -103,7 +103,7 @@ def _node(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: i
 
 
 def _worker(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc: int) -> Command:
-    told = manual.variables(
+    identity = manual.variables(
         rank=task.rank,
         world_size=task.count,
         local_rank=task.local_rank,
@@ -114,7 +114,7 @@ def _worker(spec: LaunchSpec, task: Task, address: str, port: int | None, nproc:
         master_port=port,
     )
     argv = (sys.executable, "-m", spec.module, *spec.worker_argv)
-    return Command(argv, {**spec.env, **told})
+    return Command(argv, {**spec.env, **identity})
 
 
 if __name__ == "__main__":

@@ -112,17 +112,17 @@ def _options(
     words: Sequence[str], default_slots: Slots, where: str, gathered: Gathered
 ) -> tuple[Slots, str | None]:
     """What a line says behind its hosts."""
-    given: dict[str, str] = {}
+    raw: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             gathered.wrong(where, f"{quoted(word)} is no option; {EXAMPLE}, one entry per line")
         elif name not in OPTIONS:
             gathered.wrong(where, f"unknown option {quoted(name)}; known: {', '.join(OPTIONS)}")
-        elif name in given:
+        elif name in raw:
             gathered.wrong(where, f"{name} is given twice; give it once")
-        given.setdefault(name, value)
-    slots, address = given.get("slots"), given.get("address")
+        raw.setdefault(name, value)
+    slots, address = raw.get("slots"), raw.get("address")
     if address is not None and (problem := address_problem(address)):
         gathered.wrong(where, problem)
         address = None

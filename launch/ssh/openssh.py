@@ -58,11 +58,11 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     """ssh with all its options, without the host: what rsync is given, too."""
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node, file)}
-    given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
     patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
-    return [*patiently, "ssh", *file, *given, *user, *port]
+    return [*patiently, "ssh", *file, *ssh_options, *user, *port]
 
 
 def typed(node: NodeSpec) -> str:

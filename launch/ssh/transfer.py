@@ -90,8 +90,10 @@ def _files() -> str:
             for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
             if path.is_file() and "__pycache__" not in path.parts
         ]
-    there = [name for name in names if (REPOSITORY / name).exists()]  # deleted, but not committed
-    return "".join(f"{name}\0" for name in there)
+    existing = [
+        name for name in names if (REPOSITORY / name).exists()
+    ]  # deleted, but not committed
+    return "".join(f"{name}\0" for name in existing)
 
 
 def _claim(node: NodeFacts, config: SshConfig) -> str | MusterError:

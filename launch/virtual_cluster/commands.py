@@ -44,15 +44,15 @@ def refuse_unfit_box() -> None:
         raise MusterError("\n".join(problems))
 
 
-def call(argv: Sequence[str], *, given: str | None = None) -> str:
-    """What `argv` prints, with `given` as its input.
+def call(argv: Sequence[str], *, stdin: str | None = None) -> str:
+    """What `argv` prints, with `stdin` as its input.
 
     Raises:
         MusterError: it cannot be started, or ends with another code than 0.
     """
     try:
         done = subprocess.run(
-            argv, input=given, capture_output=True, text=True, check=False, timeout=60
+            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MusterError(f"{shlex.join(argv)}: {error}") from error

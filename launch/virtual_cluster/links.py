@@ -167,7 +167,7 @@ def _limit(interface: str, rate: int) -> list[str]:
 
 def _ip(*lines: str, netns: str | None = None) -> None:
     inside = ["-netns", netns] if netns else []
-    call(["ip", *inside, "-batch", "-"], given="\n".join(lines) + "\n")
+    call(["ip", *inside, "-batch", "-"], stdin="\n".join(lines) + "\n")
 
 
 def _refuse_foreign(net: str) -> None:

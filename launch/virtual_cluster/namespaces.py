@@ -51,14 +51,14 @@ def make(node: Node) -> None:
     # `ip netns exec` would mount another /sys and hide the cgroups, which slurmd asks for.
     _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
     run = enter(node)
-    kept = _folder(node, "cgroup")
+    retained = _folder(node, "cgroup")
     call([*run, "hostname", node.name])
     call([*run, "mount", "-n", "--bind", str(HOSTS), "/etc/hosts"])
-    call([*run, "mount", "-n", "--rbind", str(CGROUPS), str(kept)])
+    call([*run, "mount", "-n", "--rbind", str(CGROUPS), str(retained)])
     # /sys lists the interfaces of the namespace that it was mounted from.
     call([*run, "mount", "-n", "-t", "sysfs", "sysfs", "/sys"])
-    call([*run, "mount", "-n", "--rbind", str(kept), str(CGROUPS)])
-    call([*run, "umount", "-n", "--recursive", "--lazy", str(kept)])
+    call([*run, "mount", "-n", "--rbind", str(retained), str(CGROUPS)])
+    call([*run, "umount", "-n", "--recursive", "--lazy", str(retained)])
 
 
 def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
@@ -86,11 +86,11 @@ def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
         if not any(other in path.parents for other in hidden):
             call([*run, "mount", "-n", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", str(path)])
     for number, path in enumerate(shown):
-        kept = str(_folder(node, f"shown{number}"))
+        retained = str(_folder(node, f"shown{number}"))
         call([*run, "mkdir", "-p", str(path)])
-        call([*run, "mount", "-n", "--bind", kept, str(path)])
+        call([*run, "mount", "-n", "--bind", retained, str(path)])
         call([*run, "mount", "-n", "-o", "remount,bind,ro", str(path)])
-        call([*run, "umount", "-n", kept])
+        call([*run, "umount", "-n", retained])
     if venv:
         call([*run, str(home() / "muster" / ".venv" / "bin" / "python"), "-c", ""])
 

@@ -128,13 +128,13 @@ def measured(
                     continue
                 try:
                     found.add(case, run(place, case, made, args, folder))
-                    told = f"{found.seconds(case.name)[-1]:.3f} s"
+                    lines = f"{found.seconds(case.name)[-1]:.3f} s"
                 except MusterError as error:
                     if case.name == BASE:
                         raise
                     found.fail(case, str(error))
-                    told = str(error)
-                print(f"{rate} round {number + 1} {case.name}: {told}", file=sys.stderr)
+                    lines = str(error)
+                print(f"{rate} round {number + 1} {case.name}: {lines}", file=sys.stderr)
         found.limits = results.bounds(made, args.nodes, place.bytes_per_s)
     print(f"\n{rate}\n{results.aligned(results.table(found, cases))}", flush=True)
     return found

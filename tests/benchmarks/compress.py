@@ -77,7 +77,7 @@ def main() -> int:
                     if done.returncode:
                         sys.exit(f"{way}: {done.stderr}")
                     found[way].append(measured(logs))
-                    print(f"seed {seed}, {way}: {told(found[way][-1])}", flush=True)
+                    print(f"seed {seed}, {way}: {lines(found[way][-1])}", flush=True)
     report(found)
     return 0
 
@@ -125,7 +125,7 @@ def measured(logs: Path) -> dict[str, Any]:
     }
 
 
-def told(one: dict[str, Any]) -> str:
+def lines(one: dict[str, Any]) -> str:
     return f"accuracy {one['accuracy']:.3f}, {one['seconds']:.1f} s"
 
 

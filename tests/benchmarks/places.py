@@ -87,7 +87,7 @@ class Place:
             return steps_in((Path(folder) / "0").read_text(encoding="utf-8"))
 
     def _start(
-        self, rank: int, port: int, command: Sequence[str], said: Path
+        self, rank: int, port: int, command: Sequence[str], message: Path
     ) -> subprocess.Popen[bytes]:
         """Start one worker of a peer, with the variables that torchrun would give it."""
         env = self._env() | {
@@ -107,7 +107,7 @@ class Place:
             env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": nodes[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
             before = [sys.executable, TESTBED, "exec", nodes[rank].name, "--"]
-        with said.open("wb") as out, said.with_suffix(".err").open("wb") as error:
+        with message.open("wb") as out, message.with_suffix(".err").open("wb") as error:
             return subprocess.Popen(
                 [*before, *command], cwd=REPOSITORY, env=env, stdout=out, stderr=error
             )
@@ -155,8 +155,8 @@ def check_rate(rate: str) -> None:
 
 def steps_in(text: str) -> Steps:
     """The steps among these JSON lines, and whatever else was said."""
-    said = [line for line in text.splitlines() if line.startswith("{")]
-    found = [one for one in map(_parsed, said) if one.get("kind", "step") == "step"]
+    message = [line for line in text.splitlines() if line.startswith("{")]
+    found = [one for one in map(_parsed, message) if one.get("kind", "step") == "step"]
     steps = [one for one in found if "step_s" in one]
     return Steps(
         [one["loss"] for one in steps],
@@ -188,7 +188,7 @@ def _finish(workers: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
             worker.wait()
     for rank, worker in enumerate(workers):
         if worker.returncode > 0:
-            said = (folder / f"{rank}.err").read_text(encoding="utf-8", errors="replace")
-            raise MusterError(f"rank {rank} of a peer failed: {said[-TAIL:]}")
+            message = (folder / f"{rank}.err").read_text(encoding="utf-8", errors="replace")
+            raise MusterError(f"rank {rank} of a peer failed: {message[-TAIL:]}")
     if any(worker.returncode for worker in workers):
         raise MusterError(f"a peer was not done after {TIMEOUT_S:.0f} s, or was ended")

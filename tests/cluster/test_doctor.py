@@ -66,10 +66,10 @@ def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher
     flags = ssh_flags(cluster) if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
     done = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
     assert done.returncode == 0, (done.stdout, done.stderr)
-    said = rows(done.stdout)
-    assert said["reach"].endswith("works on 4 of 4")
-    assert "12 of 12 ways work" in said["every pair"]
-    assert f"10.10.1.0/24 on {INTERFACE}: node0 10.10.1.1, node1 10.10.1.2" in said["network"]
+    message = rows(done.stdout)
+    assert message["reach"].endswith("works on 4 of 4")
+    assert "12 of 12 ways work" in message["every pair"]
+    assert f"10.10.1.0/24 on {INTERFACE}: node0 10.10.1.1, node1 10.10.1.2" in message["network"]
     assert "FAIL" not in done.stdout and "busbw(GB/s)" in done.stdout
     (run_dir,) = tmp_path.iterdir()
     measured = json.loads((run_dir / "network.json").read_text())
@@ -95,10 +95,10 @@ def test_nodes_without_this_file_system_send_their_numbers_back(
     finally:
         PYTHON["MUSTER_PYTHON"] = sys.executable
     assert done.returncode == 0, (done.stdout, done.stderr)
-    said = rows(done.stdout)
-    assert "each run sends it first" in said["code"] and "rsync is there" in said["tools"]
-    assert said["own name"].startswith("warn") and "not on 10.10.1.0/24" in said["own name"]
-    assert "6 of 6 ways work" in said["every pair"]
+    message = rows(done.stdout)
+    assert "each run sends it first" in message["code"] and "rsync is there" in message["tools"]
+    assert message["own name"].startswith("warn") and "not on 10.10.1.0/24" in message["own name"]
+    assert "6 of 6 ways work" in message["every pair"]
     (run_dir,) = tmp_path.iterdir()
     assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
 
@@ -145,11 +145,11 @@ def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
     with broken(cluster, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
         done = doctor(cluster, *ssh_flags(cluster), "--network", "10.10.1.0/24", "--quick")
     assert done.returncode == 1
-    said = rows(done.stdout)
-    assert f"node2: {INTERFACE} (10.10.1.3) is down" in said["network"]
-    assert "sudo ip link set" in said["network"]
-    assert "nobody reaches node2 (10.10.1.3)" in said["every pair"]
-    assert "node0 to node1" not in said["every pair"]
+    message = rows(done.stdout)
+    assert f"node2: {INTERFACE} (10.10.1.3) is down" in message["network"]
+    assert "sudo ip link set" in message["network"]
+    assert "nobody reaches node2 (10.10.1.3)" in message["every pair"]
+    assert "node0 to node1" not in message["every pair"]
 
 
 def test_a_port_that_is_taken_on_node_0_is_a_row(cluster, tmp_path):

@@ -78,10 +78,10 @@ def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tm
         ways.cancel_all(cluster)
         process.kill()
         process.wait()
-    said = (tmp_path / "job.out").read_text()
-    assert code == 0, said
-    assert "note: going on without it: node2 does not answer" in said
-    assert "restart 1 of 2: 3 nodes go on from the last checkpoint" in said
+    message = (tmp_path / "job.out").read_text()
+    assert code == 0, message
+    assert "note: going on without it: node2 does not answer" in message
+    assert "restart 1 of 2: 3 nodes go on from the last checkpoint" in message
     assert [ranks(folder) for folder in (hurt / "attempts" / "0", hurt)] == [4, 3]
     found = losses(hurt / "attempts" / "0") | losses(hurt)
     want = losses(tmp_path / "whole")

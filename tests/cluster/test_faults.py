@@ -32,7 +32,7 @@ def run(request, cluster, tmp_path, monkeypatch):
     assert wait_until(lambda: made.left() == [], timeout_s=30)
 
 
-def said(run) -> str:
+def message(run) -> str:
     """All that the user sees at the end, where it is seen."""
     code, _, err = run.end()
     assert code != 0
@@ -43,7 +43,7 @@ def said(run) -> str:
 def test_a_worker_is_killed(run):
     run.hit(run.worker(2).kill)
     run.gone_after_s(DEAD_S)
-    text = said(run)
+    text = message(run)
     assert "rank 2 ended without a word (killed? out of memory?)" in text
     assert "Traceback" not in text
 
@@ -51,19 +51,19 @@ def test_a_worker_is_killed(run):
 def test_torchrun_is_killed(run):
     run.hit(run.torchrun(1).kill)
     run.gone_after_s(DEAD_S)
-    assert "torchrun on node1 was killed by SIGKILL (rank 1)" in said(run)
+    assert "torchrun on node1 was killed by SIGKILL (rank 1)" in message(run)
 
 
 def test_a_supervisor_is_killed(run):
     run.hit(run.agent(3).kill)
     run.gone_after_s(DEAD_S)
-    assert "node3 (10.10.1.4) is gone: its agent was killed, or the node went down" in said(run)
+    assert "node3 (10.10.1.4) is gone: its agent was killed, or the node went down" in message(run)
 
 
 def test_the_supervisor_of_node_0_is_killed(run):
     run.hit(run.agent(0).kill)
     run.gone_after_s(DEAD_S)
-    assert "is gone: its agent was killed" in said(run)
+    assert "is gone: its agent was killed" in message(run)
 
 
 def test_a_link_goes_down(run):
@@ -72,7 +72,7 @@ def test_a_link_goes_down(run):
         run.gone_after_s(LINK_S)
     finally:
         run.cluster.exec("node2", "ip", "link", "set", "exp0", "up")
-    assert "is its link down?" in said(run)
+    assert "is its link down?" in message(run)
 
 
 def test_the_user_stops_it(cluster, tmp_path):

@@ -32,15 +32,15 @@ def test_wrong_flags_end_the_job_with_exit_code_2(cluster, tmp_path):
     code, _, _ = finish(
         start(cluster, SCRIPT(cluster, 2, "--sync", "pigeon", "--lr", "-1", *folder))
     )
-    said = (tmp_path / "job.out").read_text().splitlines()
-    assert code == 2 and len(said) == 2
-    assert said[0].startswith("error: --sync: unknown 'pigeon'; known:")
+    message = (tmp_path / "job.out").read_text().splitlines()
+    assert code == 2 and len(message) == 2
+    assert message[0].startswith("error: --sync: unknown 'pigeon'; known:")
     assert [path.name for path in tmp_path.iterdir()] == ["job.out"]
 
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
-    for wish, said in [
+    for settings, message in [
         (["--partition", "nope"], "there is none of that name; the cluster has main, short"),
         (["--nodes", "9"], "partition main has 4"),
         (["--partition", "short", "--time", "3"], "partition short allows 2 minutes"),
@@ -48,8 +48,8 @@ def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(cluster,
         (["--constraint", "purple"], "Slurm would not take this job: "),
         (["--hosts", "a,b"], "--hosts is for --launcher ssh"),
     ]:
-        code, out, err = submit(cluster, *wish, *folder)
-        assert code == 2 and said in err and out == "", (wish, err)
+        code, out, err = submit(cluster, *settings, *folder)
+        assert code == 2 and message in err and out == "", (settings, err)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,9 +113,10 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
         ways.cancel_all(cluster)
-    said = (tmp_path / "job.out").read_text()
+    message = (tmp_path / "job.out").read_text()
     assert (
-        code == 75 and "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in said
+        code == 75
+        and "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in message
     )
 
 
@@ -151,7 +152,7 @@ def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
         ways.cancel_all(cluster)
-    said = (tmp_path / "job.out").read_text()
-    assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in said, said[
-        -500:
-    ]
+    message = (tmp_path / "job.out").read_text()
+    assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in message, (
+        message[-500:]
+    )

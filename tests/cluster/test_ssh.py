@@ -90,8 +90,8 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "4", "--control-network")
 
     def sent(node: str, interface: str) -> int:
-        said = cluster.exec(node, "cat", f"/sys/class/net/{interface}/statistics/tx_bytes")
-        return int(said.stdout)
+        message = cluster.exec(node, "cat", f"/sys/class/net/{interface}/statistics/tx_bytes")
+        return int(message.stdout)
 
     before = {node: (sent(node, "exp0"), sent(node, "ctl0")) for node in cluster.hosts}
     flags = ["--batch-size", "8", "--max-steps", "100", "--logs-dir", str(tmp_path)]

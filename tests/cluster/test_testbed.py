@@ -140,8 +140,8 @@ def test_two_jobs_share_a_node_and_short_is_short(cluster):
 
 def test_a_requeued_job_starts_again_soon(cluster, tmp_path):
     wrap = "--wrap=echo $SLURM_RESTART_COUNT >> starts; sleep 60"
-    said = cluster.run("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=out", wrap)
-    job = said.stdout.strip()
+    message = cluster.run("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=out", wrap)
+    job = message.stdout.strip()
     starts = tmp_path / "starts"
     try:
         assert wait_until(lambda: starts.exists() and starts.read_text(), 15)

@@ -129,8 +129,8 @@ def test_each_point_of_a_sweep(cluster, tmp_path):
     ]
     code, out, err = finish(start(cluster, [*argv, "--threads", "1", "--logs-dir", str(tmp_path)]))
     assert code == 0, out + err + "".join(path.read_text() for path in tmp_path.glob("*.out"))
-    said = [(tmp_path / f"{point}.out").read_text().splitlines()[0] for point in (0, 17)]
-    assert said == [
+    message = [(tmp_path / f"{point}.out").read_text().splitlines()[0] for point in (0, 17)]
+    assert message == [
         "point 0 of 18: batch size 64 per worker, fp32, 1 workers",
         "point 17 of 18: batch size 256 per worker, bf16, 4 workers",
     ]

@@ -62,8 +62,8 @@ def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:
     """Have a testbed with `flags` up."""
     done = testbed("up", *flags, env=env)
     assert done.returncode == 0, done.stderr
-    said = testbed("env").stdout
-    variables = dict(word.split("=", 1) for word in said.removeprefix("export ").split())
+    message = testbed("env").stdout
+    variables = dict(word.split("=", 1) for word in message.removeprefix("export ").split())
     return Cluster(
         env=variables,
         ssh_config=Path(variables["MUSTER_SSH_CONFIG"]),

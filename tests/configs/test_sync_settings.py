@@ -36,7 +36,7 @@ def test_other_modes_name_the_one_that_can(mode):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ({"compress": "zip"}, "--compress: unknown 'zip'; known: none, bf16, fp16, int8, "),
         ({"compress": "fp16", "sync": "single"}, "--sync single sends nothing to compress"),
@@ -50,6 +50,6 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"sync": "all_reduce", "compress": "topk", "precision": "fp16"}, "use --precision bf16"),
     ],
 )
-def test_what_does_not_go_is_refused(flags, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_does_not_go_is_refused(flags, message):
+    with pytest.raises(UsageError, match=message):
         TrainConfig(**flags)

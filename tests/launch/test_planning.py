@@ -57,8 +57,8 @@ def test_by_hand_each_worker_is_told_who_it_is():
     assert [command.node_rank for command in plan] == [0, 0, 1]
     assert [command.host for command in plan] == ["node0", "node0", "node1"]
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    told = [tuple(int(command.env[name]) for name in names) for command in plan]
-    assert told == [(0, 0, 2, 0), (1, 1, 2, 0), (2, 0, 1, 1)]
+    lines = [tuple(int(command.env[name]) for name in names) for command in plan]
+    assert lines == [(0, 0, 2, 0), (1, 1, 2, 0), (2, 0, 1, 1)]
     for command in plan:
         assert command.argv == ("/venv/bin/python", "-m", "train.worker", *SPEC.worker_argv)
         assert command.env["WORLD_SIZE"] == "3" and command.env["GROUP_WORLD_SIZE"] == "2"

@@ -67,7 +67,7 @@ def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
         (["--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
@@ -77,10 +77,10 @@ def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
         (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(flags, said, tmp_path, monkeypatch):
+def test_what_is_wrong_is_said_before_anything_starts(flags, message, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, out, err = submit("--task", "synthetic", *flags, "--logs-dir", str(tmp_path))
-    assert code == 2 and said in err and "Traceback" not in err
+    assert code == 2 and message in err and "Traceback" not in err
     assert all(line.startswith("error: ") for line in err.splitlines())
     assert out == "" and list(tmp_path.iterdir()) == []
 

@@ -45,12 +45,12 @@ def test_three_workers_by_hand_measure_every_collective(tmp_path):
     ended = finish([start([*argv, "--rank", str(rank)]) for rank in range(3)])
     assert [code for code, *_ in ended] == [0, 0, 0], ended
     out = ended[0][1].splitlines()
-    assert HEADER in out and [said for _, said, _ in ended[1:]] == ["", ""]
-    told = read_json(tmp_path / "bench" / "collectives.json")
-    assert told["backend"] == "gloo" and len(told["hosts"]) == 3 and told["nodes"] == [0, 0, 0]
-    (link,) = told["links"].values()
+    assert HEADER in out and [message for _, message, _ in ended[1:]] == ["", ""]
+    lines = read_json(tmp_path / "bench" / "collectives.json")
+    assert lines["backend"] == "gloo" and len(lines["hosts"]) == 3 and lines["nodes"] == [0, 0, 0]
+    (link,) = lines["links"].values()
     assert link["interface"] == "lo" and link["mtu_bytes"] > 1000
-    rows = told["collectives"]
+    rows = lines["collectives"]
     measured = [(row["name"], row["bytes"]) for row in rows]
     assert len(set(measured)) == len(rows) == 7 * 2
     for row in rows:
@@ -71,8 +71,8 @@ def test_a_launcher_starts_it_instead_of_training(tmp_path):
     (run_dir,) = tmp_path.iterdir()
     assert run_dir.name.endswith("-bench_collectives-2x1")
     assert "2 nodes x 1 worker, bench_collectives ->" in out and "busbw(GB/s)" in out
-    told = json.loads((run_dir / "collectives.json").read_text())
-    assert [row["name"] for row in told["collectives"]] == ["all_reduce"] * 2 + ["gather"] * 2
+    lines = json.loads((run_dir / "collectives.json").read_text())
+    assert [row["name"] for row in lines["collectives"]] == ["all_reduce"] * 2 + ["gather"] * 2
     assert not (run_dir / "metrics").exists()
     again = submit("--config", str(run_dir / "config.yaml"), "--nodes", "2", "--dry-run")
     assert "-m train.bench_collectives" in again[1] and "--operations=all_reduce,gather" in again[1]

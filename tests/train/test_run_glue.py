@@ -127,7 +127,7 @@ def test_the_single_process_rank_and_torchruns_environment():
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ("--fp16 --fp16_opt_level O1", "apex"),
         ("--config_name other", "weights go with their own configuration"),
@@ -145,8 +145,8 @@ def test_the_single_process_rank_and_torchruns_environment():
         ("--sync single --local_rank 0 --world_size 4", "--master-ip is missing"),
     ],
 )
-def test_wrong_flags_are_refused_in_the_courses_words(flags, said):
-    assert said in refusal(*LEAST, *flags.split())
+def test_wrong_flags_are_refused_in_the_courses_words(flags, message):
+    assert message in refusal(*LEAST, *flags.split())
 
 
 def test_what_the_skeleton_needs_is_needed():

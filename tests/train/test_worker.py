@@ -33,9 +33,9 @@ def test_a_single_run_prints_and_records(single):
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, 97))
     assert summary["accuracy"] > 0.95 and summary["steps"] == 96
-    said = out.splitlines()
-    assert [line.split()[0] for line in said[:8]] == ["step"] * 5 + ["epoch"] * 3
-    assert said[0] == f"step 1  loss {steps[0]['loss']:.6f}"
+    message = out.splitlines()
+    assert [line.split()[0] for line in message[:8]] == ["step"] * 5 + ["epoch"] * 3
+    assert message[0] == f"step 1  loss {steps[0]['loss']:.6f}"
     assert "seconds per iteration" in out and str(run_dir) in out and "\r" not in out
     assert {"config.yaml", "environment", "exits", "metrics", "summary.json"} <= {
         path.name for path in run_dir.iterdir()
@@ -122,8 +122,8 @@ def test_a_worker_that_is_killed_ends_the_others_at_once(logs):
     assert [code for code, *_ in ended] == [1, 1, -signal.SIGKILL]
     assert all("error: lost rank 2 on " in err for _, _, err in ended[:2]), ended
     exits = logs / "killed" / "exits"
-    told = read_json(exits / "rank_00000.json")
-    assert told["cause"] == "lost_peer" and told["missing"] == [2]
+    warnings = read_json(exits / "rank_00000.json")
+    assert warnings["cause"] == "lost_peer" and warnings["missing"] == [2]
     assert not (exits / "rank_00002.json").exists()
 
 

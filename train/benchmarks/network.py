@@ -35,10 +35,10 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
         return {"hosts": [world.host], "backend": "none", "pairs": [], "collectives": []}
     all_are_here(timeout_s)
     place = Place(world.rank, world.world_size, peers.device)
-    told = where(peers)
+    results = where(peers)
     return {
-        **told,
-        "pairs": _pairs(world.rank, told["nodes"], peers.device),
+        **results,
+        "pairs": _pairs(world.rank, results["nodes"], peers.device),
         "collectives": [
             collectives.measure(name, size, place, EFFORT)
             for name in ("broadcast", "gather", "scatter", "all_gather", "all_reduce")

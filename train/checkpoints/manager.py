@@ -126,7 +126,7 @@ class CheckpointManager:
         self._best, self._best_step = metrics[name], step
         return True
 
-    def make(self, parts: Parts, notes: dict[str, Any], wishes: StepRequests) -> None:
+    def make(self, parts: Parts, notes: dict[str, Any], requests: StepRequests) -> None:
         """Make a checkpoint that is due, or skip it where a rank is still writing the last one.
 
         If the training is to stop, wait for the last one, make this one, and wait for it.
@@ -134,11 +134,11 @@ class CheckpointManager:
         Raises:
             MusterError: the training is to stop, and it could not be written.
         """
-        if wishes.busy and not wishes.stop:
+        if requests.busy and not requests.stop:
             self._skip(parts.at.step)
             return
         self._save(parts, notes)
-        if wishes.stop:
+        if requests.stop:
             self.close()
             patience.wait_for_all(self._world)
             if self._writer is not None:

@@ -25,7 +25,7 @@ def gather(
     if not own:
         return {}
     digests = [json.loads(text) for text in gather_text(world, json.dumps(own), device)]
-    kept: dict[str, Tensor] = {}
+    retained: dict[str, Tensor] = {}
     for name in own:
         if len({one[name] for one in digests}) == 1:
             rows = {ALL: state[name].detach()}
@@ -34,14 +34,14 @@ def gather(
             rows = {str(rank): row.view(state[name].shape) for rank, row in enumerate(gathered)}
         if keeps:
             for rank, row in rows.items():
-                kept[f"{rank}/{name}"] = row.to("cpu", copy=True).contiguous()
-    return kept
+                retained[f"{rank}/{name}"] = row.to("cpu", copy=True).contiguous()
+    return retained
 
 
-def own(kept: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+def own(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
     """What `gather` kept of this rank; None: only what all had."""
     found = {}
-    for full, tensor in kept.items():
+    for full, tensor in retained.items():
         whose, _, name = full.partition("/")
         if whose == ALL or whose == str(rank):
             found[name] = tensor

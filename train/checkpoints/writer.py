@@ -119,9 +119,9 @@ class Writer:
 
     def _complain(self, step: int, error: OSError, origin: int) -> str:
         left = [one for one in storage.found(self.folder) if one.origin == origin]
-        kept = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
+        good = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
         why = "the disk is full" if is_full(error) else (error.strerror or str(error))
-        text = f"step {step}: no checkpoint in {self.folder}: {why}; {kept}"
+        text = f"step {step}: no checkpoint in {self.folder}: {why}; {good}"
         warn(text)
         return text
 

@@ -174,12 +174,12 @@ def _numbers(text: str) -> list[int]:
 
 def _bench(path: Path) -> Bench:
     try:
-        told: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        raw: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
-    return fit_bench(told, str(path))
+    return fit_bench(raw, str(path))
 
 
 def _s(seconds: float | None) -> str:

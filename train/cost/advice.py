@@ -66,8 +66,8 @@ def _first(outcome: Outcome, cell: Cell) -> Iterator[str]:
         advice = list(_measured_first(outcome, cell))
     else:
         best = min(found, key=lambda one: one.predicted.step_s)
-        told = (made.step_s, best.predicted.step_s, "predicted")
-        advice = list(_change(cell, best, *told, margin=max(SMALL, outcome.largest_error)))
+        comparison = (made.step_s, best.predicted.step_s, "predicted")
+        advice = list(_change(cell, best, *comparison, margin=max(SMALL, outcome.largest_error)))
     if advice:
         yield from advice
     elif made.bandwidth_s > max(made.latency_s, SMALL * made.step_s):

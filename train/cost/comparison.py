@@ -183,7 +183,7 @@ def _one_experiment(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         batch = int(run.settings.get("batch_size", 0))
         sets[run.held, "batch_size", batch].append(run)
         sets[run.held, "samples per worker", batch / run.workers].append(run)
-    (held, kept, value), chosen = max(
+    (held, shared_value, value), chosen = max(
         sets.items(),
         key=lambda item: (
             len({(run.mode, run.workers) for run in item[1]}),
@@ -193,7 +193,7 @@ def _one_experiment(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     )
     left = len(runs) - len(chosen)
     named = [text for text in held if not text.endswith(" None")]
-    lines = [f"all runs have {', '.join(named)} and {kept} {value:g}"]
+    lines = [f"all runs have {', '.join(named)} and {shared_value} {value:g}"]
     if left:
         lines.append(f"{left} of {len(runs)} runs have other settings and are left out")
     unknown = sorted({run.mode for run in chosen} - {"single", *MODES})

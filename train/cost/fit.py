@@ -186,21 +186,21 @@ def fit_link(operation: str, rows: Sequence[tuple[float, float, float]], workers
     )
 
 
-def fit_bench(told: Mapping[str, Any], where: str) -> Bench:
+def fit_bench(raw: Mapping[str, Any], where: str) -> Bench:
     """Each collective of a collectives.json.
 
     Raises:
         UsageError: it holds nothing to fit to; names `where`.
     """
     try:
-        workers = len(told["hosts"])
+        workers = len(raw["hosts"])
         rows: dict[str, list[tuple[float, float, float]]] = {}
-        for row in told["collectives"]:
+        for row in raw["collectives"]:
             if row["name"] in MEASURED and row["time_us"] > 0:
                 mean_s, fastest_s = row["time_us"] / 1e6, row["time_us_min"] / 1e6
                 rows.setdefault(row["name"], []).append((float(row["bytes"]), mean_s, fastest_s))
-        links = list(told["links"].values())
-        nodes, backend = len(set(told["nodes"])), str(told["backend"])
+        links = list(raw["links"].values())
+        nodes, backend = len(set(raw["nodes"])), str(raw["backend"])
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{where}: not a collectives.json ({type(error).__name__}: {error}); make one with "

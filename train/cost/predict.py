@@ -19,7 +19,7 @@ OVERLAPPED = ("ddp", "accelerate", "ddp_fp16")
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
 # What one could do instead, predicted only.
 FURTHER = ("ddp_fp16", "tree", "hierarchical")
-ROW_BYTES = 40  # loss, norm and three wishes, which all ranks tell each other in each step
+ROW_BYTES = 40  # loss, norm and three requests, which all ranks exchange in each step
 FP16 = 0.5
 
 
@@ -89,10 +89,10 @@ def predict(
         latency_s *= left_s / comm_s if comm_s else 1.0
         bandwidth_s *= left_s / comm_s if comm_s else 1.0
     # The loss of all ranks, and which parameters were used: both short, and by hand told at once.
-    told = [(_flags(workers), "all_reduce")]
+    loads = [(_flags(workers), "all_reduce")]
     if mode in OVERLAPPED:
-        told.append((all_gather(ROW_BYTES, workers), "all_gather"))
-    latency_s += sum(load.latency_s(bench.of(name).link) for load, name in told)
+        loads.append((all_gather(ROW_BYTES, workers), "all_gather"))
+    latency_s += sum(load.latency_s(bench.of(name).link) for load, name in loads)
     return Prediction(mode, workers, samples, compute_s, latency_s, bandwidth_s, hidden_s)
 
 

@@ -122,8 +122,8 @@ class ExitGuard:
                 message = "\n".join(dict.fromkeys((str(unwritten), message)))
         prefix = "" if cause == "stopped" else "error: "
         with suppress(OSError):  # it goes to a file of the run folder, perhaps on a full disk
-            told = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
-            sys.stderr.write(told)
+            text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
+            sys.stderr.write(text)
             sys.stderr.flush()
         return True
 

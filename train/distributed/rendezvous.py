@@ -207,7 +207,7 @@ def _call_the_roll(
     _check_in(world, store)
     store.set(f"here/{world.rank}", json.dumps(asdict(own)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
-    started, told = time.monotonic(), False
+    started, announced = time.monotonic(), False
     while not store.check(keys):
         waited = time.monotonic() - started
         if store.check(["given_up"]):
@@ -219,9 +219,9 @@ def _call_the_roll(
                 f"{world.world_size}; check that it was started, with the same --world-size "
                 f"and a --rank of its own",
             )
-        if waited > 10 and world.is_main and not told:
+        if waited > 10 and world.is_main and not announced:
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
-            told = True
+            announced = True
         time.sleep(0.02 if waited < 5 else 0.2)
     return [_worker_info(json.loads(store.get(key))) for key in keys]
 

@@ -51,7 +51,7 @@ class Step:
         wrapped.train()
 
     def run(
-        self, plan: StepPlan, batches: Iterator[Batch], wish: Callable[[int], Tensor]
+        self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
     ) -> tuple[StepRecord, StepRequests]:
         """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
         timer = PhaseTimer(self.device)
@@ -82,9 +82,9 @@ class Step:
             # This rank's part of the loss, its gradient's norm where that is its own, what it wants
             # to be done after this step, its changed buffers: in one collective.
             row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
-            row += [wish(self.parts.at.step + 1), self.buffers.marks(self.device)]
-            told = self.grad_sync.exchange(self.model, torch.cat(row))
-            rows, marks = told.tensor_split([2 + len(StepRequests._fields)], dim=1)
+            row += [requests_of(self.parts.at.step + 1), self.buffers.marks(self.device)]
+            rows_and_marks = self.grad_sync.exchange(self.model, torch.cat(row))
+            rows, marks = rows_and_marks.tensor_split([2 + len(StepRequests._fields)], dim=1)
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:
@@ -95,7 +95,7 @@ class Step:
             self.parts.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
-        global_loss, grad_norm, wishes = self._read(rows.cpu())
+        global_loss, grad_norm, requests = self._read(rows.cpu())
         seconds = timer.seconds
         self.parts.at.step += 1
         self.parts.at.in_epoch += 1
@@ -120,7 +120,7 @@ class Step:
             overlapped_s=self.grad_sync.overlapped_s,
         )
         self.collectives = self.world.ledger.take_step()
-        return record, wishes
+        return record, requests
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.

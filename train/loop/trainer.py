@@ -164,15 +164,15 @@ class Trainer:
                 if self.meter is not None:
                     self.meter.begin()
                 for plan, batches in self._batches(last):
-                    record, wishes = self._step.run(plan, batches, self._wish)
+                    record, requests = self._step.run(plan, batches, self._requests)
                     self._report(record)
-                    if wishes.stop or self.at.in_epoch < per_epoch:
-                        self._keep(wishes)
+                    if requests.stop or self.at.in_epoch < per_epoch:
+                        self._checkpoint(requests)
                 self._count_traffic(before, self.at.epoch + 1)
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
             if self.checkpoints is not None and self.checkpoints.is_due_at_end(self.at.step):
-                self._keep(StepRequests(save=True))
+                self._checkpoint(StepRequests(save=True))
         self._evaluate(when="end")
         self.console.stop()
         return self.history
@@ -200,14 +200,14 @@ class Trainer:
             return
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        told = StepRequests(*all_gather(self.world, self._wish(self.at.step)).any(0).tolist())
-        save = told.save or is_best or self.checkpoints.is_due_after_epoch
+        asked = StepRequests(*all_gather(self.world, self._requests(self.at.step)).any(0).tolist())
+        save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
-        self._keep(StepRequests(told.stop and not is_last, save, told.busy and not is_best))
+        self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
 
-    def _keep(self, wishes: StepRequests) -> None:
+    def _checkpoint(self, requests: StepRequests) -> None:
         """Make a checkpoint if one is due, and end here if that was asked for."""
-        if self.checkpoints is None or not (wishes.save or wishes.stop):
+        if self.checkpoints is None or not (requests.save or requests.stop):
             return
         notes = {
             "samples": len(self.datasets.train),
@@ -216,20 +216,20 @@ class Trainer:
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": self._splitter and self._splitter.state(),
         }
-        self.checkpoints.make(self.parts, notes, wishes)
-        if wishes.stop:
+        self.checkpoints.make(self.parts, notes, requests)
+        if requests.stop:
             # by whichever rank was asked; a launcher goes by it
             reasons = gather_text(self.world, self.stopping.why, self.device)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
-    def _wish(self, step: int) -> Tensor:
+    def _requests(self, step: int) -> Tensor:
         """What this rank wants after `step`, as `StepRequests` has it."""
-        wishes = StepRequests()
+        requests = StepRequests()
         if self.checkpoints is not None:
             is_due, is_busy = self.checkpoints.is_due(step), self.checkpoints.is_busy
-            wishes = StepRequests(bool(self.stopping.why), is_due, is_busy)
-        return torch.tensor(wishes, dtype=torch.float64, device=self.device)
+            requests = StepRequests(bool(self.stopping.why), is_due, is_busy)
+        return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
@@ -282,5 +282,5 @@ class Trainer:
         every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
-        for line in self.grad_sync.take_news():
+        for line in self.grad_sync.take_messages():
             self.console.line(line)

@@ -30,15 +30,15 @@ class GradSync(ABC):
 
     def __init__(self, world: World, config: TrainConfig) -> None:
         self.world, self.config = world, config
-        self.news: list[str] = []  # to be told once
+        self.messages: list[str] = []  # to be told once
         # of the last step: communication during the backward pass
         self.comm_s = self.overlapped_s = 0.0
         self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
 
-    def take_news(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         """What is to be told to who watches this run, since this was last asked."""
-        news, self.news = self.news, []
-        return news
+        messages, self.messages = self.messages, []
+        return messages
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Keep account of a collective on gradients: `operation` is torch's name of it."""

@@ -117,8 +117,8 @@ class HookAccount(DdpAccount):
 
     @staticmethod
     def _memories(state: PowerSGDState) -> dict[str, dict[int, Tensor]]:
-        kept = (state.error_dict, state.p_memory_dict, state.q_memory_dict)
-        return dict(zip(MEMORIES, kept, strict=True))
+        memories = (state.error_dict, state.p_memory_dict, state.q_memory_dict)
+        return dict(zip(MEMORIES, memories, strict=True))
 
 
 def _let_it_warn(device: torch.device) -> None:

@@ -87,8 +87,8 @@ def test_one_that_is_gone_stops_the_others_at_once(meet):
     began = time.monotonic()
     assert tick(agents[:2], lambda: all(one.trouble for one in agents[:2]))
     assert time.monotonic() - began < 2
-    said = {one.trouble for one in agents[:2]}
-    assert said == {"node2 (127.0.0.1) is gone: its agent was killed, or the node went down"}
+    text = {one.trouble for one in agents[:2]}
+    assert text == {"node2 (127.0.0.1) is gone: its agent was killed, or the node went down"}
 
 
 def test_what_one_says_of_its_failure_is_what_all_hear(meet):

@@ -23,14 +23,12 @@ def test_this_machine_as_three_nodes_is_well():
 
 
 def test_probes_that_are_there_are_not_asked_for_again():
-    with proof() as path, Survey(transports.here(1)) as nodes_asked:
+    with proof() as path, Survey(transports.here(1)) as survey:
         from launch.checks.examination import _source
         from launch.nodes import node_facts
 
         request = {**request_here(sys.executable), "proof": str(path)}
-        reply = nodes_asked.ask(
-            30, do="describe", request=request, source=_source(node_facts.__file__)
-        )
+        reply = survey.ask(30, do="describe", request=request, source=_source(node_facts.__file__))
     one = reply[0].reply["probe"]
     found = quick(transports.here(2), probes=[one, one])
     assert found.problems == [] and len(found.rows) == 16
@@ -47,17 +45,15 @@ def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at():
 
 
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
-    with Survey(transports.here(2)) as nodes_asked:
+    with Survey(transports.here(2)) as survey:
         source = "def describe(request): return {'long': 'x' * request['length']}"
-        answers = nodes_asked.ask(30, do="describe", request={"length": 5000}, source=source)
+        answers = survey.ask(30, do="describe", request={"length": 5000}, source=source)
     assert [answers[i].reply["probe"]["long"] for i in (0, 1)] == ["x" * 5000] * 2
 
 
 def test_what_fails_on_a_node_is_an_answer():
-    with Survey(transports.here(1)) as nodes_asked:
-        (answer,) = nodes_asked.ask(
-            30, do="listen", addresses={"0": "192.0.2.1"}, ports=[]
-        ).values()
+    with Survey(transports.here(1)) as survey:
+        (answer,) = survey.ask(30, do="listen", addresses={"0": "192.0.2.1"}, ports=[]).values()
     assert "assign" in answer.reply["failed"]
 
 
@@ -76,7 +72,7 @@ def test_inside_a_job_the_step_is_part_of_it():
     assert transport.env == {"SLURM_JOB_ID": "7"}
 
 
-@pytest.mark.parametrize("said", ["srun: error: Unable to allocate resources: busy\nmore", ""])
+@pytest.mark.parametrize("reply", ["srun: error: Unable to allocate resources: busy\nmore", ""])
 def test_why_srun_failed_is_said_once_for_all_nodes(reply):
     transport = transports.through_slurm(2, SlurmConfig(), {})
     assert transport.explain(0, reply) == transport.explain(1, reply)

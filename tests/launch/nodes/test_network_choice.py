@@ -14,14 +14,14 @@ def probe(*addresses, came_by=()):
     return {"interfaces": interfaces, "came_by": list(came_by)}
 
 
-def chosen(probes, names, given, network, sources=()):
+def chosen(probes, names, addresses, network, sources=()):
     """`sources`: for each node the address from which it sends to any other."""
 
     def routes(to):
         assert sources, "nobody needs to be asked"
         return [dict.fromkeys(to, source) if source else {} for source in sources]
 
-    return choose(probes, names, given, network, routes)
+    return choose(probes, names, addresses, network, routes)
 
 
 LOOP = ("127.0.0.1", "255.0.0.0")
@@ -57,9 +57,9 @@ def test_the_one_that_was_asked_for_wins_over_all():
 
 
 def test_given_addresses_and_numeric_names_are_meant():
-    given = ["128.110.0.1", "128.110.0.2"]
-    assert chosen(PROBES, NAMES, given, None).network == "128.110.0.0/22"
-    assert chosen(PROBES, given, NONE, None).network == "128.110.0.0/22"
+    addresses = ["128.110.0.1", "128.110.0.2"]
+    assert chosen(PROBES, NAMES, addresses, None).network == "128.110.0.0/22"
+    assert chosen(PROBES, addresses, NONE, None).network == "128.110.0.0/22"
 
 
 def test_only_one_network_leaves_no_choice():
@@ -117,14 +117,14 @@ def test_several_cards_in_one_network():
     probes = [probe(LOOP, (f"10.1.0.{i}", mask), (f"10.1.0.10{i}", mask)) for i in (1, 2)]
     found = chosen(probes, NAMES, NONE, None)
     assert found == Choice("10.1.0.0/24", ("10.1.0.1", "10.1.0.2"))
-    given = [None, "10.1.0.102"]
-    assert chosen(probes, NAMES, given, None).addresses == ("10.1.0.1", "10.1.0.102")
+    addresses = [None, "10.1.0.102"]
+    assert chosen(probes, NAMES, addresses, None).addresses == ("10.1.0.1", "10.1.0.102")
 
 
 def test_addresses_that_are_given_win_whatever_networks_they_are_on():
-    given = ["10.10.1.1", "128.110.0.2"]
-    found = chosen(PROBES, NAMES, given, None)
-    assert found.addresses == tuple(given) and found.routed
+    addresses = ["10.10.1.1", "128.110.0.2"]
+    found = chosen(PROBES, NAMES, addresses, None)
+    assert found.addresses == tuple(addresses) and found.routed
 
 
 def test_one_address_that_is_given_settles_the_network_of_all():

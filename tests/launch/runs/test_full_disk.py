@@ -34,7 +34,7 @@ def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_
     )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said and all("the disk is full" in line for line in said)
+    message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert message and all("the disk is full" in line for line in message)
     end = json.loads((tmp_path / "logs.copy" / "full" / "exit.json").read_text())
     assert end["code"] == 1 and "the disk is full" in end["message"]

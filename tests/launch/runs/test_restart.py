@@ -111,7 +111,7 @@ def test_a_range_of_nodes():
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--nodes", "4:2"], "--nodes 4:2: the first number is the smaller one"),
         (["--nodes", "2:x"], "--nodes: expected N or MIN:MAX, got '2:x'"),
@@ -120,9 +120,9 @@ def test_a_range_of_nodes():
         (["--max-restarts", "-1"], "--max-restarts must be at least 0 (got -1)"),
     ],
 )
-def test_what_cannot_be_elastic_is_refused(tmp_path, flags, said):
+def test_what_cannot_be_elastic_is_refused(tmp_path, flags, message):
     code, _, err = submit("--launcher", "local", *flags, "--logs-dir", str(tmp_path))
-    assert code == 2 and said in err
+    assert code == 2 and message in err
 
 
 def test_a_second_interrupt_ends_at_once(tmp_path):
@@ -135,5 +135,5 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
     assert process.returncode == STOPPED
     assert "stopping at the end of this step, with a checkpoint; Ctrl-C again" in out
     assert not (tmp_path / "run" / "attempts").exists()
-    said = json.loads((tmp_path / "run" / "stopped.json").read_text())
-    assert said["why"] == "SIGINT" and (tmp_path / "run" / "checkpoints").is_dir()
+    message = json.loads((tmp_path / "run" / "stopped.json").read_text())
+    assert message["why"] == "SIGINT" and (tmp_path / "run" / "checkpoints").is_dir()

@@ -103,7 +103,7 @@ def test_what_the_cluster_does_not_have_is_said_with_what_it_has():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ({"time": "0"}, "--time '0' is not a time above 0"),
         ({"time": "soon"}, "--time 'soon' is not a time"),
@@ -115,12 +115,12 @@ def test_what_the_cluster_does_not_have_is_said_with_what_it_has():
         ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
     ],
 )
-def test_each_wrong_wish_is_one_line(setting, said):
+def test_each_wrong_wish_is_one_line(setting, message):
     with pytest.raises(UsageError) as caught:
         SlurmConfig(**setting)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_any_other_option_of_sbatch_can_be_given():
-    wish = SlurmConfig(slurm="mail-type=END\ncomment=a, b = c")
-    assert wish.more == {"mail_type": "END", "comment": "a, b = c"}
+    settings = SlurmConfig(slurm="mail-type=END\ncomment=a, b = c")
+    assert settings.more == {"mail_type": "END", "comment": "a, b = c"}

@@ -78,17 +78,17 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.job_state.RETRY_S", 0.1, raising=False)
     monkeypatch.setattr("launch.slurm.job_state.LAST_S", 0.1, raising=False)
-    run, told = run_folder(tmp_path), []
+    run, lines = run_folder(tmp_path), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
     timer = threading.Timer(1.0, slurm.answer_again)
     timer.start()
     try:
-        run_state.cancel(run, told.append)
+        run_state.cancel(run, lines.append)
     finally:
         timer.join()
-    assert slurm.calls("scancel") and told[-1] == "run: stopped"
-    assert "trying again" in told[0] and "Unable to contact slurm controller" in told[0]
+    assert slurm.calls("scancel") and lines[-1] == "run: stopped"
+    assert "trying again" in lines[0] and "Unable to contact slurm controller" in lines[0]
 
 
 def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
@@ -103,22 +103,22 @@ def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_p
 
 @pytest.mark.parametrize("end", [DONE_IN_ORDER, {"code": 1, "message": "node1 is gone"}])
 def test_a_requeued_job_that_waits_is_not_over(slurm, tmp_path, end):
-    run, told = run_folder(tmp_path, end=end), []
+    run, lines = run_folder(tmp_path, end=end), []
     slurm.job_is("PENDING", reason="BeginTime", restarts=1)
     state = run_state.of(run)
     assert (state.word, state.over, state.detail) == ("pending", False, "job 12; BeginTime")
-    run_state.cancel(run, told.append)
+    run_state.cancel(run, lines.append)
     assert slurm.calls("scancel") == ["scancel 12"]
     assert run_state.of(run).over
 
 
 def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
-    run, told = run_folder(tmp_path, end=DONE_IN_ORDER), []
+    run, lines = run_folder(tmp_path, end=DONE_IN_ORDER), []
     slurm.job_is("FAILED")
-    run_state.cancel(run, told.append)
+    run_state.cancel(run, lines.append)
     slurm.forget()
-    run_state.cancel(run, told.append)
-    assert told == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
+    run_state.cancel(run, lines.append)
+    assert lines == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
 
 
 def test_a_run_is_over_when_its_job_goes_on_as_another(slurm, tmp_path):
@@ -158,13 +158,13 @@ def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm
 
     me = psutil.Process()
     mine = {"host": os.uname().nodename, "pid": me.pid, "started_unix_s": me.create_time()}
-    run, told = run_folder(tmp_path, {**JOB, **mine, "job_id": ""}), []
+    run, lines = run_folder(tmp_path, {**JOB, **mine, "job_id": ""}), []
     assert run_state.of(run).word == "submitting"
     timer = threading.Timer(1.0, (run / "job.json").write_text, [json.dumps(JOB)])
     timer.start()
-    run_state.cancel(run, told.append)
+    run_state.cancel(run, lines.append)
     timer.join()
-    assert slurm.calls("scancel") == ["scancel 12"] and told == ["run: stopped"]
+    assert slurm.calls("scancel") == ["scancel 12"] and lines == ["run: stopped"]
 
 
 def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
@@ -177,11 +177,11 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
         "run_record.write_down(spec, [], 'local', '')\n"
         "if run_record.go_on_in_background(spec): time.sleep(60)\n"
     )
-    run, told = run_folder(tmp_path, job=None), []
+    run, lines = run_folder(tmp_path, job=None), []
     subprocess.run([sys.executable, "-c", code, str(run)], cwd=REPOSITORY, check=True, timeout=60)
     assert run_state.of(run).word == "running"
-    run_state.cancel(run, told.append)
-    assert told == ["run: stopped"] and run_state.of(run).over
+    run_state.cancel(run, lines.append)
+    assert lines == ["run: stopped"] and run_state.of(run).over
 
 
 def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):

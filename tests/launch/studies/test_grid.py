@@ -57,7 +57,7 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{grd: []}", "unknown key 'grd'; known: title, about, base, grid, repeats"),
         ("[]", "not a study"),
@@ -74,10 +74,10 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
     ],
 )
-def test_what_no_run_could_be_is_said_before_the_first(tmp_path, text, said):
+def test_what_no_run_could_be_is_said_before_the_first(tmp_path, text, message):
     with pytest.raises(UsageError) as error:
         grid.read(written(tmp_path, text))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -88,11 +88,13 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     path, folder = REPOSITORY / "configs" / "studies" / "quick.yaml", tmp_path / "out"
     done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=380)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = (folder / "report" / "report.md").read_text()
+    message = (folder / "report" / "report.md").read_text()
     for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
-        assert f"{mode}, " in said
+        assert f"{mode}, " in message
     # of the single process, digit for digit or nearly so
-    assert re.search(r"equal those of their reference|its reference is \d(\.\d+)?e-0[7-9] ", said)
+    assert re.search(
+        r"equal those of their reference|its reference is \d(\.\d+)?e-0[7-9] ", message
+    )
     assert (folder / "report" / "report.pdf").exists()
 
 

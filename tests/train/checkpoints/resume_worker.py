@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tests.train.retained import train
 
 from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
-from tests.train.kept import train
 from train.distributed import rendezvous
 from train.distributed.world import World
 from train.loop.trainer import Trainer
@@ -33,8 +33,8 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 def bits(trainer: Trainer) -> list[bytes]:
     params = list(trainer.parts.model.parameters())
     states = [trainer.optimizer.state[param] for param in params]
-    kept = [one[key] for one in states for key in sorted(one)]
-    return [tensor.detach().numpy().tobytes() for tensor in [*params, *kept]]
+    retained = [one[key] for one in states for key in sorted(one)]
+    return [tensor.detach().numpy().tobytes() for tensor in [*params, *retained]]
 
 
 def losses(trainer: Trainer) -> torch.Tensor:

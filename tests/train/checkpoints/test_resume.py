@@ -63,14 +63,14 @@ def run(config, run_dir: Path, at_step=None, task=None):
     return trainer, console.lines
 
 
-def told(trainer) -> dict[int, tuple]:
+def warnings(trainer) -> dict[int, tuple]:
     return {one.step: (one.loss, one.lr, one.grad_norm) for one in trainer.history.steps}
 
 
 def bits(trainer) -> list[bytes]:
     states = [trainer.optimizer.state[param] for param in trainer.model.parameters()]
-    kept = [one[key] for one in states for key in sorted(one)]
-    tensors = [*trainer.model.parameters(), *kept]
+    retained = [one[key] for one in states for key in sorted(one)]
+    tensors = [*trainer.model.parameters(), *retained]
     return [tensor.detach().numpy().tobytes() for tensor in tensors]
 
 
@@ -86,7 +86,7 @@ def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, cut):
     run(replace(config, max_steps=cut, checkpoint_every="1"), tmp_path / "cut")
     again, lines = run(replace(config, resume=str(tmp_path / "cut")), tmp_path / "again")
     assert lines[0] == f"going on from step {cut} ({tmp_path / 'cut'})"
-    assert told(again) == {step: one for step, one in told(whole).items() if step > cut}
+    assert warnings(again) == {step: one for step, one in warnings(whole).items() if step > cut}
     assert bits(again) == bits(whole)
     ended = [(one.step, one.epoch, one.metrics) for one in again.history.evaluations]
     assert ended == [(one.step, one.epoch, one.metrics) for one in whole.history.evaluations]
@@ -101,26 +101,26 @@ def test_uncommon_models_go_on_as_never_having_stopped(tmp_path, kind):
     run(cut, tmp_path / "cut", task=Uncommon(config, kind))
     go_on = replace(config, resume=str(tmp_path / "cut"))
     again, _ = run(go_on, tmp_path / "again", task=Uncommon(config, kind))
-    assert told(again) == {step: one for step, one in told(whole).items() if step > 5}
+    assert warnings(again) == {step: one for step, one in warnings(whole).items() if step > 5}
     assert bits(again) == bits(whole)
 
 
 @pytest.mark.parametrize(
-    ("every", "keep_last", "kept"),
+    ("every", "keep_last", "retained"),
     # None: where the disk is slow, one comes a step later, or not before the next
     [("never", 2, []), ("3", 99, None), ("epoch", 9, [16, 8]), ("1e-9min", 99, None)],
 )
-def test_when_checkpoints_are_made_and_which_are_kept(tmp_path, every, keep_last, kept):
+def test_when_checkpoints_are_made_and_which_are_kept(tmp_path, every, keep_last, retained):
     run(replace(CONFIG, checkpoint_every=every, keep_last=keep_last), tmp_path)
     found = steps(tmp_path / "checkpoints")
-    assert found == kept if kept is not None else found[0] == 16
+    assert found == retained if retained is not None else found[0] == 16
 
 
 END = 99
 
 
 @pytest.mark.parametrize(
-    ("every", "free_at", "kept", "told"),
+    ("every", "free_at", "retained", "warnings"),
     [
         ("3", 10, [16, 15, 12, 3], "step 6"),
         ("3", END, [16, 3], "step 6"),
@@ -129,7 +129,7 @@ END = 99
     ],
 )
 def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_waits(
-    tmp_path, monkeypatch, capsys, every, free_at, kept, told
+    tmp_path, monkeypatch, capsys, every, free_at, retained, warnings
 ):
     write, is_due_at_end = storage._write, CheckpointManager.is_due_at_end
     is_free, writers = threading.Event(), []
@@ -152,11 +152,15 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
     monkeypatch.setattr(CheckpointManager, "is_due_at_end", at_end)
     run(replace(CONFIG, checkpoint_every=every, keep_last=99), tmp_path, at_step)
     found = steps(tmp_path / "checkpoints")
-    assert found == kept if kept else (found[0], found[-1]) == (16, 1) and not {2, 5} & set(found)
+    assert (
+        found == retained
+        if retained
+        else (found[0], found[-1]) == (16, 1) and not {2, 5} & set(found)
+    )
     warned = [line for line in capsys.readouterr().err.splitlines() if "is slow" in line]
-    assert warned[0].startswith(f"warning: {told}: no checkpoint, for the disk is slow: step ")
+    assert warned[0].startswith(f"warning: {warnings}: no checkpoint, for the disk is slow: step ")
     busy_with = [line.split(": step ")[-1].split()[0] for line in warned]
-    assert len(set(busy_with)) == len(warned) and (kept is None or len(warned) == 1)
+    assert len(set(busy_with)) == len(warned) and (retained is None or len(warned) == 1)
 
 
 def test_an_earlier_run_in_the_same_folder_is_left_alone_and_not_gone_on_from(tmp_path):
@@ -246,7 +250,7 @@ def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
     for place in (tmp_path / "cut", path.parent):
         again, lines = run(replace(CONFIG, resume=str(place)), tmp_path / place.name / "again")
         assert "is damaged" in lines[0] and lines[0].endswith("; trying the one before it")
-        assert min(told(again)) == 4
+        assert min(warnings(again)) == 4
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step_00000003")
     with pytest.raises(UsageError, match="no whole checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
@@ -258,7 +262,7 @@ def test_nothing_at_a_given_place_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"batch_size": 128}, "--batch-size is 128, but was 256 in the checkpoint; give 256, or"),
         ({"seed": 1}, "--seed is 1, but was 42"),
@@ -267,11 +271,11 @@ def test_nothing_at_a_given_place_is_an_error(tmp_path):
         ({"precision": "fp64"}, "is torch.float32, this model's is torch.float64; see --precision"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path, change, said):
+def test_settings_that_do_not_fit_are_refused(tmp_path, change, message):
     run(replace(CONFIG, max_steps=2, checkpoint_every="2"), tmp_path / "cut")
     with pytest.raises(UsageError) as error:
         run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
@@ -286,7 +290,7 @@ def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
     )
     whole, _ = run(CONFIG, tmp_path / "whole")
     same, _ = run(replace(longer, schedule_steps=16, max_steps=12), tmp_path / "same")
-    assert told(same) == {step: one for step, one in told(whole).items() if 8 < step <= 12}
+    assert warnings(same) == {step: one for step, one in warnings(whole).items() if 8 < step <= 12}
     run(replace(longer, reset_lr_scheduler=True), tmp_path / "reset")
     steady = replace(CONFIG, schedule="constant")
     run(replace(steady, max_steps=8, checkpoint_every="8"), tmp_path / "steady")
@@ -308,11 +312,11 @@ def test_parts_can_be_reset(tmp_path):
     base = replace(CONFIG, resume=str(tmp_path / "cut"))
 
     fresh, _ = run(replace(base, reset_lr_scheduler=True), tmp_path / "lr")
-    assert fresh.history.steps[0].lr == 0.0 and told(fresh)[12][1] == 0.0  # its warm-up, again
+    assert fresh.history.steps[0].lr == 0.0 and warnings(fresh)[12][1] == 0.0  # its warm-up, again
     fresh, _ = run(replace(base, reset_optimizer=True, optimizer="sgd"), tmp_path / "optimizer")
-    assert min(told(fresh)) == 12
+    assert min(warnings(fresh)) == 12
     fresh, _ = run(replace(base, reset_data=True, batch_size=512), tmp_path / "data")
-    assert sorted(told(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
+    assert sorted(warnings(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
     assert [one.epoch for one in fresh.history.steps] == [1] * 4 + [2] * 4
 
 

@@ -117,11 +117,11 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
     with process:
         assert process.stdout is not None
         for _ in range(3 * seed):
-            said = process.stdout.readline()
+            message = process.stdout.readline()
         time.sleep(0.0007 * seed)
         os.kill(process.pid, signal.SIGKILL)
         rest = process.stdout.read().split()
-    finished = int(rest[-1] if rest else said)
+    finished = int(rest[-1] if rest else message)
     found = storage.found(tmp_path)
     assert found[0].step >= finished
     for one in found:

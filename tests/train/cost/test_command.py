@@ -39,15 +39,15 @@ def test_a_run_is_predicted_beside_what_it_did(tmp_path, bench):
     done = cost(run_dir, "--collectives", bench, "--inside", inside, "--workers", "8,64")
     assert done.returncode == 0, done.stderr
     assert "gather_scatter" in done.stdout and "Assumed:" in done.stdout
-    told = json.loads((run_dir / "prediction.json").read_text())
-    steps = told["seconds_per_iteration"]
+    lines = json.loads((run_dir / "prediction.json").read_text())
+    steps = lines["seconds_per_iteration"]
     assert set(steps["all_reduce"]) == {"4", "8", "64"} == set(steps["hierarchical"])
     assert steps["all_reduce"]["4"]["measured_s"] == pytest.approx(0.631)
     assert steps["ddp"]["64"]["measured_s"] is None and steps["ddp"]["64"]["predicted_s"] > 0
-    assert told["sync_seconds"]["all_reduce"]["4"]["measured_s"] == pytest.approx(0.5)
-    link = told["fit"]["links"]["all_reduce"]
+    assert lines["sync_seconds"]["all_reduce"]["4"]["measured_s"] == pytest.approx(0.5)
+    link = lines["fit"]["links"]["all_reduce"]
     assert link["bytes_per_s"] == pytest.approx(117e6) and link["points"] == 9
-    assert told["words"] and told["assumptions"]
+    assert lines["words"] and lines["assumptions"]
 
 
 @pytest.mark.parametrize(

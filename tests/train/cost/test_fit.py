@@ -87,18 +87,18 @@ def test_another_network_is_its_rate_less_the_headers():
 
 
 @pytest.mark.parametrize(
-    "told", [[], {}, {"hosts": ["a"]}, {**made.bench(), "collectives": [{"name": "gather"}]}]
+    "lines", [[], {}, {"hosts": ["a"]}, {**made.bench(), "collectives": [{"name": "gather"}]}]
 )
-def test_another_file_is_refused_by_its_name(told):
+def test_another_file_is_refused_by_its_name(lines):
     with pytest.raises(UsageError, match=r"^here\.json: not a collectives"):
-        fit_bench(told, "here.json")
+        fit_bench(lines, "here.json")
 
 
 def test_one_size_is_not_enough():
-    told = made.bench()
-    told["collectives"] = told["collectives"][:1]
+    lines = made.bench()
+    lines["collectives"] = lines["collectives"][:1]
     with pytest.raises(UsageError, match="two sizes"):
-        fit_bench(told, "x")
+        fit_bench(lines, "x")
 
 
 def point(samples: int, per_sample_s: float, start_s: float = 0.0) -> ComputePoint:

@@ -31,7 +31,7 @@ def lost(rank):
 
 
 @pytest.mark.parametrize(
-    ("ends", "said", "missing"),
+    ("ends", "message", "missing"),
     [
         (
             [late(0, "after step 7"), lost(1), lost(3)],
@@ -55,9 +55,9 @@ def lost(rank):
     ],
     ids=["late", "two late", "gone", "failed", "oneself late", "stopped", "unknown"],
 )
-def test_the_rank_at_fault_is_named(ends, said, missing):
+def test_the_rank_at_fault_is_named(ends, message, missing):
     error = blame(ends[0], {one.rank: one for one in ends}, HOSTS, answered=True)
-    assert str(error).startswith(said) and error.missing == missing
+    assert str(error).startswith(message) and error.missing == missing
 
 
 def test_who_serves_the_store_and_does_not_answer_is_named():

@@ -52,9 +52,9 @@ def test_a_run_waits_at_its_best_checkpoint_and_at_its_end(ended):
 
 def test_periodic_checkpoints_are_skipped_with_one_warning_for_each_that_is_written(ended):
     run_dir, workers = ended[0]
-    said = [line for line in workers[0][2].splitlines() if "no checkpoint" in line]
-    assert said[0].startswith("warning: step 2: no checkpoint, for the disk is slow: step 1 has")
-    assert len(said) < len(storage.found(run_dir / "checkpoints")) < 32, said
+    message = [line for line in workers[0][2].splitlines() if "no checkpoint" in line]
+    assert message[0].startswith("warning: step 2: no checkpoint, for the disk is slow: step 1 has")
+    assert len(message) < len(storage.found(run_dir / "checkpoints")) < 32, message
     assert "no checkpoint" not in workers[1][2]
 
 

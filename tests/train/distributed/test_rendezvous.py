@@ -26,9 +26,9 @@ def only_error(ended):
 def test_rank_0_not_there_names_address_time_and_checks(tmp_path):
     port = free_port()
     (ended,) = finish([start_by_hand(1, 2, port, *QUICK, "--logs-dir", str(tmp_path))])
-    said = only_error(ended)
-    assert f"could not reach rank 0 at 127.0.0.1:{port} for 3 s (connection refused)" in said
-    assert "check that rank 0 is running" in said
+    message = only_error(ended)
+    assert f"could not reach rank 0 at 127.0.0.1:{port} for 3 s (connection refused)" in message
+    assert "check that rank 0 is running" in message
 
 
 def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
@@ -41,18 +41,18 @@ def test_a_world_that_never_fills_names_the_missing_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"),
+    ("workers", "message"),
     [
         ([(0, 3), (1, 3), (1, 3)], "rank 1 was started twice"),
         ([(0, 3), (1, 4)], "; give the same on every node"),
     ],
     ids=["same rank", "other world size"],
 )
-def test_what_nodes_say_differently_is_named_on_all(workers, said, tmp_path):
+def test_what_nodes_say_differently_is_named_on_all(workers, message, tmp_path):
     port = free_port()
     flags = [*QUICK, "--join-timeout-s", "30", "--logs-dir", str(tmp_path)]
     ended = finish([start_by_hand(rank, size, port, *flags) for rank, size in workers])
-    assert all(said in only_error(one) for one in ended)
+    assert all(message in only_error(one) for one in ended)
 
 
 def test_a_port_in_use_is_named(tmp_path):
@@ -65,13 +65,13 @@ def test_a_port_in_use_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [("192.0.2.1", "does not have --master-ip 192.0.2.1"), ("no.invalid", "does not resolve")],
 )
-def test_rank_0_must_own_its_address(tmp_path, address, said):
+def test_rank_0_must_own_its_address(tmp_path, address, message):
     more = [*QUICK, "--logs-dir", str(tmp_path), "--master-ip", address]
     (ended,) = finish([start_by_hand(0, 2, free_port(), *more)])
-    assert said in only_error(ended)
+    assert message in only_error(ended)
 
 
 def both(rank_0, rank_1):

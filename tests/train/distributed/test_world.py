@@ -63,7 +63,7 @@ def test_rank_minus_one_is_a_single_process():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
         ({"MASTER_ADDR": None, "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT not set"),
@@ -72,15 +72,15 @@ def test_rank_minus_one_is_a_single_process():
         ({"MASTER_PORT": "80"}, "between 1024 and 65535 (got 80)"),
     ],
 )
-def test_a_broken_environment_is_named(change, said):
+def test_a_broken_environment_is_named(change, message):
     env = {k: v for k, v in {**TORCHRUN, **change}.items() if v is not None}
     with pytest.raises(UsageError) as error:
         World.find(ByHand(), env)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--rank", "1", "--world-size", "4"], "--master-ip is missing"),
         (["--world-size", "4", "--master-ip", "10.0.0.1"], "--rank is missing"),
@@ -89,7 +89,7 @@ def test_a_broken_environment_is_named(change, said):
         (["--rank", "0", "--master-port", "1023"], "between 1024 and 65535 (got 1023)"),
     ],
 )
-def test_incomplete_flags_are_named(argv, said):
+def test_incomplete_flags_are_named(argv, message):
     with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
         World.find(by_hand(*argv), {})
-    assert said in str(error.value)
+    assert message in str(error.value)

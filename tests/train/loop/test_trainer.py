@@ -107,8 +107,8 @@ def test_other_precisions_learn_the_same(precision, tmp_path):
     other, trainer = run(replace(CONFIG, precision=precision), tmp_path)
     gap = max(abs(a - b) for a, b in zip(losses(plain), losses(other), strict=True))
     assert 0 < gap < (2e-2 if precision == "bf16" else 1e-5)
-    kept = {parameter.dtype for parameter in trainer.model.parameters()}
-    assert kept == {torch.float64 if precision == "fp64" else torch.float32}
+    retained = {parameter.dtype for parameter in trainer.model.parameters()}
+    assert retained == {torch.float64 if precision == "fp64" else torch.float32}
 
 
 def test_fp16_scales_the_loss_and_gives_back_the_true_gradient():

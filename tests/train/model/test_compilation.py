@@ -62,8 +62,8 @@ def run(folder, *flags):
     env = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
     all_flags = (*work, *place, "--no-save-model", *flags)
     started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
-    for code, _, said in workers.finish(started, timeout_s=280):
-        assert code == 0, said
+    for code, _, message in workers.finish(started, timeout_s=280):
+        assert code == 0, message
     steps = workers.records(folder / "run", rank=0)
     return [one["loss"] for one in steps if one["kind"] == "step"]
 

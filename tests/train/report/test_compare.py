@@ -9,10 +9,10 @@ def test_equal_losses_pass_and_what_differs_is_said(tmp_path, capsys):
     paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", sync="all_reduce", lr=0.5)]
     write_json(paths[1] / "environment" / "node0.json", environment(commit="f" * 40, cores=8))
     assert compare.main(paths, 1e-6) == 0
-    said = capsys.readouterr().out
-    assert "agree within 1e-06 at all 20 steps" in said
+    message = capsys.readouterr().out
+    assert "agree within 1e-06 at all 20 steps" in message
     for word in ("all_reduce", "| lr", "| cores", "f" * 40):
-        assert word in said
+        assert word in message
 
 
 @pytest.mark.parametrize("wanted, code", [(1e-6, 1), (1e-2, 0), (None, 0)])

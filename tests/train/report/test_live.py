@@ -22,10 +22,10 @@ def growing(path, steps, **more):
 def test_a_finished_run_is_shown_once(tmp_path, capsys):
     path = make_run(tmp_path / "run", max_steps=20, more=[traffic(1)])
     assert live.watch(path) == 0
-    said = capsys.readouterr().out
-    assert "run: done" in said
-    assert "step 20 of 20" in said
-    assert "105.0 MB sent" in said
+    message = capsys.readouterr().out
+    assert "run: done" in message
+    assert "step 20 of 20" in message
+    assert "105.0 MB sent" in message
 
 
 def test_a_failed_run_is_shown_with_its_message(tmp_path):
@@ -85,6 +85,6 @@ def test_ctrl_c_leaves_with_0(tmp_path):
     )
     assert any("running" in line for line in started.stdout)
     started.send_signal(signal.SIGINT)
-    said, _ = started.communicate(timeout=30)
+    message, _ = started.communicate(timeout=30)
     assert started.returncode == 0
-    assert "the run goes on" in said
+    assert "the run goes on" in message

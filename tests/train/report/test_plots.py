@@ -67,7 +67,7 @@ def bars(rows: list[tuple[float, float | None]]) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([(1.0, None), (2.0, None)], "seconds per evaluation"),
         ([(1.0, 0.1)], "seconds per evaluation (mean, 95 % confidence interval)"),
@@ -77,9 +77,9 @@ def bars(rows: list[tuple[float, float | None]]) -> Table:
         ),
     ],
 )
-def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, said):
+def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
     figure = drawn(plots.bars, bars(rows), "eval_s", "seconds per evaluation", "low_s", "high_s")
-    assert figure.axes[0].get_xlabel() == said
+    assert figure.axes[0].get_xlabel() == message
 
 
 def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):

@@ -89,19 +89,19 @@ def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
 def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, kind):
     match kind:
         case "empty":
-            path, said = make_study(tmp_path / "study", []), "study.json lists no cells"
+            path, message = make_study(tmp_path / "study", []), "study.json lists no cells"
         case "failed":
             path = make_run(tmp_path / "run", rows={}, end={"code": 1, "message": "no memory"})
-            said = "no memory"
+            message = "no memory"
         case "old":
             rows = [{"step": n, "loss": 1.0} for n in range(1, 5)]
-            path, said = make_run(tmp_path / "run", rows={0: rows, 1: rows}), "have no step_s"
+            path, message = make_run(tmp_path / "run", rows={0: rows, 1: rows}), "have no step_s"
         case _:
             path = make_run(tmp_path / "run", rows={0: [step(1, loss=float("nan"))]}, workers=1)
-            said = "What was run"
+            message = "What was run"
     parts, _ = page.write(read_subject([path]), tmp_path / "report")
-    assert said in (tmp_path / "report" / "report.md").read_text()
-    assert said in (tmp_path / "report" / "index.html").read_text()
+    assert message in (tmp_path / "report" / "report.md").read_text()
+    assert message in (tmp_path / "report" / "index.html").read_text()
     assert not any(part.title == "Seconds per iteration" for part in parts)
 
 

@@ -15,10 +15,10 @@ from train.report.pages import sentences
 def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> Table:
     """A study of these runs; what only a study knows of one stands in `of_bed`."""
     cells = []
-    for name, given in runs.items():
-        settings = given.pop("of_bed", {})
-        make_run(path / "runs" / name, **given)
-        cells.append(cell(name, settings=settings, nodes=given.get("workers", 2)))
+    for name, raw in runs.items():
+        settings = raw.pop("of_bed", {})
+        make_run(path / "runs" / name, **raw)
+        cells.append(cell(name, settings=settings, nodes=raw.get("workers", 2)))
     return scaling.speedup(read_subject([make_study(path, cells)]))
 
 
@@ -107,9 +107,9 @@ def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
         "b": {"sync": "ddp", "workers": 4, "step_s": 0.1},
         "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
     }
-    told = sentences.of_speedup(table_of(tmp_path, runs))
-    (warning,) = [line for line in told if line.startswith("WARNING")]
+    lines = sentences.of_speedup(table_of(tmp_path, runs))
+    (warning,) = [line for line in lines if line.startswith("WARNING")]
     assert "238% of ddp, 4 workers" in warning and "against (single, 1 worker)" in warning
     assert "all_reduce" not in warning
-    told = sentences.of_speedup(courses(tmp_path / "sound"))
-    assert not any(line.startswith("WARNING") for line in told)
+    lines = sentences.of_speedup(courses(tmp_path / "sound"))
+    assert not any(line.startswith("WARNING") for line in lines)

@@ -24,9 +24,9 @@ def test_rounding_that_grows_is_not_put_down_to_dropout(tmp_path):
         "a": (1, "even", [2.479086, 4.690726, 8.260259]),
         "b": (4, "even", [2.479086, 4.690761, 8.267421]),
     }
-    told = told_of_losses(tmp_path, losses)
-    assert not any("dropout was not set" in line.lower() for line in told)
-    assert any("Rounding that training amplifies" in line and "4 workers" in line for line in told)
+    lines = told_of_losses(tmp_path, losses)
+    assert not any("dropout was not set" in line.lower() for line in lines)
+    assert any("Rounding that training amplifies" in line and "4 workers" in line for line in lines)
 
 
 def test_other_masks_show_in_the_first_loss(tmp_path):
@@ -36,12 +36,12 @@ def test_other_masks_show_in_the_first_loss(tmp_path):
         "b": (2, "auto", [11.0780, 11.0941]),
         "c": (2, "even", [11.0836, 11.0847]),
     }
-    told = told_of_losses(tmp_path, losses)
-    assert any("another split draws other masks" in line for line in told)
-    (same,) = [line for line in told if line.startswith("Among runs on 2")]
+    lines = told_of_losses(tmp_path, losses)
+    assert any("another split draws other masks" in line for line in lines)
+    (same,) = [line for line in lines if line.startswith("Among runs on 2")]
     assert "with one split the largest difference is 0 " in same
-    told = told_of_losses(tmp_path / "off", losses, dropout=0)
-    assert not any("masks" in line for line in told)
+    lines = told_of_losses(tmp_path / "off", losses, dropout=0)
+    assert not any("masks" in line for line in lines)
 
 
 def test_one_worker_hides_no_communication(tmp_path):
@@ -50,8 +50,8 @@ def test_one_worker_hides_no_communication(tmp_path):
         rows = [step(n, comm_s=0.006, overlapped_s=0.005) for n in range(1, 9)]
         make_run(tmp_path / str(workers), workers=workers, rows=dict.fromkeys(range(workers), rows))
     table = tables.seconds(read_subject([tmp_path / "1", tmp_path / "2"]))
-    told = [line for line in sentences.of_seconds(table) if "is hidden" in line]
-    assert len(told) == 1 and told[0].startswith("2 workers")
+    lines = [line for line in sentences.of_seconds(table) if "is hidden" in line]
+    assert len(lines) == 1 and lines[0].startswith("2 workers")
     assert table.select(workers=1)[0]["overlapped_s"] is None
 
 

@@ -147,16 +147,16 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
     broken = folders.checkpoint(15, 0.004) | {"error": "disk full"}
     path = make_run(tmp_path / "run", more=[folders.checkpoint(10, 0.002), broken])
-    said = sentences.of_checkpoints(event_tables.checkpoints(read_subject([path])))
-    assert "on average 3 ms for each of 2 checkpoint(s)" in said[0]
-    assert said[1] == "1 checkpoint(s) could not be written."
+    message = sentences.of_checkpoints(event_tables.checkpoints(read_subject([path])))
+    assert "on average 3 ms for each of 2 checkpoint(s)" in message[0]
+    assert message[1] == "1 checkpoint(s) could not be written."
 
 
 def test_seconds_that_differ_widely_are_marked_as_disturbed(tmp_path):
     rows = [step(n, step_s=3.0 if n == 5 else 0.1) for n in range(1, 9)]
     path = make_run(tmp_path / "run", rows={0: rows, 1: rows})
-    said = sentences.of_seconds(tables.seconds(read_subject([path])))
-    assert any("differ widely" in one and "median 0.1 s" in one for one in said)
+    message = sentences.of_seconds(tables.seconds(read_subject([path])))
+    assert any("differ widely" in one and "median 0.1 s" in one for one in message)
 
 
 def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):

@@ -108,14 +108,14 @@ def test_it_learns_both_from_text(made):
 def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
     task = prepared(made)
     train, evaluation = task.build_datasets()
-    kept, seen = [evaluation[""][at] for at in range(24)], []
+    retained, seen = [evaluation[""][at] for at in range(24)], []
     for epoch in (0, 1, 0):
         task.start_epoch(epoch)
         seen.append([train[at] for at in range(20)])
-        assert [evaluation[""][at] for at in range(24)] == kept
+        assert [evaluation[""][at] for at in range(24)] == retained
     assert seen[0] != seen[1] and seen[0] == seen[2]
     other = prepared(made, seed=7).build_datasets()
-    assert [other.evaluation[""][at] for at in range(24)] == kept
+    assert [other.evaluation[""][at] for at in range(24)] == retained
     other_train = [other.train[at] for at in range(20)]
     assert other_train not in seen
 

@@ -53,8 +53,10 @@ def test_only_the_training_images_are_augmented(tmp_path):
     datasets = task.build_datasets()
     plain = datasets.evaluation[""]
     assert torch.equal(plain[2].pixels, plain.pixels[2])
-    kept = [torch.equal(datasets.train[at].pixels, datasets.train.pixels[at]) for at in range(40)]
-    assert sum(kept) < 4
+    retained = [
+        torch.equal(datasets.train[at].pixels, datasets.train.pixels[at]) for at in range(40)
+    ]
+    assert sum(retained) < 4
     before = datasets.train[0].pixels
     task.start_epoch(1)
     assert not torch.equal(datasets.train[0].pixels, before)

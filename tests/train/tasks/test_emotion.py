@@ -105,7 +105,7 @@ def test_a_header_may_be_there(made, header):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("fine;joy\ni feel\n", "2: expected text;label, got 'i feel'"),
         (";joy\n", "1: expected text;label"),
@@ -114,12 +114,12 @@ def test_a_header_may_be_there(made, header):
         ("text;label_name\n", " no examples in it"),
     ],
 )
-def test_wrong_rows_are_named_by_file_and_line(made, text, said):
+def test_wrong_rows_are_named_by_file_and_line(made, text, message):
     path = made / "val.txt"
     path.write_text(text)
     with pytest.raises(UsageError) as error:
         emotion.build(config_of(made)).prepare()
-    assert f"{path}:{said}" in str(error.value)
+    assert f"{path}:{message}" in str(error.value)
 
 
 def test_a_folder_without_the_files_is_refused(made):

@@ -170,8 +170,8 @@ def test_a_tagger_for_other_tags_is_refused(made):
 
     config = BertConfig(**MODEL, id2label={0: "O", 1: "B-ORG"})
     AutoModelForTokenClassification.from_config(config).save_pretrained(made / "tuned")
-    said = refusal(made, model=str(made / "tuned"))
-    assert "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)" in said
+    message = refusal(made, model=str(made / "tuned"))
+    assert "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)" in message
 
 
 def test_an_evaluation_tag_that_training_lacks_is_refused(made):

@@ -76,15 +76,15 @@ class Splitter:
         self._tell(plan, step=0)
         return plan
 
-    def restore(self, kept: dict[str, Any]) -> Plan:
+    def restore(self, state: dict[str, Any]) -> Plan:
         """The plan that a checkpoint holds."""
         self._plan = Plan(
-            tuple(kept["weights"]),
-            tuple(Cost(**one) for one in kept["costs"]),
-            tuple(Cost(**one) for one in kept["forwards"]),
-            tuple(kept["limits"]),
-            kept["network_s"],
-            kept.get("pass_samples", 0.0),
+            tuple(state["weights"]),
+            tuple(Cost(**one) for one in state["costs"]),
+            tuple(Cost(**one) for one in state["forwards"]),
+            tuple(state["limits"]),
+            state["network_s"],
+            state.get("pass_samples", 0.0),
         )
         return self._plan
 

@@ -131,11 +131,11 @@ def read_records(path: Path, rank: int) -> Records:
         if not line.strip():
             continue
         try:
-            given = json.loads(line)
+            raw = json.loads(line)
         except ValueError:  # half written: usual for the last line of a run that goes on
             lost += number < len(lines) - 1
             continue
-        row = parse_row(given, rank, unknown, missing)
+        row = parse_row(raw, rank, unknown, missing)
         if row is not None:
             found.rows[row["kind"]].append(row)
     found.rows["step"] = _latest(found.rows["step"], path.name, found.notes)
@@ -151,15 +151,15 @@ def read_records(path: Path, rank: int) -> Records:
     return found
 
 
-def parse_row(given: Any, rank: int, unknown: Counter[str], missing: Counter[str]) -> Row | None:
+def parse_row(raw: Any, rank: int, unknown: Counter[str], missing: Counter[str]) -> Row | None:
     """One record with every field of its kind; None where it is none that is known."""
-    kind = given.get("kind", "step" if "loss" in given else "none") if _is_row(given) else "none"
-    if kind not in KINDS or not isinstance(given.get("step"), int):
+    kind = raw.get("kind", "step" if "loss" in raw else "none") if _is_row(raw) else "none"
+    if kind not in KINDS or not isinstance(raw.get("step"), int):
         unknown[str(kind)[:40]] += 1
         return None
-    row: Row = {name: _value(given.get(name)) for name in FIELDS[kind]}
+    row: Row = {name: _value(raw.get(name)) for name in FIELDS[kind]}
     row["kind"], row["rank"] = kind, rank
-    absent = [name for name in FIELDS[kind] if name not in given and name not in UNUSED]
+    absent = [name for name in FIELDS[kind] if name not in raw and name not in UNUSED]
     missing.update(f"{kind}.{name}" for name in absent)
     return row
 

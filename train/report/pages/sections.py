@@ -102,8 +102,8 @@ def _prediction(subject: Subject) -> Section:
     table = event_tables.prediction(subject)
     lines = sentences.of_prediction(table)
     for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
-        given = subject.prediction.get(name)
-        lines += [opening + str(one) for one in given] if isinstance(given, list) else []
+        more = subject.prediction.get(name)
+        lines += [opening + str(one) for one in more] if isinstance(more, list) else []
     figure = ""
     if table.rows:
         figure = plots.pairs(

@@ -26,7 +26,7 @@ class Chooser:
         self._seconds: list[float] = []
         self._medians: list[float] = []
         self._since: float | None = None
-        self.news = ""
+        self.messages = ""
         fixed = default_mb if bucket_mb is None or bucket_mb == "auto" else bucket_mb
         self.bucket_mb = self._left[0] if self._left else fixed
 
@@ -54,5 +54,5 @@ class Chooser:
         tried = ", ".join(
             f"{mb:g} MiB {one:.3f} s" for mb, one in zip(TRIED_MB, seconds, strict=True)
         )
-        self.news = f"bucket-mb auto: {best:g} MiB is fastest here (a step with {tried})"
+        self.messages = f"bucket-mb auto: {best:g} MiB is fastest here (a step with {tried})"
         return best

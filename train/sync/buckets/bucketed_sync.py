@@ -37,7 +37,7 @@ class Done:
         pass
 
 
-class Told(NamedTuple):
+class Flags(NamedTuple):
     """What all ranks have told each other in a step, the same on each of them."""
 
     rows: Tensor  # (world_size, n): each rank's own
@@ -159,10 +159,10 @@ class BucketSync(GradSync):
             self._learn()
         while len(self._underway) < len(self._buckets):
             self._start_next()
-        told = self._tell(row)
-        late = self._start_late(told)
-        moving = self._start_rows(told)
-        states = iter(told.states)
+        flags = self._exchange_flags(row)
+        late = self._start_late(flags)
+        moving = self._start_rows(flags)
+        states = iter(flags.states)
         for bucket, pending in zip(self._buckets, self._underway, strict=True):
             pending.wait()
             bucket.give_back([next(states) != MISSING for _ in bucket.params])
@@ -175,9 +175,9 @@ class BucketSync(GradSync):
         self._underway.clear()
         self._began, self._left = None, self._times.copy()
         self._choose()
-        return told.rows
+        return flags.rows
 
-    def _tell(self, row: Tensor) -> Told:
+    def _exchange_flags(self, row: Tensor) -> Flags:
         """Which gradients some rank has, of each embedding the rows, and each rank's `row`.
 
         All of it as bytes, of which the largest counts: a rank's row has a place of its own, where
@@ -195,29 +195,29 @@ class BucketSync(GradSync):
         rows[self.world.rank] = row.view(torch.uint8)
         marks = [rows.view(-1), torch.tensor(states, dtype=torch.uint8, device=self._device)]
         marks += [sparse_rows.touched(one.grad, len(one), self._device) for one in self._embeddings]
-        told = all_reduce(self.world, torch.cat(marks), dist.ReduceOp.MAX)
-        told_rows, told_states, *unions = told.split([len(mark) for mark in marks])
-        states = told_states.tolist()
+        flags = all_reduce(self.world, torch.cat(marks), dist.ReduceOp.MAX)
+        flag_rows, flag_states, *unions = flags.split([len(mark) for mark in marks])
+        states = flag_states.tolist()
         used = zip(unions, states[count:], strict=True)
-        return Told(
-            told_rows.view(row.dtype).view(ranks, len(row)),
+        return Flags(
+            flag_rows.view(row.dtype).view(ranks, len(row)),
             states[:count],
             [union if state else None for union, state in used],
         )
 
-    def _start_late(self, told: Told) -> list[tuple[Bucket, Pending]]:
+    def _start_late(self, flags: Flags) -> list[tuple[Bucket, Pending]]:
         """What came after its bucket had left goes by itself: a sum's mean is that of its parts."""
         params = [param for bucket in self._buckets for param in bucket.params]
-        late = [param for param, state in zip(params, told.states, strict=True) if state == LATE]
+        late = [param for param, state in zip(params, flags.states, strict=True) if state == LATE]
         found = [Bucket(group) for group in groups(late, self._bucket_bytes)]
         for bucket in found:
             bucket.take()
         return [(bucket, self.start(bucket.flat)) for bucket in found]
 
-    def _start_rows(self, told: Told) -> list[tuple[sparse_rows.Rows, Pending]]:
+    def _start_rows(self, flags: Flags) -> list[tuple[sparse_rows.Rows, Pending]]:
         moving = [
             sparse_rows.Rows(weight, union)
-            for weight, union in zip(self._embeddings, told.unions, strict=True)
+            for weight, union in zip(self._embeddings, flags.unions, strict=True)
             if union is not None
         ]
         return [(rows, self.start(rows.moved)) for rows in moving]
@@ -226,9 +226,9 @@ class BucketSync(GradSync):
         """After a step, perhaps go on with buckets of another size."""
         if self._chooser.stepped():
             self._make_buckets()
-        if self._chooser.news:
-            self.news.append(self._chooser.news)
-            self._chooser.news = ""
+        if self._chooser.messages:
+            self.messages.append(self._chooser.messages)
+            self._chooser.messages = ""
 
     @property
     def _bucket_bytes(self) -> int:

@@ -40,10 +40,10 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
                     tokens.extend(piece)
                     ends.append(len(tokens))
             own = ends[first:]
-            kept = list(_chunks(own, room))
-            if kept:
+            pieces = list(_chunks(own, room))
+            if pieces:
                 number = len(document_ends) - 1
-                for start, end in kept:
+                for start, end in pieces:
                     chunks.extend((number, first + start, first + end))
                 document_ends.append(len(ends) - 1)
             else:  # nothing in it, or one token: no pair can be made of it

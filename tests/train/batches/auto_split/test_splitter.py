@@ -122,11 +122,11 @@ def test_where_lengths_count_tokens_tell_how_fast_a_rank_was(
 
 
 def test_alone_there_is_nothing_to_split(capsys):
-    said = []
-    splitter = Splitter(World(), 64, "single", said.append, lambda record: None)
+    message = []
+    splitter = Splitter(World(), 64, "single", message.append, lambda record: None)
     cost = Cost(0.01, 0.01)
     plan = splitter.begin(Probe(cost, cost, 0), torch.nn.Linear(2, 2), CPU)
-    assert plan.weights == (1.0,) and said[0].endswith("even parts are best")
+    assert plan.weights == (1.0,) and message[0].endswith("even parts are best")
     assert splitter.restore(splitter.state()) == plan
 
 

@@ -9,11 +9,11 @@ from train.sync.buckets.auto_size import STEPS_EACH, TRIED_MB, Chooser
 TWO = World(rank=0, world_size=2)
 
 
-@pytest.mark.parametrize(("said", "is_used"), [(None, 4.0), (0.0, 0.0), (7.5, 7.5)])
-def test_a_number_stays(said, is_used):
-    chooser = Chooser(TWO, said, 4.0)
+@pytest.mark.parametrize(("message", "is_used"), [(None, 4.0), (0.0, 0.0), (7.5, 7.5)])
+def test_a_number_stays(message, is_used):
+    chooser = Chooser(TWO, message, 4.0)
     assert not any(chooser.stepped() for _ in range(100))
-    assert chooser.bucket_mb == is_used and not chooser.news
+    assert chooser.bucket_mb == is_used and not chooser.messages
 
 
 def test_alone_there_is_nothing_to_try():
@@ -39,5 +39,6 @@ def test_the_size_is_chosen_that_is_fastest_on_the_slowest_rank(monkeypatch):
         chooser.stepped()
     assert list(dict.fromkeys(seen)) == list(TRIED_MB)
     assert chooser.bucket_mb == TRIED_MB[1]
-    assert chooser.news.startswith("bucket-mb auto: 4 MiB is fastest here (a step with 1 MiB 2.5")
+    fastest = "bucket-mb auto: 4 MiB is fastest here (a step with 1 MiB 2.5"
+    assert chooser.messages.startswith(fastest)
     assert not any(chooser.stepped() for _ in range(100))

@@ -125,13 +125,13 @@ def test_a_bucket_waits_for_those_before_it():
 def test_auto_tries_sizes_and_says_once_which_one_stays():
     sync, model = Recording(config(bucket_mb="auto")), network()
     model = sync.wrap(model)
-    news = []
+    messages = []
     for _ in range(auto_size.STEPS_EACH * len(auto_size.TRIED_MB) + 3):
         backward(sync, model)
         sync.sync(model)
-        news += sync.take_news()
+        messages += sync.take_messages()
         model.zero_grad()
-    (line,) = news
+    (line,) = messages
     assert line.startswith("bucket-mb auto: ")
 
 
@@ -192,10 +192,10 @@ def test_a_model_of_embeddings_alone(monkeypatch):
 
 def test_what_ranks_say_of_themselves_goes_along_with_their_flags(monkeypatch):
     """Whatever bytes there are: the largest of each is that of the rank that they belong to."""
-    told = []
+    lines = []
 
     def both(world, tensor, op):
-        told.append(tensor)
+        lines.append(tensor)
         other = tensor.clone()
         other[:16], other[16:32] = (
             0,
@@ -208,4 +208,4 @@ def test_what_ranks_say_of_themselves_goes_along_with_their_flags(monkeypatch):
     model = sync.wrap(model)
     backward(sync, model)
     rows = sync.exchange(model, torch.tensor([float("nan"), -3.0], dtype=torch.float64))
-    assert str(rows.tolist()) == "[[nan, -3.0], [-0.5, 7.0]]" and len(told) == 1
+    assert str(rows.tolist()) == "[[nan, -3.0], [-0.5, 7.0]]" and len(lines) == 1

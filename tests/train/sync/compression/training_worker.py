@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.train.retained import train
 
 from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
-from tests.train.kept import train
 from train.distributed import rendezvous
 from train.distributed.world import World
 from train.loop.trainer import Trainer
@@ -36,8 +36,8 @@ BASE = TrainConfig(
 def bits(trainer: Trainer) -> torch.Tensor:
     params = list(trainer.parts.model.parameters())
     states = [trainer.optimizer.state[param] for param in params]
-    kept = [one[key] for one in states for key in sorted(one)]
-    flat = [tensor.detach().flatten().double() for tensor in (*params, *kept)]
+    retained = [one[key] for one in states for key in sorted(one)]
+    flat = [tensor.detach().flatten().double() for tensor in (*params, *retained)]
     return torch.cat(flat).view(torch.uint8)
 
 

@@ -90,12 +90,12 @@ def test_shards_are_sorted_likewise(tmp_path):
 
 
 def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
-    for folder, said in (
+    for folder, message in (
         (None, "needs --data-dir: a folder with text files"),
         (tmp_path / "no", "does not exist"),
         (tmp_path, "has nothing to train on"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             data_files.find(folder)
     (tmp_path / "valid.txt").write_text("x")
     with pytest.raises(UsageError, match=r"but those to evaluate on: valid\.txt"):

@@ -52,7 +52,7 @@ class Evil:
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "said"),
+    ("spoilt", "message"),
     [
         (Evil(), "it asks for __builtin__.print"),
         ({**cifar_batch(4, 1), "filenames": Evil()}, "it asks for __builtin__.print"),
@@ -65,10 +65,10 @@ class Evil:
         ([1, 2], "(AttributeError)"),
     ],
 )
-def test_what_such_a_file_does_not_hold_is_refused(home, spoilt, said, capsys):
+def test_what_such_a_file_does_not_hold_is_refused(home, spoilt, message, capsys):
     (home / "data_batch_2").write_bytes(pickle.dumps(spoilt, protocol=2))
     text = refusal(home)
-    assert text.startswith(f"{home}/data_batch_2: not a batch of CIFAR-10") and said in text
+    assert text.startswith(f"{home}/data_batch_2: not a batch of CIFAR-10") and message in text
     assert "gotcha" not in capsys.readouterr().out
 
 

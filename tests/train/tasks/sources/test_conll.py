@@ -51,7 +51,7 @@ def test_a_word_may_hold_odd_blanks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("EU NNP B-ORG\nrejects\n", "/train.txt:2: expected 3 columns, the word first and its tag"),
         ("EU NNP B-ORG\n\nrejects O\n", "/train.txt:3: expected 3 columns"),
@@ -61,8 +61,8 @@ def test_a_word_may_hold_odd_blanks(tmp_path):
         ("-DOCSTART- O\n\n", "/train.txt: no sentences in it"),
     ],
 )
-def test_wrong_rows_are_named(tmp_path, text, said):
-    assert refusal(tmp_path, text).startswith(said)
+def test_wrong_rows_are_named(tmp_path, text, message):
+    assert refusal(tmp_path, text).startswith(message)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):

@@ -18,8 +18,8 @@ def test_what_is_not_there_is_named_in_one_line(made):
 
 def test_without_the_hub_one_line_says_what_to_do(made):
     for settings in ({"model": "bert-base-cased"}, {"tokenizer": "bert-base-cased"}):
-        said = refusal(build(made, **settings))
-        assert "bert-base-cased: not on this disk, and the Hub cannot be reached; give" in said
+        message = refusal(build(made, **settings))
+        assert "bert-base-cased: not on this disk, and the Hub cannot be reached; give" in message
     task = build(made, data_dir=None)
     with pytest.raises(UsageError, match="give its files with --data-dir, or run once where"):
         task.prepare()

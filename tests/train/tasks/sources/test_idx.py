@@ -37,7 +37,7 @@ def zeros(*shape):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         (IMAGES, b"", "not an idx file"),
         (IMAGES, b"PK" + zeros(32, 28, 28)[2:], "not an idx file"),
@@ -51,12 +51,12 @@ def zeros(*shape):
         (LABELS, idx_file(numpy.full(32, 10)), "labels must be from 0 to 9"),
     ],
 )
-def test_a_wrong_file_is_refused_by_its_name(tmp_path, name, data, said):
+def test_a_wrong_file_is_refused_by_its_name(tmp_path, name, data, message):
     write_mnist(tmp_path, packed=False)
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError) as error:
         idx.read(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / name}: ") and said in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path / name}: ") and message in str(error.value)
 
 
 def test_a_packed_file_that_is_cut_or_is_none_is_refused(tmp_path):

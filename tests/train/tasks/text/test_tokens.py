@@ -34,8 +34,8 @@ def test_a_vocabulary_without_capitals_lower_cases(made, lower_case):
 
 def test_a_tokenizer_that_does_not_know_the_words_is_refused(made):
     (made / "vocab.txt").write_text("\n".join([*WORDS[:5], "xyz", "."]))
-    said = refusal(build(made))
-    assert "of the words are [UNK] to the tokenizer of" in said
+    message = refusal(build(made))
+    assert "of the words are [UNK] to the tokenizer of" in message
     assert not (made / "cache").exists()
     (made / "vocab.txt").write_text("\n".join([*WORDS[:5], "xyz", "The", ".", "A", "a", "the"]))
     assert "[UNK]" in refusal(build(made))
