@@ -43,7 +43,7 @@ def test_the_top_level_is_the_fixed_one():
 
 
 def test_no_other_package_has_come_to_the_top_level():
-    known = {*PACKAGES, "slurm", "logs", "tests", "docs", "build", "muster.egg-info"}
+    known = {*PACKAGES, "muster", "slurm", "logs", "tests", "docs", "build", "muster.egg-info"}
     folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
     assert {folder for folder in folders if not folder.startswith((".", "__"))} <= known
 
@@ -86,6 +86,64 @@ def test_processes_are_ended_by_their_number_never_by_their_name():
 
 def test_there_is_no_drawer_for_the_rest():
     assert [name(path) for path in SOURCES if path.stem in ("utils", "helpers", "misc")] == []
+
+
+# Words of this house alone, each of which had to be learned; what stands for them is the field's.
+PRIVATE = {
+    "file": "account aside attempts bed case choice conversation data events examine facts follow"
+    " grad_sync guest head login mirror origin registry roads roll session states survivors views"
+    " visit ways wire words",
+    "class": "Account Bed Case Conversation Ending Examined Head Keeper Member Mirror Post Presence"
+    " Session Wire Wishes",
+    "parameter": "bed keeper kept news roll said told wish wishes",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_no_name_has_to_be_learned(path):
+    used = {"file": {path.stem}, "class": set(), "parameter": set()}
+    for node in ast.walk(ast.parse(written_in(path))):
+        match node:
+            case ast.ClassDef():
+                used["class"].add(node.name)
+            case ast.arg():
+                used["parameter"].add(node.arg)
+    found = {kind: names & set(PRIVATE[kind].split()) for kind, names in used.items()}
+    assert not any(found.values()), found
+
+
+def test_a_file_name_occurs_once_but_for_those_that_have_a_meaning():
+    plugins_of = {REPOSITORY.joinpath(*package.split(".")) for package in PLUGINS}
+    stems = [path.stem for path in SOURCES if path.parent not in plugins_of]
+    assert {stem for stem in stems if stems.count(stem) > 1} <= {"__init__", "__main__", "base"}
+
+
+def test_no_import_needs_another_name():
+    customary = {("torch.distributed", "dist"), ("numpy", "np")}
+    customary |= {("xml.etree.ElementTree", "ET")}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(written_in(path))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                others = {(one.name, one.asname) for one in node.names if one.asname}
+                assert others <= customary | {(one, one) for one, _ in others}, name(path)
+
+
+@pytest.mark.parametrize(("most", "is_top"), [(20, True), (12, False)])
+def test_a_folder_is_seen_at_a_glance(most, is_top):
+    """Entries, not counting plug-ins and YAML: `launch/` and `train/` have 20, all below 12."""
+    for package in PACKAGES:
+        top = REPOSITORY / package
+        below = [path for path in top.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+        for folder in [top] if is_top else below:
+            is_plug_ins = ".".join(folder.relative_to(REPOSITORY).parts) in PLUGINS
+            entries = [
+                path.name
+                for path in folder.iterdir()
+                if path.name not in ("__init__.py", "__pycache__")
+                and path.suffix != ".yaml"
+                and not (is_plug_ins and path.suffix == ".py")
+            ]
+            assert len(entries) <= most, f"{name(folder)}: {sorted(entries)}"
 
 
 def test_no_file_hides_a_library():

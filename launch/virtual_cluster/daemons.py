@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from configs.errors import MusterError
 from launch.virtual_cluster.cluster_state import LOGS, STATE
@@ -19,6 +22,19 @@ TERM_S = 3.0
 KILL_S = 10.0
 POLL_S = 0.05
 TAIL_LINES = 8
+
+
+def render(template: str, **values: Any) -> str:
+    """A daemon's file, from `templates/TEMPLATE.j2`; a name without a value is an error."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # these are no web pages
+    )
+    return environment.get_template(f"{template}.j2").render(**values)
 
 
 def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:

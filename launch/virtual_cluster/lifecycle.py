@@ -20,8 +20,8 @@ from launch.virtual_cluster import (
 )
 from launch.virtual_cluster.cluster_state import STATE, ClusterState
 from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.options import Options
-from launch.virtual_cluster.templating import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
 
 NODE_LIST = STATE / "hosts"

@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
-from launch.virtual_cluster.templating import render
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import Node
 
 FOLDER = STATE / "ssh"
