@@ -61,8 +61,8 @@ class Console:
         """Print names and values below a title."""
         if not self._speaks:
             return
+        import rich.console
         from rich import box
-        from rich.console import Console as Rich
         from rich.table import Table
 
         table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE)
@@ -70,5 +70,6 @@ class Console:
             table.add_row(name, value)
         width = self._columns or (None if sys.stdout.isatty() else 100)
         colour = None if self._colour else True
-        Rich(file=sys.stdout, width=width, no_color=colour, highlight=False).print(table)
+        shown = rich.console.Console(file=sys.stdout, width=width, no_color=colour, highlight=False)
+        shown.print(table)
         sys.stdout.flush()
