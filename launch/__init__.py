@@ -1,1 +1,1 @@
-"""A wish becomes commands on machines; nothing here needs torch."""
+"""Settings and machines become one supervised run; nothing here needs torch."""
