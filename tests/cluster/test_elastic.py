@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import ways
 from tests.cluster.ways import finish, start
-from tests.launch.submit import wait_until
+from tests.launch.submit import submit, wait_until
 
 FLAGS = ["--task", "synthetic", "--epochs", "40", "--dropout", "0", "--threads", "1"]
 OFTEN = ["--checkpoint-every", "20", "--evaluate", "never", "--lr", "1e-4"]
@@ -21,11 +23,18 @@ def ranks(folder: Path) -> int:
     return len(list((folder / "metrics").glob("rank_*.jsonl")))
 
 
-def test_a_node_is_lost_and_returns(cluster, tmp_path):
-    flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
-    code, _, err = finish(start(cluster, ways.ssh(cluster, 2, *flags, "--run-id", "whole")))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[int, float]:
+    """The losses of a run that lost nothing, on as few nodes as there may be."""
+    folder = tmp_path_factory.mktemp("whole")
+    here = ["--launcher", "local", "--nodes", "2", "--logs-dir", str(folder), "--run-id", "whole"]
+    code, _, err = submit(*here, *FLAGS, *OFTEN)
     assert code == 0, err
+    return losses(folder / "whole")
 
+
+def test_a_node_is_lost_and_returns(cluster, tmp_path, whole):
+    flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
     elastic = ["--nodes", "2:3", "--max-restarts", "3", "--run-id", "hurt"]
     process = start(cluster, ways.ssh(cluster, 3, *flags, *elastic))
     hurt = tmp_path / "hurt"
@@ -52,16 +61,12 @@ def test_a_node_is_lost_and_returns(cluster, tmp_path):
     found: dict[int, float] = {}
     for folder in folders:
         found |= losses(folder)
-    want = losses(tmp_path / "whole")
-    assert found.keys() == want.keys()
-    assert max(abs(found[step] - want[step]) for step in want) < 1e-5
+    assert found.keys() == whole.keys()
+    assert max(abs(found[step] - whole[step]) for step in whole) < 1e-5
 
 
-def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tmp_path):
+def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tmp_path, whole):
     flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
-    code, _, err = finish(start(cluster, ways.ssh(cluster, 2, *flags, "--run-id", "whole")))
-    assert code == 0, err
-
     elastic = ["--nodes", "2:4", "--max-restarts", "2", "--run-id", "hurt"]
     command = ways.sbatch("multinode.sh")(cluster, 4, *flags, *elastic)
     command.insert(command.index("--nodes"), "--no-kill")
@@ -71,7 +76,7 @@ def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tm
         assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")), timeout_s=60)
         cluster.exec("node2", "ip", "link", "set", "exp0", "down")
         assert wait_until((hurt / "attempts" / "0").exists, timeout_s=120)
-        code, _, err = finish(process, timeout_s=200)
+        code, _, _ = finish(process, timeout_s=200)
     finally:
         cluster.exec("node2", "ip", "link", "set", "exp0", "up")
         cluster.run("scontrol", "update", "nodename=node2", "state=resume")
@@ -84,6 +89,5 @@ def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tm
     assert "restart 1 of 2: 3 nodes go on from the last checkpoint" in message
     assert [ranks(folder) for folder in (hurt / "attempts" / "0", hurt)] == [4, 3]
     found = losses(hurt / "attempts" / "0") | losses(hurt)
-    want = losses(tmp_path / "whole")
-    assert found.keys() == want.keys()
-    assert max(abs(found[step] - want[step]) for step in want) < 1e-5
+    assert found.keys() == whole.keys()
+    assert max(abs(found[step] - whole[step]) for step in whole) < 1e-5

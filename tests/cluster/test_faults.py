@@ -165,6 +165,7 @@ def end_job(run) -> None:
     finish(run.process)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
     flags = ["--task", "synthetic", "--max-steps", "30", "--evaluate", "never", "--threads", "1"]
