@@ -54,12 +54,17 @@ def test_a_compiled_model_learns_the_same_under_the_same_names():
     assert seen == [True]
 
 
-def run(folder, *flags):
-    """Each step's loss of two workers that train the quickstart."""
+@pytest.fixture(scope="module")
+def compiled_code(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled_code")
+
+
+def run(folder, compiled_code, *flags):
+    """Each step's loss of two workers that train the quickstart; what they compile is kept."""
     port = workers.free_port()
     place = ["--logs-dir", str(folder), "--run-id", "run", "--threads", "1", "--device", "cpu"]
     work = ["--task", "quickstart", "--dropout", "0", "--max-steps", "3", "--evaluate", "never"]
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(compiled_code)}
     all_flags = (*work, *place, "--no-save-model", *flags)
     started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
     for code, _, message in workers.finish(started, timeout_s=280):
@@ -70,9 +75,9 @@ def run(folder, *flags):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
-def test_compiled_workers_have_the_losses_of_others(mode, tmp_path):
-    plain = run(tmp_path / "plain", "--sync", mode)
-    compiled = run(tmp_path / "compiled", "--sync", mode, "--compile")
+def test_compiled_workers_have_the_losses_of_others(mode, tmp_path, compiled_code):
+    plain = run(tmp_path / "plain", compiled_code, "--sync", mode)
+    compiled = run(tmp_path / "compiled", compiled_code, "--sync", mode, "--compile")
     assert compiled == pytest.approx(plain, abs=2e-6)
     assert len(compiled) == 3 and compiled[0] != compiled[1]
 
