@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tests.train.retained import train
 
 from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
+from tests.train.retained import train
 from train.distributed import rendezvous
 from train.distributed.world import World
 from train.loop.trainer import Trainer

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.train.retained import train
 
 from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
+from tests.train.retained import train
 from train.distributed import rendezvous
 from train.distributed.world import World
 from train.loop.trainer import Trainer

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.train.retained import train
 
 from configs import plugins
 from configs.settings.train import ByHand, TrainConfig
 from tests.train.matrix_tasks import Patchy
 from tests.train.matrix_worker import NoSinks
+from tests.train.retained import train
 from tests.train.sync.compression import training_worker
 from tests.train.sync.compression.training_worker import bits, losses
 from train.distributed import rendezvous
