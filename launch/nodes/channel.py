@@ -20,7 +20,7 @@ RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold 
 
 
 class Channel:
-    """Two file descriptors, or a socket's one given twice; owned, and closed with the wire."""
+    """Two file descriptors, or a socket's one given twice; owned, and closed with the channel."""
 
     def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:
         self._reads, self._writes = reads, writes

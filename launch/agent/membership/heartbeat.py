@@ -16,7 +16,7 @@ SILENT_S = 15.0
 
 
 class Heartbeat:
-    """The thread that beats on each of the wires that it was given, until they end."""
+    """The thread that beats on each of the channels that it was given, until they end."""
 
     def __init__(self) -> None:
         self._wires: list[Channel] = []
