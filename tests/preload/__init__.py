@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -51,9 +52,11 @@ def below(process: psutil.Process) -> list[psutil.Process]:
 
 def children(process: psutil.Process) -> list[psutil.Process]:
     """What a process has started; what a stand-in has started is started by its child."""
-    for record in _folder().glob(f"socket.{process.pid}"):
-        process = psutil.Process(int(record.read_text()))
-    return process.children()
+    with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has just ended
+        for record in _folder().glob(f"socket.{process.pid}"):
+            process = psutil.Process(int(record.read_text()))
+        return process.children()
+    return []
 
 
 def share() -> None:
