@@ -19,11 +19,11 @@ from train.distributed.exit_guard import PeerFailed, Stopped, judge
 from train.distributed.world import World
 
 GRACE_S = 2.0  # for the others to tell how they end
-ALONE_S = (
-    6.0  # likewise, where no agent is there to find the cause: on a busy machine ends take long
-)
+# Likewise, where no agent is there to find the cause: on a busy machine ends take long.
+ALONE_S = 6.0
 TELL_S = 0.5  # for telling it, where this rank need not know of the others
 POLL_S = 0.05
+ANSWER_S = 1.0  # of a store that was asked all the time
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
 MOST_NAMED = 8
 
@@ -72,7 +72,13 @@ def explained(
     exchange.wait(grace_s if own.is_echo or serves else TELL_S)
     if not own.is_echo:
         return error
-    return blame(own, exchange.ends, hosts, answered=exchange.answered or world.agent_store)
+    return blame(
+        own,
+        exchange.ends,
+        hosts,
+        answered=exchange.answered or world.agent_store,
+        rank_0_lives=not world.agent_store and exchange.answers,
+    )
 
 
 class Exchange:
@@ -81,6 +87,7 @@ class Exchange:
     def __init__(self, own: End, world_size: int, store: dist.Store, *, serves: bool) -> None:
         self.ends = {own.rank: own}
         self.answered = False  # whether the store did
+        self._last_answer = 0.0
         self._own, self._world_size, self._store, self._serves = own, world_size, store, serves
         self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
         self._thread.start()
@@ -90,13 +97,18 @@ class Exchange:
         with suppress(Stopped, KeyboardInterrupt):
             self._thread.join(limit_s)
 
+    @property
+    def answers(self) -> bool:
+        """Whether the store does so still: then the rank that serves it is there."""
+        return time.monotonic() - self._last_answer < ANSWER_S
+
     def _run(self) -> None:
         with suppress(RuntimeError):  # the store is gone, with the rank that served it
             line = json.dumps(asdict(self._own)) + "\n"
             self._store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
             while len(self.ends) < self._world_size:
                 lines = self._store.get("ends").decode().splitlines()
-                self.answered = True
+                self.answered, self._last_answer = True, time.monotonic()
                 self.ends = {one.rank: one for one in (End(**json.loads(line)) for line in lines)}
                 time.sleep(POLL_S)
             self._store.add("ends/read", 1)
@@ -104,8 +116,19 @@ class Exchange:
                 time.sleep(POLL_S)
 
 
-def blame(own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: bool) -> PeerFailed:
-    """Why `own` had to end, given the ends that are known; without an answer, rank 0 has none."""
+def blame(
+    own: End,
+    ends: Mapping[int, End],
+    hosts: Sequence[str],
+    *,
+    answered: bool,
+    rank_0_lives: bool = False,
+) -> PeerFailed:
+    """Why `own` had to end, given the ends that are known; without an answer, rank 0 has none.
+
+    Where rank 0 is known to live it is not lost: gloo keeps connections open until a process ends,
+    so a rank that waits for one which has failed may notice only then.
+    """
     # where the store did not answer, nobody else's end is known
     absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]
     text, every = own.message, list(ends.values())
@@ -126,6 +149,8 @@ def blame(own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: 
             f"{_named([own.rank], hosts)}{f' ({own.where})' if own.where else ''}"
         )
     elif absent:
+        if rank_0_lives:
+            absent = [rank for rank in absent if rank] or absent
         text = own.message.replace("another worker", _named(absent, hosts), 1)
     elif stopped := [one.rank for one in every if one.kind == "stopped"]:
         text = f"{_named(stopped, hosts)} was told to stop"

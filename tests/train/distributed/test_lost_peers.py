@@ -65,6 +65,12 @@ def test_who_serves_the_store_and_does_not_answer_is_named():
     assert str(error).startswith("rank 0 on a did not come within 3 s") and error.missing == (0,)
 
 
+def test_rank_0_is_not_lost_while_its_store_answers():
+    """It may wait for a rank that has failed, and notice when that one's process is gone."""
+    error = blame(lost(1), {1: lost(1)}, HOSTS, answered=True, rank_0_lives=True)
+    assert 0 not in error.missing and error.missing
+
+
 def test_many_ranks_are_counted():
     error = blame(lost(0), {0: lost(0)}, ["h"] * 64, answered=True)
     assert "rank 8 on h and 55 more" in str(error) and len(error.missing) == 63
