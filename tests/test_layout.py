@@ -140,6 +140,7 @@ def test_a_folder_is_seen_at_a_glance(most, is_top):
                 path.name
                 for path in folder.iterdir()
                 if path.name not in ("__init__.py", "__pycache__")
+                and (path.is_file() or any(path.glob("*.*")))  # not what an old layout left
                 and path.suffix != ".yaml"
                 and not (is_plug_ins and path.suffix == ".py")
             ]
