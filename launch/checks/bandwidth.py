@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 Measured = Mapping[str, Any]
-Transport = tuple[int, int]  # from a rank to a rank
+Direction = tuple[int, int]  # from a rank to a rank
 # A pair this far below what three quarters of all are below is worth a line: less is noise of busy
 # machines. Not below the median: one slow node of three makes two pairs of three slow.
 SLOW = 0.5
@@ -41,25 +41,25 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
         for one in measured["collectives"]
         if one["wrong"]
     ]
-    ways = best(measured)
-    if not ways:
+    directions = best(measured)
+    if not directions:
         return "one node: no network to measure", problems
-    return _words(ways, called), problems
+    return _words(directions, called), problems
 
 
-def best(measured: Measured) -> dict[Transport, float]:
+def best(measured: Measured) -> dict[Direction, float]:
     """Gbit/s from each rank to each other, at the size that the way carries best."""
-    found: dict[Transport, float] = {}
+    found: dict[Direction, float] = {}
     for one in measured["pairs"]:
         pair = (one["from"], one["to"])
         found[pair] = max(found.get(pair, 0.0), one["gbit_s"])
     return found
 
 
-def _words(ways: Mapping[Transport, float], called: Sequence[str]) -> str:
+def _words(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
     """Each pair by its slower direction, as few of them as it takes."""
-    pairs: dict[Transport, float] = {}
-    for (one, other), speed in ways.items():
+    pairs: dict[Direction, float] = {}
+    for (one, other), speed in directions.items():
         pair = min(one, other), max(one, other)
         pairs[pair] = min(pairs.get(pair, speed), speed)
     usual = sorted(pairs.values())[math.ceil(0.75 * (len(pairs) - 1))]
@@ -67,8 +67,8 @@ def _words(ways: Mapping[Transport, float], called: Sequence[str]) -> str:
     if not slow:
         least = min(pairs, key=lambda pair: pairs[pair])
         if len(pairs) == 1:
-            return f"the pair {_name(least, called)} carries {_span(ways.values())} Gbit/s"
-        speeds = _span(ways.values())
+            return f"the pair {_name(least, called)} carries {_span(directions.values())} Gbit/s"
+        speeds = _span(directions.values())
         return f"all {len(pairs)} pairs carry {speeds} Gbit/s; slowest: {_name(least, called)}"
     others = _span([pairs[pair] for pair in pairs if pair not in slow])
     shared = set.intersection(*map(set, slow))
@@ -83,7 +83,7 @@ def _words(ways: Mapping[Transport, float], called: Sequence[str]) -> str:
     return f"the pair {', '.join(lines)}{more}; others {others}"
 
 
-def _name(pair: Transport, called: Sequence[str]) -> str:
+def _name(pair: Direction, called: Sequence[str]) -> str:
     return "-".join(called[rank] for rank in pair)
 
 
@@ -99,11 +99,11 @@ def _span(speeds: Iterable[float]) -> str:
 
 
 def _matrix(measured: Measured, called: Sequence[str]) -> Table:
-    ways = best(measured)
-    ranks = sorted({rank for pair in ways for rank in pair})
+    directions = best(measured)
+    ranks = sorted({rank for pair in directions for rank in pair})
     table = Table("", *(called[rank] for rank in ranks), box=box.SIMPLE, pad_edge=False)
     for one in ranks:
-        cells = [rate(ways[one, two]) if (one, two) in ways else "-" for two in ranks]
+        cells = [rate(directions[one, two]) if (one, two) in directions else "-" for two in ranks]
         table.add_row(called[one], *cells)
     for column in table.columns[1:]:
         column.justify = "right"

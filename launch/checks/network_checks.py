@@ -91,14 +91,12 @@ def mtu(findings: Findings) -> Row:
 
 def pairs(findings: Findings) -> Row:
     """Data goes from every node to every other."""
-    ways = {
-        (one.name, other): transport
-        for one in findings.nodes
-        for other, transport in one.reached.items()
+    directions = {
+        (one.name, other): reach for one in findings.nodes for other, reach in one.reached.items()
     }
     wanted = len(findings.nodes) * (len(findings.nodes) - 1)
-    failed = {pair: transport.trouble for pair, transport in ways.items() if transport.trouble}
-    if len(ways) < wanted:
+    failed = {pair: reach.trouble for pair, reach in directions.items() if reach.trouble}
+    if len(directions) < wanted:
         lacking = [
             node.name for node in findings.nodes if len(node.reached) < len(findings.nodes) - 1
         ]
@@ -112,11 +110,13 @@ def pairs(findings: Findings) -> Row:
             for why in failed.values()
         }
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
-    if not ways:
+    if not directions:
         return Row("every pair", "ok", ("one node: nothing to connect",))
-    slowest = max(ways, key=lambda pair: ways[pair].connect_s or 0.0)
-    took_ms = (ways[slowest].connect_s or 0.0) * 1000
-    found = f"{len(ways)} of {wanted} ways work; slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
+    slowest = max(directions, key=lambda pair: directions[pair].connect_s or 0.0)
+    took_ms = (directions[slowest].connect_s or 0.0) * 1000
+    found = (
+        f"{len(directions)} of {wanted} ways work; slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
+    )
     return Row("every pair", "ok", (found,))
 
 

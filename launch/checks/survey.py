@@ -65,7 +65,7 @@ class Survey:
         trace: TracebackType | None,
     ) -> None:
         for _, channel, _ in self._starts:
-            channel.close()  # whereupon its guests end
+            channel.close()  # whereupon its remote probes end
         deadline = time.monotonic() + END_S
         for process, _, errors in self._starts:
             try:

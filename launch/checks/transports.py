@@ -1,4 +1,4 @@
-"""How one talks with all nodes of a wish: through ssh, one step of srun, or processes here."""
+"""How one talks with all nodes of a run: through ssh, one step of srun, or processes here."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

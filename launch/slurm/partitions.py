@@ -79,7 +79,7 @@ def partitions(env: Mapping[str, str]) -> list[Partition]:
 
 
 def problems(launch: LaunchConfig, slurm: SlurmConfig, found: Sequence[Partition]) -> Iterator[str]:
-    """What is wrong with a wish, given what the cluster has; a line each."""
+    """What is wrong with the settings, for what the cluster has; a line each."""
     names = ", ".join(partition.name for partition in found)
     wanted = slurm.partition or next((one.name for one in found if one.is_default), None)
     if wanted is None:

@@ -38,7 +38,7 @@ def test_wrong_flags_end_the_job_with_exit_code_2(cluster, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["job.out"]
 
 
-def test_what_the_cluster_does_not_have_is_said_before_anything_is_made(cluster, tmp_path):
+def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
     for settings, message in [
         (["--partition", "nope"], "there is none of that name; the cluster has main, short"),

@@ -31,7 +31,7 @@ def known_keys(cluster) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def test_every_unreachable_node_is_said_at_once_and_nothing_starts(cluster, tmp_path):
+def test_every_unreachable_node_is_reported_at_once_and_nothing_starts(cluster, tmp_path):
     config = tmp_path / "ssh_config"
     stranger = tmp_path / "known_hosts"
     known = known_keys(cluster)

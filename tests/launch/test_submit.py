@@ -77,7 +77,7 @@ def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
         (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(flags, message, tmp_path, monkeypatch):
+def test_what_is_wrong_is_reported_before_anything_starts(flags, message, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, out, err = submit("--task", "synthetic", *flags, "--logs-dir", str(tmp_path))
     assert code == 2 and message in err and "Traceback" not in err

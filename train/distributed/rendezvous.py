@@ -154,7 +154,7 @@ def meet(
         return
     join_s = timeout_s if join_timeout_s is None else join_timeout_s
     store = _open_store(world, join_s)
-    workers = _call_the_roll(world, own, store, join_s)
+    workers = _gather_workers(world, own, store, join_s)
     choose_interface(world)
     chosen = choose_device(device, world, workers)
     dist.init_process_group(
@@ -200,7 +200,7 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
     return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
 
 
-def _call_the_roll(
+def _gather_workers(
     world: World, own: WorkerInfo, store: dist.Store, timeout_s: float
 ) -> list[WorkerInfo]:
     """What each rank says of itself, in rank order, once all are there."""

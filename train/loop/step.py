@@ -53,7 +53,7 @@ class Step:
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
     ) -> tuple[StepRecord, StepRequests]:
-        """Take the step that `plan` describes; `wish(step)` is what this rank wants after it."""
+        """Take the step of `plan`; `requests_of(step)` is what this rank wants after it."""
         timer = PhaseTimer(self.device)
         sent_before = self.grad_sync.payload_bytes
         if not self.parts.model.training:  # it has just been evaluated

@@ -73,7 +73,7 @@ def test_inside_a_job_the_step_is_part_of_it():
 
 
 @pytest.mark.parametrize("reply", ["srun: error: Unable to allocate resources: busy\nmore", ""])
-def test_why_srun_failed_is_said_once_for_all_nodes(reply):
+def test_why_srun_failed_is_reported_once_for_all_nodes(reply):
     transport = transports.through_slurm(2, SlurmConfig(), {})
     assert transport.explain(0, reply) == transport.explain(1, reply)
     assert ("Unable to allocate resources: busy" in transport.explain(0, reply)) == bool(reply)

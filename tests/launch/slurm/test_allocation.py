@@ -115,7 +115,7 @@ def test_what_the_cluster_does_not_have_is_said_with_what_it_has():
         ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
     ],
 )
-def test_each_wrong_wish_is_one_line(setting, message):
+def test_each_wrong_setting_is_one_line(setting, message):
     with pytest.raises(UsageError) as caught:
         SlurmConfig(**setting)
     assert message in str(caught.value) and "\n" not in str(caught.value)

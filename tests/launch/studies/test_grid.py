@@ -74,7 +74,7 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
     ],
 )
-def test_what_no_run_could_be_is_said_before_the_first(tmp_path, text, message):
+def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, message):
     with pytest.raises(UsageError) as error:
         grid.read(written(tmp_path, text))
     assert message in str(error.value)
