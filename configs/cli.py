@@ -11,12 +11,12 @@ import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.entry_point import run as run
-from configs.errors import UsageError, refuse
 from configs.plugins import REPOSITORY
 from configs.raw import SWITCH, Given, dashed, from_argv, from_file, joined
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError, refuse
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup"})

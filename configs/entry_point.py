@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from configs.errors import MusterError
-from configs.writing import explained, is_full
+from muster.errors import MusterError
+from muster.writing import explained, is_full
 
 
 def run(main: Callable[[], int]) -> NoReturn:

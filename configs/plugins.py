@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import yaml
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs import run_files
-from configs.errors import UsageError, refuse
 from configs.settings.train import TrainConfig
+from muster import run_files
+from muster.errors import UsageError, refuse
 
 # Settings that name what a run reads.
 READ = ("model", "tokenizer", "data_dir", "cache_dir")

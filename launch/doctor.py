@@ -18,8 +18,6 @@ import json
 import time
 from dataclasses import replace
 
-from configs.errors import UsageError
-from configs.run_files import NETWORK
 from configs.run_folder import claim
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
@@ -30,6 +28,8 @@ from launch.runs import run_record
 from launch.runs.restart import conclude
 from launch.runs.terminal import unhurried
 from launch.spec import Facts, Launcher, LaunchSpec
+from muster.errors import UsageError
+from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network

@@ -4,8 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from configs.errors import MusterError
 from configs.plugins import REPOSITORY
+from muster.errors import MusterError
 
 
 def python() -> str:

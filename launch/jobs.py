@@ -20,12 +20,12 @@ import json
 import os
 import time
 
-from configs import run_files
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch.runs import run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.slurm.job_state import Watcher
+from muster import run_files
+from muster.errors import UsageError
 
 POLL_S = 0.5
 

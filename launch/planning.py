@@ -4,12 +4,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs import plugins, run_files
-from configs.writing import writing
+from configs import plugins
 from launch.agent.agent_job import AgentCommand
 from launch.agent.assignment import Assignment, Command
 from launch.nodes.ports import among
 from launch.spec import Facts, LaunchSpec, NodeCommand
+from muster import run_files
+from muster.writing import writing
 
 
 def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:

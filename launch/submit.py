@@ -18,7 +18,6 @@ except ModuleNotFoundError as missing:
 import shutil
 from dataclasses import replace
 
-from configs.errors import MusterError, UsageError, refuse
 from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
@@ -27,6 +26,7 @@ from launch import detect
 from launch.runs import run_record
 from launch.runs.restart import lead
 from launch.spec import CanSetUp, Facts, Launcher, LaunchSpec
+from muster.errors import MusterError, UsageError, refuse
 
 
 def main() -> int:

@@ -20,7 +20,6 @@ import shlex
 from collections.abc import Sequence
 from typing import NoReturn
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
     commands,
@@ -31,6 +30,7 @@ from launch.virtual_cluster import (
     ssh_daemons,
     status,
 )
+from muster.errors import UsageError
 
 
 def main() -> int:

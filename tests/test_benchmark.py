@@ -6,8 +6,8 @@ from unittest import mock
 
 import pytest
 
-from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
+from muster.errors import MusterError, UsageError
 from tests.benchmarks import (
     bench,
     cases,

@@ -11,7 +11,7 @@ import pytest
 from configs import plugins
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("configs", "launch", "train")
+PACKAGES = ("configs", "launch", "muster", "train")
 SOURCES = sorted(file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py"))
 PLUGINS = (
     "train.sync.modes", "train.sync.compression", "train.tasks",
@@ -36,14 +36,14 @@ def name(path: Path) -> str:
 
 
 def test_the_top_level_is_the_fixed_one():
-    folders = {"launch", "train", "configs", "logs", "tests"}
+    folders = {"launch", "train", "configs", "muster", "logs", "tests"}
     files = {"README.md", "setup.cfg", "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
     assert {path for path in folders if not (REPOSITORY / path).is_dir()} == set()
     assert {path for path in files if not (REPOSITORY / path).is_file()} == set()
 
 
 def test_no_other_package_has_come_to_the_top_level():
-    known = {*PACKAGES, "muster", "slurm", "logs", "tests", "docs", "build", "muster.egg-info"}
+    known = {*PACKAGES, "slurm", "logs", "tests", "docs", "build", "muster.egg-info"}
     folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
     assert {folder for folder in folders if not folder.startswith((".", "__"))} <= known
 

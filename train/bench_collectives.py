@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from configs import cli
-from configs.errors import MusterError, UsageError
-from configs.run_files import COLLECTIVES, ENVIRONMENT
 from configs.settings.bench import BenchConfig
 from configs.settings.train import ByHand, TrainConfig
-from configs.writing import write_json
+from muster.errors import MusterError, UsageError
+from muster.run_files import COLLECTIVES, ENVIRONMENT
+from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process

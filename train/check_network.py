@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from configs import cli
-from configs.run_files import NETWORK
 from configs.settings.train import ByHand, TrainConfig
-from configs.writing import write_json
+from muster.run_files import NETWORK
+from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 FAMILIES = ("bert", "xlnet", "xlm", "roberta", "distilbert")
 TASKS = {"sst-2": "sst2", "sts-b": "stsb"} | {

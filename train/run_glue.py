@@ -25,11 +25,11 @@ except ModuleNotFoundError as missing:
 
     activation.explain(missing)
 
-from configs.errors import UsageError, refuse
-from configs.run_files import MODEL, SUMMARY
 from configs.run_folder import new_run_id
 from configs.settings.train import ByHand, TrainConfig
-from configs.writing import write_text
+from muster.errors import UsageError, refuse
+from muster.run_files import MODEL, SUMMARY
+from muster.writing import write_text
 from train import course, worker
 from train.distributed.world import World
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli
-from configs.errors import UsageError
-from configs.run_files import SCORES, clears
 from configs.settings.train import ByHand, TrainConfig
-from configs.writing import write_json
+from muster.errors import UsageError
+from muster.run_files import SCORES, clears
+from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process

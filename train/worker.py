@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from configs import cli
-from configs.errors import UsageError, refuse
 from configs.settings.train import ByHand, TrainConfig
+from muster.errors import UsageError, refuse
 from train.distributed.exit_guard import ExitGuard, die_with_parent
 from train.distributed.shared_folder import redirect_output
 from train.distributed.world import World

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from configs.errors import refuse
 from configs.settings.fields import setting, too_low
+from muster.errors import refuse
 
 OPERATIONS = (
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"

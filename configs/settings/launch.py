@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from configs import plugins
-from configs.errors import refuse
 from configs.settings.fields import setting, too_low
 from configs.settings.train import MIN_PORT, port_problems
+from muster.errors import refuse
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 MAX_NODES = 4096

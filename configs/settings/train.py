@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from configs import plugins
-from configs.errors import refuse
 from configs.settings.checkpoint import CheckpointConfig
 from configs.settings.fields import no_share, not_positive, setting, too_low
 from configs.settings.learning import LearningConfig
 from configs.settings.sync import SyncingConfig
+from muster.errors import refuse
 
 MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
 

@@ -13,9 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs.errors import STOPPED
-from configs.run_files import AGENT_ERRORS
-from configs.writing import writing
 from launch.agent import log_sync
 from launch.agent.assignment import Assignment
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
@@ -23,6 +20,9 @@ from launch.agent.processes import process_tree
 from launch.nodes.channel import Channel
 from launch.runs.log_tail import Follower
 from launch.runs.signals import on_stop, on_suspend
+from muster.errors import STOPPED
+from muster.run_files import AGENT_ERRORS
+from muster.writing import writing
 
 TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.

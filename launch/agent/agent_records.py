@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from configs.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
-from configs.writing import CannotWrite, reserve, write_json, write_last, writing
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
+from muster.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
+from muster.writing import CannotWrite, reserve, write_json, write_last, writing
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:

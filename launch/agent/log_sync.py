@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from configs import run_files
-from configs.errors import MusterError, UsageError
-from configs.run_files import RunFile
 from configs.run_folder import claim_on_node
-from configs.writing import writing
 from launch.agent.assignment import Assignment
 from launch.nodes.channel import Channel
 from launch.runs.archive import archive_attempt
+from muster import run_files
+from muster.errors import MusterError, UsageError
+from muster.run_files import RunFile
+from muster.writing import writing
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144

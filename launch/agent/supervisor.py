@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs.errors import STOPPED, MusterError
 from launch.agent.agent_records import stopped_cleanly, write_exit, write_here
 from launch.agent.assignment import Assignment
 from launch.agent.log_sync import LogSync, make_room
@@ -32,6 +31,7 @@ from launch.nodes.interface import name_of, variables
 from launch.runs.log_tail import Follower
 from launch.runs.signals import NOTICE, NOTICE_SIGNALS
 from launch.runs.terminal import unhurried
+from muster.errors import STOPPED, MusterError
 
 TICK_S = 0.05
 DEAF_S = 5.0  # one that was silent for so long is told nothing more

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 from launch.checks import network_checks, node_checks
 from launch.checks.clock import Ping, skew_s
@@ -21,6 +20,7 @@ from launch.nodes.network_choice import Choice, Routes
 from launch.slurm.partitions import ask
 from launch.ssh import node_report
 from launch.ssh.node_report import Probe
+from muster.errors import MusterError
 
 # srun may wait for nodes, and ssh for names, before the first answer; and a machine may be busy.
 ANSWER_S = 90.0

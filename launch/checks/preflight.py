@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import interpreter
@@ -14,6 +13,7 @@ from launch.checks.findings import Findings
 from launch.slurm import partitions
 from launch.spec import Facts
 from launch.ssh import node_report
+from muster.errors import UsageError
 
 
 def all_nodes(facts: Facts, launcher: str, settings: Settings) -> Examination:

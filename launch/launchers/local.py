@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import planning
@@ -11,6 +10,7 @@ from launch.agent.agent_job import AgentJob
 from launch.nodes import gpus
 from launch.nodes.ports import among, free_port, is_free
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from muster.errors import MusterError, UsageError
 
 ADDRESS = "127.0.0.1"
 

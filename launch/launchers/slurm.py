@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UsageError, refuse
 from configs.plugins import REPOSITORY
-from configs.run_files import SUBMITIT
 from configs.settings.launch import Settings, SlurmConfig
 from launch import interpreter, planning
 from launch.runs import run_record
@@ -22,6 +20,8 @@ from launch.slurm import job_files, partitions
 from launch.slurm.allocation import scrubbed
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from muster.errors import UsageError, refuse
+from muster.run_files import SUBMITIT
 
 DEFAULT_TIME = "60"
 POLL_S = 1.0

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
 from launch import planning
@@ -16,6 +15,7 @@ from launch.nodes import network_choice
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_report, node_setup, openssh, transfer
 from launch.ssh.node_report import Probe
+from muster.errors import MusterError, UsageError
 
 
 class Ssh:

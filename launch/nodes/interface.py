@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 
 
 def name_of(address: str, network: str | None, node: str) -> str | None:

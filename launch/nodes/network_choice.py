@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 
 # For each node: the own address from which it sends to each of the addresses that it is given.
 Routes = Callable[[Sequence[str]], Sequence[Mapping[str, str]]]

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 
 # Below the range from which the kernel gives ports to outgoing connections.
 PORTS = range(20_000, 32_000)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from configs import run_files
+from muster import run_files
 
 
 def archive_attempt(run_dir: Path, number: int) -> bool:

@@ -5,11 +5,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from configs import cli, run_files
+from configs import cli
 from configs.settings.train import TrainConfig
 from launch.runs import run_record
 from launch.runs.signals import NOTICE
 from launch.spec import LaunchSpec
+from muster import run_files
 
 
 def continued(train: TrainConfig, folder: Path, run_ids: Collection[str]) -> TrainConfig:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import STOPPED
-from configs.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
+from muster.errors import STOPPED
+from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 
 OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9

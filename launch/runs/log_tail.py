@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from configs.run_files import ERRORS, OUTPUT
 from launch.runs.terminal import waiting_bytes
+from muster.run_files import ERRORS, OUTPUT
 
 TAIL_BYTES = 32_768
 # So much may wait for a slow reader; the rest stays in the files.

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from configs import run_files
-from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from launch.runs import continuation, run_record
 from launch.runs.archive import archive_attempt
 from launch.runs.failure import Failure, explain
 from launch.runs.signals import STOP_SIGNALS, Stopped, between_attempts
 from launch.runs.terminal import unhurried
 from launch.spec import Facts, Job, Launcher, LaunchSpec
+from muster import run_files
+from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 
 # After so many attempts in a row that get no further than those before, there is no use.
 MOST_IDLE = 3

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from configs import run_files
-from configs.errors import MusterError
-from configs.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
 from launch.spec import LaunchSpec, NodeCommand
+from muster import run_files
+from muster.errors import MusterError
+from muster.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
 
 NOT_YET = ""  # the job id of a run that is about to get one
 

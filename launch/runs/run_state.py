@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import STOPPED, MusterError
 from launch.runs import run_record
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, WAITING, Watcher, act_on, patiently
+from muster.errors import STOPPED, MusterError
 
 CANCELLED = 128 + signal.SIGTERM
 PATIENCE_S = 30.0

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from configs.errors import MusterError
 from launch.nodes.interface import addresses, own_address_in
 from launch.nodes.ports import PORTS
+from muster.errors import MusterError
 
 # A requeued job, or one of several on the same nodes, must not meet another's agents.
 PORTS_PER_JOB = 8

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
-from configs.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 from configs.run_folder import claim, claim_new
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
@@ -31,6 +30,7 @@ from launch.slurm import job_files, job_restart, node_health
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_state import UNKNOWN, act_on, job_state, patiently
 from launch.spec import LaunchSpec, size_of
+from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 
 DEFAULT_REQUEUES = "3"
 USAGE = (

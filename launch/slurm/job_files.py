@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from configs import run_files
-from configs.errors import MusterError
 from configs.settings.launch import Slots
-from configs.writing import write_json
 from launch.nodes.ports import among, is_free
 from launch.slurm.allocation import Allocation, head_address
 from launch.spec import LaunchSpec
+from muster import run_files
+from muster.errors import MusterError
+from muster.writing import write_json
 
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
 

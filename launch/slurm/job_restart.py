@@ -5,13 +5,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from configs import run_files
 from launch.runs import continuation
 from launch.runs.archive import archive_attempt
 from launch.runs.failure import explain
 from launch.runs.restart import MOST_IDLE, Outcome, give_up, last_step
 from launch.slurm import job_files, node_health
 from launch.slurm.allocation import Allocation, tasks_per_node
+from muster import run_files
 
 
 def again(run_dir: Path, code: int) -> list[str] | None:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from configs.errors import MusterError
 from launch.slurm import partitions
 from launch.slurm.partitions import Silent, ask, last_line
+from muster.errors import MusterError
 
 OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from configs.errors import MusterError
 from launch.slurm.allocation import Allocation
+from muster.errors import MusterError
 
 # Where all is well a step takes a fraction of a second; a node that is gone never answers.
 PATIENCE_S = 10.0  # after others have answered

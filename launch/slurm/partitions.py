@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from configs.errors import MusterError
 from configs.settings.launch import LaunchConfig, SlurmConfig
 from launch.slurm.allocation import scrubbed
+from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
 DAY_MIN = 24 * 60

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from configs import cli, plugins
-from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
 from launch.agent.assignment import Assignment, Command
 from launch.agent.processes import process_tree
@@ -19,6 +18,7 @@ from launch.slurm import job_files
 from launch.slurm.allocation import Allocation, Task
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters import manual
+from muster.errors import MusterError, UsageError
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 
-from configs.errors import UsageError
 from launch.spec import NodeSpec
 from launch.ssh.host_validation import (
     Gathered,
@@ -18,6 +17,7 @@ from launch.ssh.host_validation import (
     quoted,
     user_problem,
 )
+from muster.errors import UsageError
 
 DISK = "emulab-blockstore"  # a disk on the network, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"

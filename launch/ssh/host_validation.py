@@ -4,8 +4,8 @@ import ipaddress
 import re
 from typing import Literal
 
-from configs.errors import refuse
 from launch.spec import NodeSpec
+from muster.errors import refuse
 
 Slots = int | Literal["gpu"]
 

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError
 from configs.settings.launch import SshConfig
 from launch.nodes import node_facts, route
 from launch.spec import NodeSpec
 from launch.ssh import folder_marker, openssh
+from muster.errors import MusterError
 
 TIMEOUT_S = 60.0
 AT_ONCE = 16

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.spec import NodeFacts
 from launch.ssh import openssh, transfer
+from muster.errors import MusterError
 
 NO_INTERNET = 75
 TIMEOUT_S = 1800.0

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from configs.errors import MusterError
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.spec import NodeFacts
 from launch.ssh import folder_marker, node_report, openssh
+from muster.errors import MusterError
 
 PACKAGES = ("configs", "launch", "train")
 # Without git (from an archive, say) these are what a node needs.

@@ -1,7 +1,7 @@
 """The `accelerate launch` command of one node, for those who want its settings in the workers."""
 
-from configs.errors import UsageError
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand
+from muster.errors import UsageError
 
 
 def commands(spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.run_files import COLLECTIVES
 from launch.studies import cell_process
 from launch.studies.grid import Study
+from muster.run_files import COLLECTIVES
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 FOLDER = "collectives"

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from configs.errors import STOPPED
 from configs.plugins import REPOSITORY
+from muster.errors import STOPPED
 
 # It was stopped in order, or by a signal: somebody wants all of the study to be over.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)

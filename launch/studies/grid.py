@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.errors import UsageError, refuse
 from configs.settings.bench import OPERATIONS
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError, refuse
 
 KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
 # Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how

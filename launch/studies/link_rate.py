@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from configs.errors import MusterError
 from configs.plugins import REPOSITORY
+from muster.errors import MusterError
 
 # Another program, until it is ended; by itself it ends after half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"

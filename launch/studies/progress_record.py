@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import run_files
-from configs.writing import write_json
 from launch.studies.grid import Cell, Study
+from muster import run_files
+from muster.writing import write_json
 
 
 @dataclass

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs import run_files
 from launch.studies import around_runs, cell_process
 from launch.studies.cell_process import STOPS
 from launch.studies.grid import Cell, Study
 from launch.studies.link_rate import RatedCluster
 from launch.studies.progress_record import Note, Notes
+from muster import run_files
 
 
 def run_all(

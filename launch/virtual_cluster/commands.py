@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 
 # Which Debian package brings which command.
 PACKAGES = {

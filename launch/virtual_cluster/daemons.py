@@ -12,8 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from configs.errors import MusterError
 from launch.virtual_cluster.cluster_state import LOGS, STATE
+from muster.errors import MusterError
 
 RECORDS = STATE / "pids"
 # On a busy box with two cores a daemon may take its time.

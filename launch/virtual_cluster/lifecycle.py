@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.errors import MusterError
 from launch.virtual_cluster import (
     cluster_state,
     daemons,
@@ -23,6 +22,7 @@ from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.options import Options
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from muster.errors import MusterError
 
 NODE_LIST = STATE / "hosts"
 Say = Callable[[str], None]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.errors import MusterError
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.options import Options
 from launch.virtual_cluster.virtual_nodes import (
@@ -16,6 +15,7 @@ from launch.virtual_cluster.virtual_nodes import (
     ROUTER,
     Node,
 )
+from muster.errors import MusterError
 
 NAMESPACES = Path("/run/netns")
 # Nothing with another name is ever touched.

@@ -4,11 +4,11 @@ import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
-from configs.errors import MusterError
 from launch.virtual_cluster import daemons, links
 from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.virtual_nodes import Node
+from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"
 CGROUPS = Path("/sys/fs/cgroup")

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from configs.errors import refuse
+from muster.errors import refuse
 
 MOST_NODES = 16
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}

@@ -6,11 +6,11 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
-from configs.errors import UsageError
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from muster.errors import UsageError
 
 FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs import cli
-from configs.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
 from tests.benchmarks import overhead, places, results, startup, targets

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from configs import cli
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 
 OURS = "ours"
 BASE = "plain_ddp"  # what every case is a multiple of

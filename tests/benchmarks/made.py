@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 VOCABULARY = 30522  # of bert-base-uncased
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError, UsageError
 from launch.nodes.ports import free_port
 from launch.virtual_cluster import lifecycle
 from launch.virtual_cluster.options import rate_bits
+from muster.errors import MusterError, UsageError
 from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster, bring_up, take_down
 
 LOOPBACK = "loopback"  # a place without links

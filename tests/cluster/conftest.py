@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from configs.errors import MusterError
 from launch.virtual_cluster.commands import refuse_unfit_box
+from muster.errors import MusterError
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.preload import OWN_BOX, interpreter

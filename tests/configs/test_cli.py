@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from configs import cli, plugins
-from configs.errors import UsageError
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import ByHand, TrainConfig
+from muster.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from configs import entry_point
-from configs.errors import MusterError, UsageError
 from configs.plugins import REPOSITORY
+from muster.errors import MusterError, UsageError
 
 # What a command is to do, and how its output goes.
 COMMAND = """

@@ -1,7 +1,7 @@
 import pytest
 
 from configs import plugins
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from configs import run_files, run_folder
-from configs.errors import UsageError
+from configs import run_folder
 from configs.settings.train import TrainConfig
+from muster import run_files
+from muster.errors import UsageError
 
 
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):

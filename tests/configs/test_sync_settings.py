@@ -3,8 +3,8 @@
 import pytest
 
 from configs import plugins
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 
 WAYS = plugins.names("train.sync.compression")
 

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from configs.errors import UsageError
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import ByHand, TrainConfig
+from muster.errors import UsageError
 
 TRAIN_PROBLEMS = [
     (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from configs import run_files
+from muster import run_files
 from tests.preload import below, interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def submit(
 
 
 def unnamed(run_dir: Path) -> list[str]:
-    """The files of a run folder that `configs/run_files.py` does not name."""
+    """The files of a run folder that `muster/run_files.py` does not name."""
     paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
     return sorted(path for path in paths if run_files.known(path) is None)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import MusterError
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from launch.agent.assignment import Command
 from launch.launchers.local import Local
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec
+from muster.errors import MusterError
 
 SPEC = LaunchSpec(
     run_id="my-run",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import STOPPED
+from muster.errors import STOPPED
 from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until, worker
 
 QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from configs.errors import UsageError
 from configs.settings.bench import OPERATIONS, BenchConfig
+from muster.errors import UsageError
 from tests.launch.submit import submit
 from tests.train.workers import finish, free_port, read_json, start
 from train.bench_collectives import HEADER, line

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
+from muster.errors import UsageError
 from tests.preload import interpreter
 from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import finish, free_port

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
+from muster.errors import UsageError
 from tests.train.workers import finish, free_port, start
 from train import course, run_glue
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 from train.benchmarks import collectives
 from train.benchmarks.collectives import Effort, Place
 from train.benchmarks.pairings import rounds

@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.checkpoints import snapshot, storage, sync_state
 from train.checkpoints.exchange import Files, gather_text
 from train.checkpoints.resume import DATA, OPTIMIZER, SCHEDULE

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from configs.errors import UsageError
-from configs.run_files import CHECKPOINTS
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
+from muster.run_files import CHECKPOINTS
 from train.checkpoints import storage
 from train.checkpoints.exchange import Files, gather_text, share
 from train.checkpoints.storage import Checkpoint, Damaged

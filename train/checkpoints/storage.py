@@ -21,8 +21,8 @@ import safetensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from configs.errors import MusterError
-from configs.writing import force, is_full
+from muster.errors import MusterError
+from muster.writing import force, is_full
 
 MANIFEST, STATE = "manifest.json", "state.json"
 VERSION = 1  # of what the files hold

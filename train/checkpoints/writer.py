@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from configs.errors import MusterError
-from configs.writing import is_full
+from muster.errors import MusterError
+from muster.writing import is_full
 from train.checkpoints import storage
 from train.records.schema import CheckpointRecord
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from configs import cli
-from configs.errors import UsageError
-from configs.run_files import PREDICTION
-from configs.writing import write_json
+from muster.errors import UsageError
+from muster.run_files import PREDICTION
+from muster.writing import write_json
 from train.cost.advice import sentences
 from train.cost.comparison import Outcome, compare
 from train.cost.fit import Bench, fit_bench

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.cost.algorithms import payload_share
 from train.cost.fit import Bench, ComputeFit, ComputePoint, fit_compute
 from train.cost.measured_runs import OVERLAPPING, Run

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.cost.algorithms import MEASURED, Link, payload_share
 
 TINY_S = 1e-12  # a link that has no latency, or moves bytes in no time, is not to be divided by

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from configs import run_files
-from configs.errors import UsageError
+from muster import run_files
+from muster.errors import UsageError
 from train.cost.fit import ComputePoint
 from train.records.schema import StepRecord
 

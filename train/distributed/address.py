@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 from train.distributed.world import World
 
 

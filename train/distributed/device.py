@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 from train.distributed.placement import WorkerInfo, assign_gpus
 from train.distributed.world import World
 

@@ -16,9 +16,9 @@ from typing import Literal
 
 import psutil
 
-from configs.errors import STOPPED, MusterError
-from configs.run_files import RANK_END
-from configs.writing import CannotWrite, explained, is_full, reserve, write_last
+from muster.errors import STOPPED, MusterError
+from muster.run_files import RANK_END
+from muster.writing import CannotWrite, explained, is_full, reserve, write_last
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 from train.records.schema import ExitRecord

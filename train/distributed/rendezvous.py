@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from configs.errors import MusterError, UsageError
-from configs.run_files import SEEN
+from muster.errors import MusterError, UsageError
+from muster.run_files import SEEN
 from train.distributed.address import check_own_address, choose_interface, wait_for_address
 from train.distributed.device import choose_backend, choose_device, visible_gpus
 from train.distributed.exit_guard import PeerFailed

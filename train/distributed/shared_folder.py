@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.cli import to_yaml
-from configs.run_files import CONFIG, ERRORS, OUTPUT
 from configs.run_folder import claim, claim_new
 from configs.settings.train import TrainConfig
-from configs.writing import write_text, writing
+from muster.run_files import CONFIG, ERRORS, OUTPUT
+from muster.writing import write_text, writing
 
 if TYPE_CHECKING:  # output is redirected before torch is imported
     from train.distributed.rendezvous import Peers

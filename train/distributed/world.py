@@ -5,8 +5,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from configs.errors import UsageError, refuse
 from configs.settings.train import ByHand, port_problems
+from muster.errors import UsageError, refuse
 from train.records.ledger import CollectiveLedger
 
 TORCHRUN_VARIABLES = (

@@ -10,9 +10,9 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from configs.cli import to_yaml
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
-from configs.writing import writing
+from muster.errors import UsageError
+from muster.writing import writing
 from train.tasks.base import Task
 
 WEIGHTS = "model.safetensors"

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from configs import plugins, run_files
-from configs.errors import UsageError
+from configs import plugins
 from configs.settings.train import TrainConfig
-from configs.writing import write_json
+from muster import run_files
+from muster.errors import UsageError
+from muster.writing import write_json
 from train.checkpoints import resume
 from train.checkpoints.manager import CheckpointManager
 from train.distributed import environment, rendezvous

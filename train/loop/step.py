@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from configs.errors import MusterError
 from configs.settings.train import TrainConfig
+from muster.errors import MusterError
 from train.batches.plan import StepPlan
 from train.checkpoints.manager import Parts, StepRequests
 from train.distributed.world import World

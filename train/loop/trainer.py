@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from configs.errors import refuse
 from configs.settings.train import TrainConfig
+from muster.errors import refuse
 from train.batches.auto_split.planner import after_split, plan_batches
 from train.batches.auto_split.probe import measure
 from train.batches.auto_split.splitter import Plan, Splitter

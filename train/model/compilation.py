@@ -6,7 +6,7 @@ import shutil
 import torch
 from torch import nn
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from configs.errors import refuse
+from muster.errors import refuse
 
 CODES = (  # of quantised weights; their scales lie elsewhere
     torch.int8, torch.uint8,

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from configs.run_files import PROFILE
+from muster.run_files import PROFILE
 
 # The first step pays for what happens only once, and the profiler itself for the second.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from configs.writing import writing
+from muster.writing import writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

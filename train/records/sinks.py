@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UsageError
-from configs.run_files import METRICS, TENSORBOARD
+from muster.errors import UsageError
+from muster.run_files import METRICS, TENSORBOARD
 from train.records.ledger import Collective
 from train.records.profile import Profiler
 from train.records.schema import CollectivesRecord, EvalRecord, Record, RecordWriter, StepRecord

@@ -13,7 +13,7 @@ from typing import IO
 
 import psutil
 
-from configs.writing import writing
+from muster.writing import writing
 from train.records.ledger import CollectiveLedger
 from train.records.schema import TrafficRecord
 

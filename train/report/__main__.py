@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from configs import cli
-from configs.errors import UsageError
-from configs.run_files import REPORT
+from muster.errors import UsageError
+from muster.run_files import REPORT
 
 
 def main() -> int:

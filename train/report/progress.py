@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import run_files
+from muster import run_files
 from train.report.data.reader import KINDS, OF_RUN, Row, Run, parse_row, read_json, read_run
 from train.report.data.statistics import estimate, numbers
 from train.report.data.tables import own_work_s

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples
 from train.tasks.pretraining import corpus, data_files, documents
 from train.tasks.pretraining.accuracy import Guesses, per_sample

@@ -4,9 +4,9 @@ from functools import cached_property
 
 import torch
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Datasets
 from train.tasks.text import classifier

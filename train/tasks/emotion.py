@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources.lines import numbered_lines
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Examples, Part, Spec

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.tasks.sources import idx
 from train.tasks.sources.image_hub import HubSet
 from train.tasks.vision.image_classification import ImageTask, Spec

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from configs.errors import MusterError
 from launch.agent.assignment import Assignment
 from launch.agent.membership.peers import TELL_S, Link, Peers, proof, shows, who
 from launch.nodes.ports import among, free_port, is_free
+from muster.errors import MusterError
 
 # Whoever connects has so long to show that it is of this run.
 HELLO_S = 10.0

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError
 from launch.agent.assignment import Command
 from launch.agent.processes import die_with_parent
+from muster.errors import MusterError
 
 
 def spawn(

@@ -4,10 +4,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from configs.errors import STOPPED
 from launch.agent.agent_records import failed, open_log, stopped_cleanly
 from launch.agent.assignment import Assignment
 from launch.agent.processes.spawn import how_it_ended, spawn
+from muster.errors import STOPPED
 
 # A worker that failed ends those beside it; after so long one of them does not let itself be ended,
 # and torchrun would wait half a minute for it.

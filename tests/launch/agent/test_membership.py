@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from configs.errors import MusterError
 from launch.agent.assignment import Assignment, Command
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.peers import proof
 from launch.nodes.channel import MARK
+from muster.errors import MusterError
 from tests.launch.submit import wait_until
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs import run_files
-from configs.errors import MusterError
 from launch.agent import log_sync
 from launch.agent.log_sync import LogSync
 from launch.nodes.channel import MARK, Channel
+from muster import run_files
+from muster.errors import MusterError
 
 
 def pair():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.errors import MusterError
 from launch.nodes import interface
+from muster.errors import MusterError
 
 OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
 

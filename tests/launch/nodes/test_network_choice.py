@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.errors import MusterError
 from launch.nodes.network_choice import Choice, choose
+from muster.errors import MusterError
 
 
 def probe(*addresses, came_by=()):

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from configs.errors import MusterError, UsageError
 from configs.settings.launch import LaunchConfig
 from launch.nodes.ports import PORTS, among, free_port
 from launch.slurm.allocation import Allocation
+from muster.errors import MusterError, UsageError
 
 
 def test_a_free_port_of_a_range():

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import NO_RETRY, STOPPED
 from configs.settings.launch import LaunchConfig, Nodes
 from launch.runs import continuation, restart
 from launch.runs.archive import archive_attempt
 from launch.runs.restart import Outcome
 from launch.spec import LaunchSpec
+from muster.errors import NO_RETRY, STOPPED
 from tests.launch.submit import start, submit, wait_until, worker
 from tests.preload import interpreter
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import MusterError, UsageError
 from configs.settings.launch import LaunchConfig, SlurmConfig
 from launch.slurm.allocation import Allocation, Task, scrubbed, tasks_per_node
 from launch.slurm.partitions import Partition, minutes, problems
+from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
 TASK = {

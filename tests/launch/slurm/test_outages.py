@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import STOPPED, MusterError
 from launch.runs import run_state
+from muster.errors import STOPPED, MusterError
 from tests.launch.submit import REPOSITORY, SUBMIT, wait_until
 
 JOB = {

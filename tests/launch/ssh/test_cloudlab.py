@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
 from launch.spec import NodeSpec
 from launch.ssh.cloudlab import read_manifest
 from launch.ssh.hosts import read_hosts
+from muster.errors import UsageError
 
 V2 = "http://www.protogeni.net/resources/rspec/2"
 V3 = "http://www.geni.net/resources/rspec/3"

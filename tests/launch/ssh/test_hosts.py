@@ -10,9 +10,9 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
 from launch.spec import NodeSpec
 from launch.ssh.hosts import parse_hosts, read_hosts
+from muster.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

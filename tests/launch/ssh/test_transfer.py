@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import MusterError
 from configs.settings.launch import SshConfig
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import folder_marker, transfer
+from muster.errors import MusterError
 
 # Takes ssh's place: a host is a home below HOMES.
 SSH = """#!/bin/bash

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
 from configs.plugins import REPOSITORY
 from launch.studies import grid
+from muster.errors import UsageError
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
 

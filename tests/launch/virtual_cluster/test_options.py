@@ -2,9 +2,9 @@
 
 import pytest
 
-from configs.errors import UsageError
 from launch.virtual_cluster import virtual_nodes
 from launch.virtual_cluster.options import Options, rate_bits, rate_text, read
+from muster.errors import UsageError
 
 
 def options(count: str = "4", rate: str | None = None) -> Options:

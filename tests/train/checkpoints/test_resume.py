@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from configs import plugins
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from tests.train.loop.test_export import Uncommon
 from train.checkpoints import resume, storage
 from train.checkpoints.manager import CheckpointManager
@@ -327,7 +327,7 @@ def test_one_that_cannot_be_written_at_the_end_is_an_error(tmp_path):
     def at_step(step):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    from configs.errors import MusterError
+    from muster.errors import MusterError
 
     with pytest.raises(MusterError, match="step 2: no checkpoint could be written to"):
         run(replace(CONFIG, checkpoint_dir=blocked), tmp_path / "run", at_step)

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from configs.run_files import METRICS
+from muster.run_files import METRICS
 from train.cost.algorithms import MEASURED, Link
 
 SIZES = tuple(1024 * 4**power for power in range(9))

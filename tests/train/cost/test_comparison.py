@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
-from configs.run_files import METRICS
+from muster.errors import UsageError
+from muster.run_files import METRICS
 from tests.train.cost import made
 from tests.train.report.folders import make_run, step
 from train.cost.algorithms import Link, all_gather

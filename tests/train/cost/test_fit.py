@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from tests.train.cost import made
 from train.cost.algorithms import MEASURED, Link
 from train.cost.fit import ComputePoint, fit_bench, fit_compute, fit_link

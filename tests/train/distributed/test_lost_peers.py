@@ -8,7 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 from tests.train.workers import finish, free_port, read_json, start_by_hand
 from train.distributed.exit_guard import PeerFailed, Stopped
 from train.distributed.lost_peers import End, blame, end_of, explained

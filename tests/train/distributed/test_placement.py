@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 from train.distributed.device import choose_backend, choose_device
 from train.distributed.placement import (
     WorkerInfo,

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from configs.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError
 from tests.train.workers import finish, free_port, start_by_hand
 from train.distributed.exit_guard import PeerFailed
 from train.distributed.placement import WorkerInfo

@@ -3,8 +3,8 @@
 import pytest
 
 from configs import cli
-from configs.errors import UsageError
 from configs.settings.train import ByHand
+from muster.errors import UsageError
 from train.distributed.world import World
 
 TORCHRUN = {

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from tests.preload import interpreter
 from train import score
 from train.loop import export

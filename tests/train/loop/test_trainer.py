@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from configs import plugins
-from configs.errors import MusterError
 from configs.settings.train import TrainConfig
+from muster.errors import MusterError
 from train.distributed.world import World
 from train.loop.trainer import Trainer
 from train.model.optimizer import build_optimizer, build_schedule

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from tests.train import workers
 from train.model.compilation import compile_layers, repeated
 

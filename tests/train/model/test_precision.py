@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.loop.step import to_device
 from train.model.precision import advice, place
 

@@ -2,7 +2,7 @@
 
 import json
 
-from configs.run_files import is_unfinished
+from muster.run_files import is_unfinished
 from tests.launch.submit import submit, unnamed
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from configs.run_files import METRICS, RANK_END
-from configs.writing import write_json
+from muster.run_files import METRICS, RANK_END
+from muster.writing import write_json
 from train.records.schema import (
     CheckpointRecord,
     CollectivesRecord,

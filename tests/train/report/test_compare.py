@@ -1,6 +1,6 @@
 import pytest
 
-from configs.writing import write_json
+from muster.writing import write_json
 from tests.train.report.folders import environment, make_run, step
 from train.report import compare
 

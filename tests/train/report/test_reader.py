@@ -1,6 +1,6 @@
 import json
 
-from configs.writing import write_json
+from muster.writing import write_json
 from tests.train.report.folders import START_S, environment, make_run, step, write_records
 from train.report.data.reader import read_run
 from train.report.data.tables import all_steps, timed

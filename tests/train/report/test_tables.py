@@ -1,7 +1,7 @@
 import pytest
 
-from configs.errors import UsageError
-from configs.writing import write_json
+from muster.errors import UsageError
+from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data import event_tables, scaling, tables

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from configs.errors import MusterError
 from configs.plugins import load
 from configs.settings.train import ByHand, TrainConfig
+from muster.errors import MusterError
 from tests.train.matrix_tasks import MatrixTask
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from configs import cli
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from tests.train.tasks.vision.files import write_cifar
 from tests.train.tasks.vision.training import train
 from train.tasks import cs744

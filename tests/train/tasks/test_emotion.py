@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.distributed.world import World
 from train.loop.trainer import Trainer
 from train.records.console import Console

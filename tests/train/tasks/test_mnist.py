@@ -3,8 +3,8 @@
 import pytest
 
 from configs import cli
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.tasks.vision.training import train
 from train.tasks import mnist

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from configs import run_files
+from muster import run_files
 from train.records.schema import (
     CheckpointRecord,
     CollectivesRecord,

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configs import run_files
-from configs.errors import UsageError
+from muster import run_files
+from muster.errors import UsageError
 from train.report.data.reader import Row, Run, read_json, read_run
 
 # Settings that say how a run is looked at, not what it computes.

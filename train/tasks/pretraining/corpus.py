@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.pretraining.documents import Document
 from train.tasks.text.tokens import BATCH
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 TEXT = (".txt", ".tokens", ".raw")  # the last two are WikiText's
 SHARDS = (".hdf5", ".h5")

@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.pretraining.samples import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)

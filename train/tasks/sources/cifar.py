@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import torch
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.vision.images import Images
 
 FOLDER = "cifar-10-batches-py"  # what the official archive unpacks to

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources.lines import numbered_lines
 
 OUTSIDE = "O"

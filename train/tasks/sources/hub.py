@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.text.columns import Examples, Part, Spec
 
 

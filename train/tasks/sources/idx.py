@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import torch
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.vision.images import Images
 
 SUBFOLDER = Path("MNIST", "raw")  # where torchvision keeps them

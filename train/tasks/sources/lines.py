@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -4,7 +4,7 @@ import logging
 import math
 from pathlib import Path
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources.lines import numbered_lines
 from train.tasks.text.columns import Examples, Spec
 

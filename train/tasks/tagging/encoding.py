@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources.conll import Sentence
 from train.tasks.text.tokens import BATCH
 

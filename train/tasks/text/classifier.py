@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.base import Batch
 from train.tasks.sources import hub
 from train.tasks.text.columns import Spec

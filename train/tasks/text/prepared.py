@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.tasks.base import Samples, Task
 from train.tasks.sources import cache
 from train.tasks.text import classifier, tokens

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources import hub
 from train.tasks.text.columns import Examples
 

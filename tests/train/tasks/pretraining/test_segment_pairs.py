@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import torch
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.pretraining import corpus
 from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
 from train.tasks.pretraining.segment_pairs import Pairs

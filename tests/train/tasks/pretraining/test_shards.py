@@ -8,7 +8,7 @@ import numpy
 import pytest
 from torch.utils.data import DataLoader
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.pretraining.shards import Shards
 
 WIDTH, GUESSES = 12, 3

@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from tests.train.tasks.vision.files import CIFAR_BATCHES, cifar_batch, python2_pickle, write_cifar
 from train.tasks.sources import cifar
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources import conll
 
 IOB2 = """-DOCSTART- -X- -X- O

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from tests.train.tasks.text.made import FORMS, build, refusal
 from train.tasks.text.columns import HUB_SET
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from tests.train.tasks.vision.files import idx_file, write_mnist
 from train.tasks.sources import idx
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from configs.errors import UsageError
+from muster.errors import UsageError
 from train.tasks.sources import hub
 from train.tasks.sources.image_hub import HubSet
 

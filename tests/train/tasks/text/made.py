@@ -5,8 +5,8 @@ import json
 import pytest
 
 from configs import plugins
-from configs.errors import UsageError
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 
 WORDS = '[PAD] [UNK] [CLS] [SEP] [MASK] a cat sat . the dog ran did it ? " ##s'.split()
 MODEL = {

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from configs import writing
-from configs.writing import CannotWrite, reserve, write_json, write_last, write_text
+from muster import writing
+from muster.writing import CannotWrite, reserve, write_json, write_last, write_text
 
 
 def names(folder):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from configs import run_files
 from configs.plugins import REPOSITORY
-from configs.run_files import BELOW, FIELDS, FILES
+from muster import run_files
+from muster.run_files import BELOW, FIELDS, FILES
 
 WORD = st.text("az09-", min_size=1, max_size=8)
 NUMBER = st.integers(0, 10**6)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from configs.errors import MusterError
+from muster.errors import MusterError
 
 RESERVED_BYTES = 4096  # a block, usually
 

@@ -14,7 +14,7 @@ from typing import Literal
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
 BELOW = "/**"  # a folder with all that is in it
-# Beside a file: what is being written, and the space that is reserved for it (configs/writing.py).
+# Beside a file: what is being written, and the space that is reserved for it (muster/writing.py).
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|$)")
 RESERVED = re.compile(r"\.reserved$")
 
