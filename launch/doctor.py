@@ -21,14 +21,14 @@ from dataclasses import replace
 from configs.run_folder import claim
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
-from launch import detect
 from launch.checks import bandwidth, preflight
 from launch.checks.check_table import console, show
+from launch.launchers.base import Launcher, chosen
+from launch.leading import conclude
 from launch.runs import run_record
-from launch.runs.restart import conclude
 from launch.runs.terminal import unhurried
-from launch.spec import Facts, Launcher, LaunchSpec
-from muster.errors import UsageError
+from launch.spec import Facts, LaunchSpec, Program
+from muster.errors import UsageError, refuse
 from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
@@ -44,11 +44,12 @@ def main() -> int:
     )
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    name = detect.launcher(launch)
+    name = chosen(launch)
     # A port that is taken is a row of the table, and the nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
+    refuse(launcher.problems())
     examination = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
     show(examination.rows)
     if examination.problems:
@@ -91,8 +92,9 @@ def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
     return LaunchSpec(
         run_id=run_id,
         run_dir=logs / run_id,
-        worker_argv=tuple(cli.to_argv(replace(train, redirect=True, overwrite=False))),
-        module=MODULE,
+        program=Program.module(
+            MODULE, *cli.to_argv(replace(train, redirect=True, overwrite=False))
+        ),
         join_s=train.join_timeout_s,
         overwrite=train.overwrite,
         quiet=True,

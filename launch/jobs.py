@@ -17,13 +17,11 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import json
-import os
 import time
 
 from configs.plugins import REPOSITORY
 from launch.runs import run_record, run_state
 from launch.runs.log_tail import Follower
-from launch.slurm.job_state import Watcher
 from muster import run_files
 from muster.errors import UsageError
 
@@ -105,9 +103,9 @@ def _list(root: Path, number: int) -> int:
     table = Table(box=None, pad_edge=False)
     for column in ("run", "through", "job", "state", "more"):
         table.add_column(column, no_wrap=column != "more")
-    watcher = Watcher(os.environ)
+    watchers = run_state.Watchers()
     for run in _runs(root)[:number]:
-        job, state = run_record.read_job(run) or {}, run_state.of(run, watcher)
+        job, state = run_record.read_job(run) or {}, run_state.of(run, watchers)
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
         table.add_row(run.name, *where, state.word, state.detail)
     # a file or a pipe has no width that lines must be broken for
@@ -146,9 +144,10 @@ def _last_step(run: Path) -> str | None:
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
-    follower, watcher = Follower(run, prefixes=True, only=rank), Watcher(os.environ)
+    follower = Follower(run, prefixes=True, only=rank)
+    watchers = run_state.Watchers()
     while True:
-        over = run_state.of(run, watcher).over
+        over = run_state.of(run, watchers).over
         follower.nodes = run_record.nodes_of_ranks(run)
         follower.poll(last=over or not follow)
         if over or not follow:

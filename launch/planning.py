@@ -1,58 +1,50 @@
 """From what is wanted and what is known to the processes of every node, and to their agents."""
 
 import secrets
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from configs import plugins
-from launch.agent.agent_job import AgentCommand
-from launch.agent.assignment import Assignment, Command
+from launch.agent.assignment import Assignment
 from launch.nodes.ports import among
 from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.starters.base import Starter
 from muster import run_files
 from muster.writing import writing
 
 
+def starter(name: str) -> Starter:
+    """What `--workers name` chooses."""
+    found: Starter = plugins.load("launch.starters", name)
+    return found
+
+
 def commands(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; pure."""
-    style = plugins.load("launch.starters", spec.workers)
+    of_node = starter(spec.workers).commands
     return [
         command
         for node_rank in range(len(facts.nodes))
-        for command in style(spec, facts, node_rank)
+        for command in of_node(spec, facts, node_rank)
     ]
 
 
-def show(spec: LaunchSpec, facts: Facts) -> str:
-    """The lines that one could paste into a shell on each node."""
-    return "\n".join(command.line() for command in commands(spec, facts))
-
-
-def agent_commands(
-    spec: LaunchSpec,
-    facts: Facts,
-    plan: Sequence[NodeCommand],
-    start: Callable[[int], tuple[Sequence[str], Path]],
-) -> list[AgentCommand]:
-    """The agent of every node; `start` gives the command that starts it, and from where."""
+def assignments(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> list[Assignment]:
+    """What the agent of every node is told."""
     token = secrets.token_hex(16)
     proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
     with writing(proof):
         proof.parent.mkdir(exist_ok=True)
         proof.touch()
-    found = []
-    for index, node in enumerate(facts.nodes):
-        own = [command for command in plan if command.node_rank == index]
-        argv, cwd = start(index)
-        assignment = Assignment(
+    return [
+        Assignment(
             run_id=spec.run_id,
             run_dir=str(spec.run_dir) if facts.shared else f"logs/{spec.run_id}",
-            cwd=own[0].cwd,
+            cwd=node.repository,
             index=index,
             count=len(facts.nodes),
             name=node.name,
             workers=int(node.nproc),
-            commands=tuple(Command(one.argv, one.env) for one in own),
+            commands=tuple(command for command in plan if command.node_rank == index),
             head_address=facts.master_addr,
             head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
             master_port=facts.master_port,
@@ -67,5 +59,5 @@ def agent_commands(
             overwrite=spec.overwrite,
             resumed=spec.resumed,
         )
-        found.append(AgentCommand(tuple(argv), cwd, assignment))
-    return found
+        for index, node in enumerate(facts.nodes)
+    ]

@@ -1,10 +1,10 @@
-"""What to start, as values: a launcher plans commands from them and does what it planned."""
+"""What to start, as values: a launcher plans commands from them and starts what it planned."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from configs.settings.launch import Slots
 
@@ -37,19 +37,38 @@ class NodeSpec:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What every worker runs: Python with `argv`, or a command of another kind."""
+
+    argv: tuple[str, ...]  # such as -m train.worker --sync=ddp, which follows Python's own path
+    is_python: bool = True
+    takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
+
+    @classmethod
+    def module(cls, name: str, *flags: str, takes_resume: bool = False) -> "Program":
+        """`python -m name flags`."""
+        return cls(("-m", name, *flags), takes_resume=takes_resume)
+
+    def command(self, python: str) -> tuple[str, ...]:
+        """The command line of one worker."""
+        return (python, *self.argv) if self.is_python else self.argv
+
+
+@dataclass(frozen=True)
 class LaunchSpec:
     """One run: what is started, whatever the machines are like."""
 
     run_id: str
     run_dir: Path
-    worker_argv: tuple[str, ...]  # flags of the module
+    program: Program
     env: Mapping[str, str] = field(default_factory=dict)
     workers: str = "torchrun"  # what starts them, a file of launch/starters/
-    module: str = "train.worker"
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
     attempt: int = 0  # how often it was started before
+    max_restarts: int = 0
+    least_nodes: int = 1  # with fewer it is not started again
     overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
     resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
@@ -105,7 +124,10 @@ def size_of(counts: Sequence[Slots]) -> str:
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """One process that is started on a node: torchrun, or a worker."""
+    """One process that is started on a node: torchrun, or a worker.
+
+    A plan holds those of all nodes; an agent is told those of its own.
+    """
 
     host: str
     node_rank: int
@@ -113,60 +135,21 @@ class NodeCommand:
     env: Mapping[str, str]
     cwd: str
 
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":
+        return cls(**{**raw, "argv": tuple(raw["argv"])})
+
+    def decided(self, master_port: int) -> "NodeCommand":
+        """With the port that node 0 found free, where the plan left it open."""
+
+        def known(word: str) -> str:
+            return str(master_port) if word == DECIDED else word
+
+        argv = tuple(known(word) for word in self.argv)
+        return replace(self, argv=argv, env={name: known(one) for name, one in self.env.items()})
+
     def line(self) -> str:
         """The command as a line to paste into a shell on that node."""
         env = [f"{name}={value}" for name, value in self.env.items()]
         command = shlex.join([*(["env", *env] if env else []), *self.argv])
         return f"cd {shlex.quote(self.cwd)} && {command}"
-
-
-class Job(Protocol):
-    """A run that was started."""
-
-    job_id: str
-    cluster: str | None  # where the job has its number
-    trouble: str | None  # what went wrong, as far as the launching side can tell
-    detached: bool  # it runs on by itself, and nobody waits for it here
-    shown: bytes  # the end of what it has printed of the workers' output
-    signals: Sequence[int]  # to stop, that this process has been sent since
-
-    def wait(self) -> int:
-        """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""
-        ...
-
-
-class Launcher(Protocol):
-    """Implemented by each file of launch/launchers/, whose `build(settings)` makes one."""
-
-    def probe(self) -> Facts:
-        """Ask the machines.
-
-        Raises:
-            MusterError: they cannot run what they should; every problem at once.
-        """
-        ...
-
-    def assume(self) -> Facts:
-        """For a dry run: what can be known without asking anyone."""
-        ...
-
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; pure."""
-        ...
-
-    def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        """What a dry run prints."""
-        ...
-
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
-        """Start the commands of `plan`."""
-        ...
-
-
-@runtime_checkable
-class CanSetUp(Protocol):
-    """A launcher that can also make the environment on its nodes."""
-
-    def set_up(self, say: Callable[[str], None]) -> None:
-        """Make it; raises `MusterError` with a line for every node on which that failed."""
-        ...

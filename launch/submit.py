@@ -22,10 +22,11 @@ from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
-from launch import detect
+from launch import programs
+from launch.launchers.base import Launcher, chosen
+from launch.leading import lead
 from launch.runs import run_record
-from launch.runs.restart import lead
-from launch.spec import CanSetUp, Facts, Launcher, LaunchSpec
+from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError, refuse
 
 
@@ -36,9 +37,9 @@ def main() -> int:
         prog="python launch/submit.py",
         description="Start the workers of a run, on this machine or on a cluster.",
     )
-    name = detect.launcher(launch)
-    refuse(_elastic_problems(name, launch, train))
+    name = chosen(launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
+    refuse([*_problems(launch, train), *launcher.problems()])
     if ssh.setup:
         return _set_up(launcher)
     if launch.dry_run:
@@ -56,9 +57,7 @@ def main() -> int:
         sys.stdout.flush()
     if launch.detach and not run_record.go_on_in_background(spec):
         return 0
-    restarts, least = launch.max_restarts, launch.least_nodes
-    with run_record.ending(spec):
-        return lead(launcher, name, spec, facts, restarts=restarts, least=least)
+    return lead(launcher, spec, facts)
 
 
 def _ask(launcher: Launcher) -> Facts:
@@ -73,20 +72,14 @@ def _ask(launcher: Launcher) -> Facts:
         raise UsageError(str(error)) from None
 
 
-def _elastic_problems(name: str, launch: LaunchConfig, train: TrainConfig) -> Iterator[str]:
-    least, nodes = launch.least_nodes, launch.nodes or 1
-    if least < nodes and train.split_weights() is not None:
+def _problems(launch: LaunchConfig, train: TrainConfig) -> Iterator[str]:
+    nodes = launch.nodes or 1
+    if launch.least_nodes < nodes and train.split_weights() is not None:
         yield f"--split {train.split} is for so many workers; with --nodes {nodes} use auto or even"
-    if name == "slurm" and launch.max_restarts:
-        yield "--max-restarts on Slurm is for the scripts: sbatch slurm/multinode.sh --max-restarts"
-    if name == "slurm" and least < nodes:
-        yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
 
 
 def _set_up(launcher: Launcher) -> int:
     """Make the environment where that is for this side to do."""
-    if not isinstance(launcher, CanSetUp):
-        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make setup")
     launcher.set_up(lambda line: print(line, flush=True))
     print("ready on all nodes")
     return 0
@@ -172,12 +165,13 @@ def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: F
     return LaunchSpec(
         run_id=train.run_id,
         run_dir=train.logs_root / train.run_id,
-        worker_argv=tuple(cli.program_argv(launch.program, there, bench)),
-        module=f"train.{launch.program}",
+        program=programs.own(launch, there, bench),
         env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
         workers=launch.workers,
         join_s=train.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
+        max_restarts=launch.max_restarts,
+        least_nodes=launch.least_nodes,
         overwrite=train.overwrite,
         resumed=train.resume is not None,
         ports=launch.ports,

@@ -1,9 +1,13 @@
 # shellcheck shell=bash
 # Sourced by the scripts beside it, on the first node of a job: what all of them do alike.
 #
-#   begin STYLE [flags]     -> $run_dir; wrong flags end the job here, with exit code 2
+#   begin STARTER [flags]   -> $run_dir; wrong flags end the job here, with exit code 2
 #   run SRUN_OPTIONS...     srun, to its end; signals reach the workers
 #   finish                  says why it failed, and ends the script with the right exit code
+#
+# As a program it does the same for a run that launch/submit.py has made:
+#
+#   bash slurm/job.sh RUN_DIR SRUN_OPTIONS...
 
 # Slurm tells a short job at once that its time will be up: it must not end this shell, see `run`.
 early=
@@ -33,7 +37,6 @@ fi
 code=0
 
 begin() {
-    style=$1
     run_dir=$("$python" -m launch.slurm.batch begin "$@")
 }
 
@@ -57,7 +60,7 @@ step() {
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
     srun ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
         --kill-on-bad-exit=1 --wait=60 --unbuffered \
-        "$@" "$python" -m launch.slurm.task "$style" "$run_dir" &
+        "$@" "$python" -m launch.slurm.task "$run_dir" &
     step=$!
     while true; do
         if wait "$step"; then code=0; else code=$?; fi
@@ -83,3 +86,10 @@ finish() {
     "$python" -m launch.slurm.batch end "$run_dir" "$code" || code=$?
     exit "$code"
 }
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+    run_dir=$1
+    "$python" -m launch.slurm.batch head "$run_dir"
+    run "${@:2}"
+    finish
+fi

@@ -101,8 +101,6 @@ class LaunchConfig:
             if self.nodes > MAX_NODES:
                 yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
         yield from self._nproc_problems()
-        if self.launcher == "ssh" and self.hosts is None:
-            yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,20 +31,11 @@ STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
-@dataclass(frozen=True)
-class AgentCommand:
-    """One agent: the command that starts it, from where, and what it is told."""
-
-    argv: tuple[str, ...]
-    cwd: Path
-    assignment: Assignment
-
-
 class _AgentConnection:
     """This side of one agent."""
 
-    def __init__(self, agent_command: AgentCommand, log: Path) -> None:
-        self.agent_command = agent_command
+    def __init__(self, assignment: Assignment, argv: Sequence[str], cwd: Path, log: Path) -> None:
+        self.assignment = assignment
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
         with writing(log):
@@ -52,8 +43,8 @@ class _AgentConnection:
             errors = log.open("wb")
         with errors:
             self.process = subprocess.Popen(
-                agent_command.argv,
-                cwd=agent_command.cwd,
+                argv,
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -67,13 +58,13 @@ class _AgentConnection:
         self.process.stdin.close()
 
     def assign(self, head_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.agent_command.assignment, head_ports=head_ports)
+        assignment = replace(self.assignment, head_ports=head_ports)
         self.channel.send(assignment=assignment.to_json())
         self.assigned = True
 
     @property
     def name(self) -> str:
-        return self.agent_command.assignment.name
+        return self.assignment.name
 
     @property
     def is_over(self) -> bool:
@@ -87,7 +78,7 @@ class _AgentConnection:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
         patience_s = SILENT_S
         if not self.channel.has_message:  # it has yet to log in, and to load what it needs
-            patience_s = max(SILENT_S, self.agent_command.assignment.join_s)
+            patience_s = max(SILENT_S, self.assignment.join_s)
         if self.channel.silent_s > patience_s:
             return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
         return None
@@ -102,7 +93,9 @@ class AgentJob:
     def __init__(
         self,
         run_dir: Path,
-        agent_commands: Sequence[AgentCommand],
+        assignments: Sequence[Assignment],
+        start: Callable[[int], Sequence[str]],  # the command that starts an agent, by its index
+        cwd: Path,
         *,
         prefixes: bool,
         quiet: bool,
@@ -126,14 +119,12 @@ class AgentJob:
         if is_local:
             process_tree.adopt_orphans()
         self._agents = [
-            _AgentConnection(
-                agent_command, AGENT_ERRORS.path(run_dir, node=agent_command.assignment.index)
-            )
-            for agent_command in agent_commands
+            _AgentConnection(one, start(one.index), cwd, AGENT_ERRORS.path(run_dir, node=one.index))
+            for one in assignments
         ]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
-        self._agents[0].assign(agent_commands[0].assignment.head_ports)
+        self._agents[0].assign(assignments[0].head_ports)
 
     @property
     def shown(self) -> bytes:
@@ -157,7 +148,7 @@ class AgentJob:
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
-            (self._run_dir / self._agents[0].agent_command.assignment.proof).unlink(missing_ok=True)
+            (self._run_dir / self._agents[0].assignment.proof).unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
@@ -204,7 +195,7 @@ class AgentJob:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
             self._fed = time.monotonic()
-            log_sync.take(self._run_dir, message, agent.agent_command.assignment.index)
+            log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:

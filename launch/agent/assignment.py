@@ -4,26 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from launch.spec import DECIDED
-
-
-@dataclass(frozen=True)
-class Command:
-    """One process of a node: torchrun, or a worker."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-
-    def decided(self, master_port: int) -> "Command":
-        """With the port that node 0 found free where the plan left it open."""
-
-        def known(word: str) -> str:
-            return str(master_port) if word == DECIDED else word
-
-        return Command(
-            tuple(known(word) for word in self.argv),
-            {name: known(value) for name, value in self.env.items()},
-        )
+from launch.spec import NodeCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +18,7 @@ class Assignment:
     count: int
     name: str  # of the node, in messages
     workers: int
-    commands: tuple[Command, ...]
+    commands: tuple[NodeCommand, ...]
     head_address: str
     head_ports: tuple[int, ...]  # tried in turn; (0,) on the head: any free one
     master_port: int | None  # None: one that is free when all agents have met
@@ -58,6 +39,6 @@ class Assignment:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
-        commands = tuple(Command(tuple(one["argv"]), one["env"]) for one in raw["commands"])
+        commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
         plain = {**raw, "commands": commands, "head_ports": tuple(raw["head_ports"])}
         return cls(**plain)

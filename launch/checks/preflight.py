@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings
-from launch import interpreter
 from launch.checks import transports
 from launch.checks.examination import Examination, examination, proof, quick, request_here
 from launch.checks.findings import Findings
+from launch.nodes import interpreter
 from launch.slurm import partitions
 from launch.spec import Facts
 from launch.ssh import node_report

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Sequence
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings
+from configs.settings.launch import LaunchConfig
 from launch import planning
 from launch.agent.agent_job import AgentJob
+from launch.launchers.base import Launcher
 from launch.nodes import gpus
 from launch.nodes.ports import among, free_port, is_free
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -15,14 +16,15 @@ from muster.errors import MusterError, UsageError
 ADDRESS = "127.0.0.1"
 
 
-class Local:
+class Local(Launcher):
     """This machine as one node, or as several pretended ones."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._config = settings.launch
+    @classmethod
+    def suits(cls, config: LaunchConfig) -> int:
+        return 1
 
     def probe(self) -> Facts:
-        config = self._config
+        config = self.settings.launch
         if config.hosts is not None:
             raise UsageError(
                 "--hosts is for --launcher ssh; --launcher local has this machine only"
@@ -52,19 +54,15 @@ class Local:
 
     assume = probe
 
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planning.commands(spec, facts)
-
-    def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        return planning.show(spec, facts)
-
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
-        agent = (sys.executable, "-m", "launch.agent")
-        agent_commands = planning.agent_commands(
-            spec, facts, plan, lambda index: (agent, REPOSITORY)
-        )
         return AgentJob(
-            spec.run_dir, agent_commands, prefixes=False, quiet=spec.quiet, is_local=True
+            spec.run_dir,
+            planning.assignments(spec, facts, plan),
+            lambda index: (sys.executable, "-m", "launch.agent"),
+            REPOSITORY,
+            prefixes=False,
+            quiet=spec.quiet,
+            is_local=True,
         )
 
 

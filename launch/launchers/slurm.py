@@ -9,17 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings, SlurmConfig
-from launch import interpreter, planning
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
+from launch import planning
+from launch.launchers.base import Launcher
+from launch.nodes import interpreter
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
-from launch.slurm import job_files, partitions
+from launch.slurm import batch, job_files, partitions
 from launch.slurm.allocation import scrubbed
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
 from muster.errors import UsageError, refuse
 from muster.run_files import SUBMITIT
 
@@ -29,13 +31,29 @@ NOTICE_S = 90  # before the time limit
 CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
 
 
-class Slurm:
+class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
+    restarts_jobs = True  # slurm/job.sh does, inside the job
+
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         self._config = settings.launch
         self._slurm = settings.slurm
         self._env = _environment(settings.slurm)
+
+    @classmethod
+    def suits(cls, config: LaunchConfig) -> int:
+        return 2 if partitions.is_login_node() else 0
+
+    @classmethod
+    def watcher(cls) -> SlurmRunWatcher:
+        return SlurmRunWatcher()
+
+    def problems(self) -> Iterator[str]:
+        nodes = self._config.nodes or 1
+        if self._config.least_nodes < nodes:
+            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
 
     def probe(self) -> Facts:
         if self._config.hosts is not None:
@@ -59,40 +77,43 @@ class Slurm:
     def assume(self) -> Facts:
         return self._facts(interpreter.python())
 
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planning.commands(spec, facts)
-
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        script = self._executor(spec, facts)._make_submission_file_text(
-            "python -m submitit.core._submit ...", spec.run_id
-        )
-        lines = [command.line() for command in self.plan(spec, facts)]
-        return "\n".join([script.strip(), "", "# which runs, on each node:", *lines])
+        command = shlex.join(["bash", "slurm/job.sh", *_job_arguments(spec, facts)])
+        lines = [_script(self._options(spec, facts), command), "", "# which runs, on each node:"]
+        return "\n".join([*lines, super().show(spec, facts)])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> "SlurmJob":
-        from launch.slurm.task import act_for_submitit
+        import submitit
 
-        job_files.write_spec(
-            spec,
-            nproc=[node.nproc for node in facts.nodes],
-            network=self._config.network,
-            master_port=self._config.master_port,
+        job = {
+            "nproc": [node.nproc for node in facts.nodes],
+            "network": self._config.network,
+            "master_port": self._config.master_port,
+        }
+        job_files.write_spec(spec, job)
+        python = facts.nodes[0].python
+        executor = submitit.SlurmExecutor(SUBMITIT.path(spec.run_dir), python=shlex.quote(python))
+        executor.update_parameters(
+            use_srun=False,  # slurm/job.sh does it, as often as the run is started again
+            setup=["trap : TERM  # the tasks end in order; what follows srun is still to be done"],
+            additional_parameters=self._options(spec, facts),
         )
-        executor = self._executor(spec, facts)
         cluster = partitions.name(self._env)
         with _environment_is(self._env):
-            job = executor.submit(act_for_submitit, str(spec.run_dir))
-        return SlurmJob(job.job_id, cluster, spec, Watcher(self._env), wait=self._slurm.wait)
+            submitted = executor.submit(batch.become_job, python, _job_arguments(spec, facts))
+        watcher = Watcher(self._env)
+        return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
     def _facts(self, python: str) -> Facts:
         has_gpus = self._slurm.gpus_per_node or self._slurm.gres
         counts = self._config.nproc("gpu" if has_gpus else 1)
-        if self._config.workers != "torchrun":
+        starter = planning.starter(self._config.workers)
+        if not starter.counts_gpus:
             counts = tuple(self._gpus_asked_for() if one == "gpu" else one for one in counts)
-        if self._config.workers == "manual" and len(set(counts)) > 1:
+        if not starter.one_per_node and len(set(counts)) > 1:
             raise UsageError(
-                f"--workers manual is as many tasks on each node, but --nproc-per-node is "
-                f"{self._config.nproc_per_node}; use --workers torchrun"
+                f"--workers {self._config.workers} is as many tasks on each node, but "
+                f"--nproc-per-node is {self._config.nproc_per_node}; use --workers torchrun"
             )
         nodes = tuple(
             NodeFacts(NodeSpec(name, nproc), name, python, str(REPOSITORY), nproc)
@@ -111,17 +132,8 @@ class Slurm:
             )
         return int(count)
 
-    def _executor(self, spec: LaunchSpec, facts: Facts) -> Any:
-        import submitit
-
-        class Executor(submitit.SlurmExecutor):
-            @classmethod
-            def affinity(cls) -> int:
-                return 2  # a dry run is for every machine; without sbatch, probe has said so
-
-        python = facts.nodes[0].python
-        quoted, folder = shlex.quote(python), shlex.quote(str(spec.run_dir))
-        executor = Executor(SUBMITIT.path(spec.run_dir), python=quoted)
+    def _options(self, spec: LaunchSpec, facts: Facts) -> dict[str, str | int | bool]:
+        """sbatch's, by their names; the user's own come last."""
         config = self._slurm
         own = {
             name: getattr(config, name)
@@ -129,35 +141,23 @@ class Slurm:
                          "mem", "gpus_per_node", "reservation")
             if getattr(config, name) is not None
         }  # fmt: skip
+        per_node = planning.starter(spec.workers).one_per_node
         cores = config.cpus_per_task or self._cores(spec, facts)
         limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
-        executor.update_parameters(
-            job_name=f"muster-{spec.run_id}",
-            nodes=len(facts.nodes),
-            ntasks_per_node=int(facts.nodes[0].nproc) if spec.workers == "manual" else 1,
-            # not so early that the tasks of a short job are told before they can hear it
-            signal_delay_s=int(min(NOTICE_S, limit_s / 4)),
-            # srun of Slurm 22.05 and 23.02 does not take the cores from the job by itself
-            srun_args=[
-                "--kill-on-bad-exit=1",
-                "--wait=60",
-                *([f"--cpus-per-task={cores}"] if cores else []),
-            ],
-            setup=[
-                "trap : TERM  # the tasks end in order; what follows srun is still to be done",
-                f"{quoted} -m launch.slurm.batch head {folder} || exit $?",
-            ],
-            teardown=[f"{quoted} -m launch.slurm.batch end {folder} $?"],
-            additional_parameters={
-                "time": config.time or DEFAULT_TIME,
-                "requeue": True,  # after a node failure, or when its time is up
-                "chdir": str(REPOSITORY),
-                **({"cpus_per_task": cores} if cores else {}),
-                **own,
-                **config.more,
-            },
-        )
-        return executor
+        # not so early that the tasks of a short job are told before they can hear it
+        notice_s = int(min(NOTICE_S, limit_s / 4))
+        return {
+            "job_name": f"muster-{spec.run_id}",
+            "nodes": len(facts.nodes),
+            "ntasks_per_node": 1 if per_node else int(facts.nodes[0].nproc),
+            "signal": f"USR2@{notice_s}",
+            "time": config.time or DEFAULT_TIME,
+            "requeue": True,  # after a node failure, or when its time is up
+            "chdir": str(REPOSITORY),
+            **({"cpus_per_task": cores} if cores else {}),
+            **own,
+            **config.more,
+        }
 
     def _cores(self, spec: LaunchSpec, facts: Facts) -> int | None:
         """One for each worker of a node; None where that is for others to say, as with GPUs."""
@@ -165,7 +165,8 @@ class Slurm:
         asked = CORES & self._slurm.more.keys() or any(
             f"SBATCH_{name.upper()}" in self._env for name in CORES
         )
-        if spec.workers == "manual" or asked or self._slurm.gpus_per_node or self._slurm.gres:
+        per_node = planning.starter(spec.workers).one_per_node
+        if not per_node or asked or self._slurm.gpus_per_node or self._slurm.gres:
             return None
         return max((int(count) for count in counts if count != "gpu"), default=None)
 
@@ -176,10 +177,10 @@ class Slurm:
             UsageError: it would not take it; in its own words.
         """
         with tempfile.TemporaryDirectory() as folder:
-            spec = LaunchSpec("test", Path(folder), (), workers=self._config.workers)
+            program = Program.module("train.worker")
+            spec = LaunchSpec("test", Path(folder), program, workers=self._config.workers)
             script = Path(folder) / "test.sh"
-            text = self._executor(spec, facts)._make_submission_file_text("true", "test")
-            script.write_text(text, encoding="utf-8")
+            script.write_text(_script(self._options(spec, facts), "true"), encoding="utf-8")
             asked = partitions.ask(["sbatch", "--test-only", str(script)], self._env)
         if asked.returncode:
             lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
@@ -240,6 +241,23 @@ class SlurmJob:
                 self._follower.poll(last=True)
                 return state
             time.sleep(POLL_S)
+
+
+def _job_arguments(spec: LaunchSpec, facts: Facts) -> list[str]:
+    """The run folder, and how srun spreads a step over the nodes of the job."""
+    nodes = len(facts.nodes)
+    per_node = 1 if planning.starter(spec.workers).one_per_node else int(facts.nodes[0].nproc)
+    tasks = [f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
+    return [str(spec.run_dir), f"--nodes={nodes}", *tasks]
+
+
+def _script(options: Mapping[str, str | int | bool], command: str) -> str:
+    """The batch script with these options of sbatch, as submitit writes it."""
+    lines = []
+    for name, value in sorted(options.items()):
+        words = "" if value is True else f"={shlex.quote(str(value))}"
+        lines.append(f"#SBATCH --{name.replace('_', '-')}{words}")
+    return "\n".join(["#!/bin/bash", *lines, "", command])
 
 
 def _environment(slurm: SlurmConfig) -> dict[str, str]:

@@ -2,15 +2,16 @@
 
 import getpass
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings
+from configs.settings.launch import LaunchConfig, Settings
 from launch import planning
 from launch.agent.agent_job import AgentJob
 from launch.checks.examination import proof, quick
 from launch.checks.transports import through_ssh
+from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_report, node_setup, openssh, transfer
@@ -18,13 +19,21 @@ from launch.ssh.node_report import Probe
 from muster.errors import MusterError, UsageError
 
 
-class Ssh:
+class Ssh(Launcher):
     """The machines of a hosts file, a manifest, or a list of names."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._config = settings.launch
         self._ssh = settings.ssh
+
+    @classmethod
+    def suits(cls, config: LaunchConfig) -> int:
+        return 3 if config.hosts is not None else 0
+
+    def problems(self) -> Iterator[str]:
+        if self._config.hosts is None:
+            yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
         specs, names, probes = self._ask()
@@ -72,23 +81,19 @@ class Ssh:
         )
         return Facts(found, specs[0].address or DECIDED, self._config.master_port)
 
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        return planning.commands(spec, facts)
-
-    def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        return planning.show(spec, facts)
-
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
             transfer.send_checkout(facts.nodes, self._ssh)
 
-        def start(index: int) -> tuple[list[str], Path]:
+        def start(index: int) -> list[str]:
             node = facts.nodes[index]
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
-            return openssh.command(node.spec, self._ssh, words, index), REPOSITORY
+            return openssh.command(node.spec, self._ssh, words, index)
 
-        agent_commands = planning.agent_commands(spec, facts, plan, start)
-        return AgentJob(spec.run_dir, agent_commands, prefixes=True, quiet=spec.quiet)
+        assignments = planning.assignments(spec, facts, plan)
+        return AgentJob(
+            spec.run_dir, assignments, start, REPOSITORY, prefixes=True, quiet=spec.quiet
+        )
 
     def _refuse_what_would_fail(
         self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network_choice.Choice

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from launch.runs import run_record
 from launch.runs.signals import NOTICE
 from launch.spec import LaunchSpec
 from muster import run_files
@@ -27,11 +26,14 @@ def continued(train: TrainConfig, folder: Path, run_ids: Collection[str]) -> Tra
 
 
 def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
-    """`spec`, to go on from the newest checkpoint."""
-    (train,) = cli.parse([TrainConfig], spec.worker_argv, prog="", description="")
+    """`spec`, to go on from the newest checkpoint, if its program knows how to be told."""
+    if not spec.program.takes_resume:
+        return spec
+    module, flags = spec.program.argv[:2], spec.program.argv[2:]
+    (train,) = cli.parse([TrainConfig], flags, prog="", description="")
     folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
     train = continued(train, folder, [spec.run_id])
-    return replace(spec, worker_argv=tuple(cli.to_argv(train)))
+    return replace(spec, program=replace(spec.program, argv=(*module, *cli.to_argv(train))))
 
 
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
@@ -52,20 +54,3 @@ def stopped_for_notice(run_dir: Path) -> bool:
         return bool(json.loads(run_files.STOPPED.path(run_dir).read_text())["why"] == NOTICE)
     except (OSError, ValueError, KeyError):
         return False
-
-
-def of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
-    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
-    found = []
-    for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
-        job = run_record.read_job(path.parent)
-        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
-        if job and here and job["job_id"] == job_id:
-            found.append((float(job["started_unix_s"]), path.parent))
-    if not found:
-        return None
-    run_dir = max(found)[1]  # a cluster may count its jobs from 1 again
-    config = str(run_files.CONFIG.path(run_dir))
-    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
-    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
-    return folder, [path.name for _, path in found]

@@ -1,19 +1,19 @@
 """What a run is doing, found from its folder, its processes and its scheduler, and how to end it.
 
-It works after the launching terminal is gone, and without Slurm's accounting.
+It works after the launching terminal is gone. Each launcher says who knows of its runs: without a
+scheduler that is the process which leads the run.
 """
 
-import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from configs import plugins
 from launch.runs import run_record
-from launch.slurm.job_state import FORGOTTEN, UNKNOWN, WAITING, Watcher, act_on, patiently
 from muster.errors import STOPPED, MusterError
 
 CANCELLED = 128 + signal.SIGTERM
@@ -29,22 +29,66 @@ class State:
     detail: str = ""
 
 
-def of(run_dir: Path, watcher: Watcher | None = None) -> State:
-    """The state of the run in `run_dir`; one who asks often does so with one `watcher`."""
+Record = Mapping[str, Any]
+
+
+class Watcher(Protocol):
+    """Knows what the runs of one launcher are doing; `job` and `end` are what their folders say."""
+
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        """The state of a run."""
+        ...
+
+    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
+        """Have a run end, which it does a while later.
+
+        Raises:
+            MusterError: that cannot be done from here.
+        """
+        ...
+
+
+class LeaderWatcher:
+    """Of runs that end with the process that leads them."""
+
+    running = "running"  # the word for a run whose leader lives
+
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        if end is not None:
+            return ended(end)
+        if job["host"] != socket.gethostname():
+            return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
+        if _leader(job) is not None:
+            return State(self.running, False, f"led by process {job['pid']}")
+        return State("lost", True, "its launcher was killed; its workers ended with it")
+
+    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
+        leader = _leader(job)
+        if leader is None:
+            raise MusterError(
+                f"{run_dir.name} is led by process {job['pid']} on {job['host']}; cancel it there"
+            )
+        leader.send_signal(signal.SIGTERM)
+
+
+class Watchers:
+    """The watcher of each launcher; one who asks often keeps them."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Watcher] = {}
+
+    def __getitem__(self, launcher: str) -> Watcher:
+        if launcher not in self._of:
+            self._of[launcher] = plugins.load("launch.launchers", launcher).watcher()
+        return self._of[launcher]
+
+
+def of(run_dir: Path, watchers: Watchers | None = None) -> State:
+    """The state of the run in `run_dir`."""
     end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
-    if end is not None and (job is None or job["launcher"] != "slurm" or end["code"] == 0):
-        return _ended(end)
-    if job is None:
-        return State("unknown", True, "started by hand, or never")
-    if job["launcher"] == "slurm" and job["job_id"] != run_record.NOT_YET:
-        state = _in_slurm(run_dir, job, watcher or Watcher(os.environ))
-        return _ended(end) if end is not None and state.over else state  # else it is requeued
-    if job["host"] != socket.gethostname():
-        return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
-    if _leader(job) is not None:
-        word = "submitting" if job["launcher"] == "slurm" else "running"
-        return State(word, False, f"led by process {job['pid']}")
-    return State("lost", True, "its launcher was killed; its workers ended with it")
+    if job is not None and (end is None or end["code"] != 0):
+        return (watchers or Watchers())[job["launcher"]].state(run_dir, job, end)
+    return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
 
 
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
@@ -53,62 +97,29 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     Raises:
         MusterError: it is led from another machine or cluster, or does not end.
     """
-    watcher = Watcher(os.environ)
-    state, job = of(run_dir, watcher), run_record.read_job(run_dir)
+    watchers = Watchers()
+    state, job = of(run_dir, watchers), run_record.read_job(run_dir)
     if state.over or job is None:
         say(f"{run_dir.name} is over already: {state.word}")
         return
     before = run_record.read_end(run_dir)
-    if job["launcher"] == "slurm":
-        _cancel_job(run_dir, watcher, say)
-    else:
-        _signal_leader(run_dir, job)
+    watchers[job["launcher"]].stop(run_dir, job, say)
     deadline = time.monotonic() + PATIENCE_S
-    while not (state := of(run_dir, watcher)).over and run_record.read_end(run_dir) == before:
+    while not (state := of(run_dir, watchers)).over and run_record.read_end(run_dir) == before:
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{run_dir.name} has not ended after {PATIENCE_S:.0f} s: {state.word}"
             )
         time.sleep(0.2)
-    end = run_record.read_end(run_dir)
-    if end is None:  # a job that never began to run
+    if run_record.read_end(run_dir) is None:  # a job that never began to run
         run_record.write_end(run_dir, CANCELLED, "cancelled before it began")
-        end = run_record.read_end(run_dir)
+    end = run_record.read_end(run_dir)
     assert end is not None
-    say(f"{run_dir.name}: {_ended(end).word}")
+    say(f"{run_dir.name}: {ended(end).word}")
 
 
-def _signal_leader(run_dir: Path, job: dict[str, Any]) -> None:
-    leader = _leader(job)
-    if leader is None:
-        raise MusterError(
-            f"{run_dir.name} is led by process {job['pid']} on {job['host']}; cancel it there"
-        )
-    leader.send_signal(signal.SIGTERM)
-
-
-def _cancel_job(run_dir: Path, watcher: Watcher, say: Callable[[str], None]) -> None:
-    """Once it has its number, which a controller may take its time to give."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (job := run_record.read_job(run_dir) or {}).get("job_id") == run_record.NOT_YET:
-        if time.monotonic() > deadline:
-            raise MusterError(
-                f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}; "
-                "try again when that has ended"
-            )
-        if of(run_dir).over:
-            return
-        time.sleep(0.2)
-
-    def scancel() -> None:
-        if elsewhere := _elsewhere(job, watcher):
-            raise MusterError(elsewhere)
-        act_on(str(job["job_id"]), ["scancel"], os.environ)
-
-    patiently(scancel, say)
-
-
-def _ended(end: dict[str, Any]) -> State:
+def ended(end: Record) -> State:
+    """The state of a run that has ended so."""
     if end["code"] == 0:
         return State("done", True)
     if end["code"] == STOPPED:
@@ -118,43 +129,7 @@ def _ended(end: dict[str, Any]) -> State:
     return State(word, True, f"exit code {end['code']}: {words[-1] if words else ''}")
 
 
-def _in_slurm(run_dir: Path, job: dict[str, Any], watcher: Watcher) -> State:
-    job_id = str(job["job_id"])
-    try:
-        if elsewhere := _elsewhere(job, watcher):
-            return State("elsewhere", False, elsewhere)
-    except MusterError as error:
-        return State("unknown", False, f"job {job_id}; {error}")
-    state = watcher.state(job_id, run_record.signs(run_dir))
-    if state.name == FORGOTTEN:
-        return State(
-            "lost", True, f"Slurm has forgotten job {job_id}, and nothing says how it ended"
-        )
-    attempt = job.get("attempt")
-    if attempt is not None and state.restarts > attempt and state.name not in WAITING:
-        return State("lost", True, f"job {job_id} goes on as attempt {state.restarts}, another run")
-    why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
-    detail = "; ".join(filter(None, (f"job {job_id}", why)))
-    return State(state.name.lower(), state.is_over, detail)
-
-
-def _elsewhere(job: dict[str, Any], watcher: Watcher) -> str | None:
-    """Where the job is, if not on the cluster that answers here: there its number is another's.
-
-    Raises:
-        MusterError: Slurm does not answer, or is not here.
-    """
-    theirs = job.get("cluster")
-    ours = watcher.cluster() if theirs is not None else None
-    if theirs == ours:
-        return None
-    return (
-        f"job {job['job_id']} is one of cluster {theirs}, and this is {ours}; "
-        f"look after it there, or with SLURM_CLUSTERS={theirs}"
-    )
-
-
-def _leader(job: dict[str, Any]) -> Any:
+def _leader(job: Record) -> Any:
     """The process that leads the run, if it is still the same one and runs here."""
     import psutil
 

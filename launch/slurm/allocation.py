@@ -80,10 +80,15 @@ class Task:
     rank: int
     count: int
     local_rank: int
-    local_count: int
     node_rank: int
     num_nodes: int
+    tasks_per_node: tuple[int, ...]  # of each node of the step
     host: str
+
+    @property
+    def local_count(self) -> int:
+        """Tasks on this node."""
+        return self.tasks_per_node[self.node_rank]
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Task":
@@ -102,13 +107,15 @@ class Task:
         node_rank = int(env["SLURM_NODEID"])
         per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "1")
         counts = tasks_per_node(per_node)
+        num_nodes = int(env.get("SLURM_STEP_NUM_NODES", len(counts)))
+        counts += [1] * (num_nodes - len(counts))
         return cls(
             rank=int(env["SLURM_PROCID"]),
             count=int(env.get("SLURM_STEP_NUM_TASKS", env["SLURM_NTASKS"])),
             local_rank=int(env["SLURM_LOCALID"]),
-            local_count=counts[node_rank] if node_rank < len(counts) else 1,
             node_rank=node_rank,
-            num_nodes=int(env.get("SLURM_STEP_NUM_NODES", len(counts))),
+            num_nodes=num_nodes,
+            tasks_per_node=tuple(counts),
             host=env.get("SLURMD_NODENAME", socket.gethostname()),
         )
 

@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs import cli, plugins
+from configs.plugins import REPOSITORY
 from configs.run_folder import claim, claim_new
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
 from configs.settings.train import TrainConfig
-from launch.runs import continuation, run_record
-from launch.runs.archive import archive_attempt
+from launch import planning, programs
+from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain
 from launch.runs.restart import Outcome
 from launch.slurm import job_files, job_restart, node_health
@@ -76,15 +77,16 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
-    size = f"{tasks}w" if workers == "manual" else size_of(counts)
-    if workers == "manual":
+    per_node = planning.starter(workers).one_per_node
+    if not per_node:
         refuse(train.world_problems(tasks))
     elif "gpu" not in counts:
         refuse(train.world_problems(sum(map(int, counts))))
-    job = f"job{allocation.name}"
-    job += f"-attempt{allocation.attempt}" if allocation.attempt else ""
-    train = _named(train, f"{size}-{job}", launch.measures, allocation.attempt)
-    earlier = continuation.of_job(train.logs_root, allocation.name, allocation.cluster)
+    size = size_of(counts) if per_node else f"{tasks}w"
+    suffix = f"job{allocation.name}"
+    suffix += f"-attempt{allocation.attempt}" if allocation.attempt else ""
+    train = _named(train, f"{size}-{suffix}", launch.measures, allocation.attempt)
+    earlier = job_restart.of_job(train.logs_root, allocation.name, allocation.cluster)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
         folder = train.checkpoint_dir or last
@@ -93,30 +95,33 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     spec = LaunchSpec(
         run_id=train.run_id,
         run_dir=(train.logs_root / train.run_id).absolute(),
-        worker_argv=tuple(
-            cli.program_argv(launch.program, replace(train, redirect=True, overwrite=False), bench)
-        ),
-        module=f"train.{launch.program}",
+        program=programs.own(launch, replace(train, redirect=True, overwrite=False), bench),
         workers=workers,
         ports=launch.ports,
         join_s=train.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
-        quiet=train.quiet,
-    )
-    job_files.write_spec(
-        spec,
-        nproc=counts,
-        network=launch.network,
-        master_port=launch.master_port,
         max_restarts=launch.max_restarts,
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
+        quiet=train.quiet,
     )
+    job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
+    job_files.write_spec(spec, job)
     job_files.decide_head(spec.run_dir)
     run_record.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
     run_record.begin(
         spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
     )
     return spec.run_dir
+
+
+def become_job(python: str, arguments: Sequence[str]) -> None:
+    """What submitit runs on the job's first node: this process becomes slurm/job.sh.
+
+    submitit itself would turn every failure into exit code 1.
+    """
+    os.environ["MUSTER_PYTHON"] = python
+    script = str(REPOSITORY / "slurm" / "job.sh")
+    os.execvp("bash", ["bash", script, *arguments])
 
 
 def go_on(run_dir: Path) -> None:
@@ -126,9 +131,8 @@ def go_on(run_dir: Path) -> None:
     # whoever submitted the job may have been killed before it knew the number
     run_record.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
     if allocation.attempt:
-        archive_attempt(run_dir, spec.attempt)
-        spec = replace(continuation.with_flags(spec, run_dir), attempt=spec.attempt + 1)
-        job_files.rewrite_spec(spec, job)
+        spec = restart.next_attempt(spec)
+        job_files.write_spec(spec, job)
     job_files.decide_head(run_dir)
 
 

@@ -8,15 +8,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import Slots
 from launch.nodes.ports import among, is_free
 from launch.slurm.allocation import Allocation, head_address
-from launch.spec import LaunchSpec
+from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import MusterError
 from muster.writing import write_json
@@ -24,28 +23,11 @@ from muster.writing import write_json
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
 
 
-def write_spec(
-    spec: LaunchSpec,
-    *,
-    nproc: Sequence[Slots],
-    network: str | None,
-    master_port: int | None,
-    max_restarts: int = 0,
-    least_nodes: int = 1,
-) -> None:
-    """Write down what each task is to do; below `least_nodes` there is no restart."""
-    job = {
-        "nproc": list(nproc),
-        "network": network,
-        "master_port": master_port,
-        "max_restarts": max_restarts,
-        "least_nodes": least_nodes,
-    }
-    rewrite_spec(spec, job)
+def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
+    """Write down what each task is to do; `job` has what Slurm's tasks need beside the spec.
 
-
-def rewrite_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
-    """Write down what each task is to do, with the job's other settings as they were read."""
+    That is `nproc` (workers of each node), `network` and `master_port`.
+    """
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
     write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
 
@@ -58,8 +40,8 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """
     job = _wait_for(run_files.SLURM.path(run_dir))
     raw = job["spec"]
-    raw = {**raw, "run_dir": Path(raw["run_dir"]), "worker_argv": tuple(raw["worker_argv"])}
-    return LaunchSpec(**raw), job
+    program = Program(**{**raw["program"], "argv": tuple(raw["program"]["argv"])})
+    return LaunchSpec(**{**raw, "run_dir": Path(raw["run_dir"]), "program": program}), job
 
 
 def decide_head(run_dir: Path) -> None:

@@ -1,14 +1,14 @@
-"""A run that lost a worker or a node starts again inside its allocation, smaller if need be."""
+"""A job's run starts again: inside its allocation, smaller if need be, or as a requeued job."""
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from launch.runs import continuation
-from launch.runs.archive import archive_attempt
+from configs import cli
+from configs.settings.train import TrainConfig
+from launch.runs import restart, run_record
 from launch.runs.failure import explain
-from launch.runs.restart import MOST_IDLE, Outcome, give_up, last_step
+from launch.runs.restart import Outcome
 from launch.slurm import job_files, node_health
 from launch.slurm.allocation import Allocation, tasks_per_node
 from muster import run_files
@@ -22,35 +22,47 @@ def again(run_dir: Path, code: int) -> list[str] | None:
     """
     spec, job = job_files.read_spec(run_dir)
     failure = explain(run_dir, None, code)
-    if failure is None or not Outcome(failure.code).is_worth_another:
+    if failure is None:
         return None
-    if spec.attempt >= job["max_restarts"]:
+    why = "\n".join((*failure.context, failure.text))
+    try:
+        if not restart.is_due(spec, Outcome(failure.code)):
+            return None
+    except restart.GivenUp as given_up:
+        run_record.end(spec, given_up.exit_code, str(given_up))
+        print(f"{why}\nerror: {given_up}", file=sys.stderr)
         return None
-    reached = [last_step(path) for path in run_files.attempt_folders(run_dir).values()]
-    reached.append(last_step(run_dir))
-    print("\n".join((*failure.context, failure.text)), file=sys.stderr)
-    if len(reached) > MOST_IDLE and max(reached[-MOST_IDLE:]) <= max(reached[:-MOST_IDLE]):
-        give_up(spec, max(reached))
-        return None
+    print(why, file=sys.stderr)
     answer = node_health.answers(Allocation.from_env(os.environ), os.environ)
     for name in (name for name, is_here in answer.items() if not is_here):
         print(f"note: going on without it: {name} does not answer", file=sys.stderr)
-    left, least = sum(answer.values()), job["least_nodes"]
+    left, least = sum(answer.values()), spec.least_nodes
     if left < least:
         print(f"{left} nodes answer, of at least {least}: no restart", file=sys.stderr)
         return None
-    archive_attempt(run_dir, spec.attempt)
-    spec = replace(continuation.with_flags(spec, run_dir), attempt=spec.attempt + 1)
+    spec = restart.next_attempt(spec)
     everyone = job.get("everyone", job["nproc"])  # a node that is gone now may be back later
     nproc = [own for own, is_here in zip(everyone, answer.values(), strict=True) if is_here]
-    job_files.rewrite_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
+    job_files.write_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
     job_files.decide_head(run_dir)
-    print(
-        f"restart {spec.attempt} of {job['max_restarts']}: {left} nodes go on from the last "
-        "checkpoint",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(restart.announcement(spec, left), file=sys.stderr, flush=True)
     if all(answer.values()):
         return []
     return node_health.srun_options(answer, tasks_per_node(os.environ["SLURM_TASKS_PER_NODE"]))
+
+
+def of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
+    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
+    found = []
+    for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
+        job = run_record.read_job(path.parent)
+        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
+        if job and here and job["job_id"] == job_id:
+            found.append((float(job["started_unix_s"]), path.parent))
+    if not found:
+        return None
+    run_dir = max(found)[1]  # a cluster may count its jobs from 1 again
+    config = str(run_files.CONFIG.path(run_dir))
+    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
+    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
+    return folder, [path.name for _, path in found]

@@ -1,40 +1,44 @@
 """The `accelerate launch` command of one node, for those who want its settings in the workers."""
 
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand
+from launch.starters.base import Starter
 from muster.errors import UsageError
 
 
-def commands(spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-    """`accelerate launch` for one node; underneath it is torchrun with a static rendezvous.
+class Accelerate(Starter):
+    """`accelerate launch`; underneath it is torchrun with a static rendezvous."""
 
-    Raises:
-        UsageError: the nodes have different numbers of workers.
-    """
-    counts = [node.nproc for node in facts.nodes]
-    if len(set(counts)) > 1 or facts.world_size is None:
-        raise UsageError(
-            f"--workers accelerate starts equally many workers on each node, but here they are "
-            f"{', '.join(map(str, counts))}; use --workers torchrun"
+    def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
+        """As in the contract; all nodes have equally many workers.
+
+        Raises:
+            UsageError: the nodes have different numbers of workers.
+        """
+        counts = [node.nproc for node in facts.nodes]
+        if len(set(counts)) > 1 or facts.world_size is None:
+            raise UsageError(
+                f"--workers accelerate starts equally many workers on each node, but here they are "
+                f"{', '.join(map(str, counts))}; use --workers torchrun"
+            )
+        node, world_size, program = facts.nodes[node_rank], facts.world_size, spec.program
+        argv = (
+            node.python,
+            *("-m", "accelerate.commands.launch"),
+            *("--num_machines", str(len(facts.nodes))),
+            *("--num_processes", str(world_size)),
+            *("--machine_rank", str(node_rank)),
+            *("--main_process_ip", facts.master_addr),
+            *("--main_process_port", str(facts.master_port or DECIDED)),
+            *("--rdzv_backend", "static"),
+            "--same_network",
+            *("--mixed_precision", "no"),  # the worker sets what --precision says
+            *("--dynamo_backend", "no"),
+            *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
+            *(() if program.is_python else ("--no_python",)),
+            *program.argv,
         )
-    node, world_size = facts.nodes[node_rank], facts.world_size
-    argv = (
-        node.python,
-        *("-m", "accelerate.commands.launch"),
-        *("--num_machines", str(len(facts.nodes))),
-        *("--num_processes", str(world_size)),
-        *("--machine_rank", str(node_rank)),
-        *("--main_process_ip", facts.master_addr),
-        *("--main_process_port", str(facts.master_port or DECIDED)),
-        *("--rdzv_backend", "static"),
-        "--same_network",
-        *("--mixed_precision", "no"),  # the worker sets what --precision says
-        *("--dynamo_backend", "no"),
-        *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
-        *("-m", spec.module),
-        *spec.worker_argv,
-    )
-    env = {**spec.env, "PYTHONUNBUFFERED": "1"}
-    return [NodeCommand(node.spec.host, node_rank, argv, env, node.repository)]
+        env = {**spec.env, "PYTHONUNBUFFERED": "1"}
+        return [NodeCommand(node.spec.host, node_rank, argv, env, node.repository)]
 
 
-build = commands
+build = Accelerate()

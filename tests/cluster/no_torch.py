@@ -27,7 +27,7 @@ def work() -> None:
 def lead(run_dir: Path, hosts: str, ssh_config: str, per_node: str) -> int:
     from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
     from launch.launchers.ssh import Ssh
-    from launch.spec import LaunchSpec
+    from launch.spec import LaunchSpec, Program
 
     run_dir.joinpath("started").mkdir(parents=True)
     launch = LaunchConfig(launcher="ssh", hosts=hosts, nproc_per_node=per_node)
@@ -38,10 +38,9 @@ def lead(run_dir: Path, hosts: str, ssh_config: str, per_node: str) -> int:
     spec = LaunchSpec(
         run_id=run_dir.name,
         run_dir=run_dir,
-        worker_argv=(),
+        program=Program.module("tests.cluster.no_torch"),
         env={RUN_DIR: str(run_dir)},
         workers="manual",
-        module="tests.cluster.no_torch",
     )
     job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     code = job.wait()

@@ -4,17 +4,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.agent.agent_job import AgentCommand, AgentJob
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import Assignment
-from launch.runs.restart import lead
-from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.launchers.base import Launcher
+from launch.leading import lead
+from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
 from tests.launch.submit import REPOSITORY
 
 FACTS = Facts((NodeFacts(NodeSpec("localhost", 1), "node0", "python", "/", 1),), "127.0.0.1")
 
 
-def agent_command(run_dir: Path, mode: str) -> AgentCommand:
-    assignment = Assignment(
+def assignment(run_dir: Path) -> Assignment:
+    return Assignment(
         run_id="run",
         run_dir=str(run_dir),
         cwd="/",
@@ -29,14 +31,15 @@ def agent_command(run_dir: Path, mode: str) -> AgentCommand:
         token="secret",
         proof="proof",
     )
-    argv = (sys.executable, "-m", "tests.launch.pretended_agent", mode)
-    return AgentCommand(argv, REPOSITORY, assignment)
 
 
-class Pretended:
+class Pretended(Launcher):
     """Starts one agent in each attempt; `asked` is called whenever it probes."""
 
+    name = "local"  # what its runs are said to be started by
+
     def __init__(self, mode: str, asked: Callable[[], None] = lambda: None) -> None:
+        super().__init__(Settings(LaunchConfig(), SshConfig(), SlurmConfig()))
         self.launched = 0
         self._mode, self._asked = mode, asked
 
@@ -49,15 +52,17 @@ class Pretended:
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return []
 
-    def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        return ""
-
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         self.launched += 1
-        agent_commands = [agent_command(spec.run_dir, self._mode)]
-        return AgentJob(spec.run_dir, agent_commands, prefixes=False, quiet=True)
+        argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
+        agents = [assignment(spec.run_dir)]
+        return AgentJob(
+            spec.run_dir, agents, lambda index: argv, REPOSITORY, prefixes=False, quiet=True
+        )
 
+
+PROGRAM = Program.module("train.worker", "--task=synthetic", takes_resume=True)
 
 if __name__ == "__main__":  # pretended.py MODE RUN_DIR: lead one run, as submit.py does
-    run = LaunchSpec("run", Path(sys.argv[2]), ("--task=synthetic",), join_s=20.0)
-    sys.exit(lead(Pretended(sys.argv[1]), "local", run, FACTS, restarts=0, least=1))
+    run = LaunchSpec("run", Path(sys.argv[2]), PROGRAM, join_s=20.0)
+    sys.exit(lead(Pretended(sys.argv[1]), run, FACTS))

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
-from launch.agent.assignment import Command
 from launch.launchers.local import Local
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from muster.errors import MusterError
 
 SPEC = LaunchSpec(
     run_id="my-run",
     run_dir=Path("/logs/my-run"),
-    worker_argv=("--task=synthetic", "--run-id=my-run"),
+    program=Program.module("train.worker", "--task=synthetic", "--run-id=my-run"),
     env={"MUSTER_TTY": "80"},
 )
 
@@ -48,7 +47,7 @@ def test_one_torchrun_per_node_with_the_workers_that_node_has():
         assert option(command.argv, "--master-addr") == "10.10.1.1"
         assert option(command.argv, "--master-port") == "29123"
         assert option(command.argv, "--rdzv-id") == "my-run"
-        assert command.argv[-3:] == ("train.worker", *SPEC.worker_argv)
+        assert command.argv[-4:] == SPEC.program.argv
         assert command.env["MUSTER_TTY"] == "80" and command.cwd == "/repo dir"
 
 
@@ -60,7 +59,7 @@ def test_by_hand_each_worker_is_told_who_it_is():
     lines = [tuple(int(command.env[name]) for name in names) for command in plan]
     assert lines == [(0, 0, 2, 0), (1, 1, 2, 0), (2, 0, 1, 1)]
     for command in plan:
-        assert command.argv == ("/venv/bin/python", "-m", "train.worker", *SPEC.worker_argv)
+        assert command.argv == ("/venv/bin/python", *SPEC.program.argv)
         assert command.env["WORLD_SIZE"] == "3" and command.env["GROUP_WORLD_SIZE"] == "2"
         assert command.env["MASTER_ADDR"] == "10.10.1.1" and command.env["MASTER_PORT"] == "29123"
 
@@ -70,7 +69,7 @@ def test_what_only_node_0_can_know_is_decided_there(style):
     facts = replace(FACTS, master_port=None)
     for planned in local().plan(replace(SPEC, workers=style), facts):
         assert DECIDED in (*planned.argv, *planned.env.values())
-        command = Command(planned.argv, planned.env).decided(23456)
+        command = planned.decided(23456)
         assert "23456" in (*command.argv, *command.env.values())
         assert DECIDED not in (*command.argv, *command.env.values())
 

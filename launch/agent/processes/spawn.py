@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.agent.assignment import Command
 from launch.agent.processes import die_with_parent
+from launch.spec import NodeCommand
 from muster.errors import MusterError
 
 
 def spawn(
-    command: Command, cwd: str, env: Mapping[str, str], log: Any
+    command: NodeCommand, cwd: str, env: Mapping[str, str], log: Any
 ) -> "subprocess.Popen[bytes]":
     """Start a process of a node, in a session of its own, that dies with this one.
 
@@ -48,7 +48,7 @@ def spawn(
         raise MusterError(f"{program}: {error.strerror}") from None
 
 
-def how_it_ended(code: int, command: Command, name: str) -> str:
+def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
     """A line on a process that has failed: `torchrun on node1 was killed by SIGKILL`."""
     rank = command.env.get("RANK")
     what = "torchrun" if rank is None else f"rank {rank}"

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from launch.agent.assignment import Assignment, Command
+from launch.agent.assignment import Assignment
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.peers import proof
 from launch.nodes.channel import MARK
+from launch.spec import NodeCommand
 from muster.errors import MusterError
 from tests.launch.submit import wait_until
 
@@ -25,7 +26,7 @@ def assignment(index: int, count: int, port: int = 0, **more) -> Assignment:
         "count": count,
         "name": f"node{index}",
         "workers": index + 1,
-        "commands": (Command(("true",), {}),),
+        "commands": (NodeCommand("node0", 0, ("true",), {}, "/"),),
         "head_address": "127.0.0.1",
         "head_ports": (port,),
         "master_port": None,

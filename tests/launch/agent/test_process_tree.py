@@ -9,9 +9,9 @@ import time
 import psutil
 import pytest
 
-from launch.agent.assignment import Command
 from launch.agent.processes import process_tree
 from launch.agent.processes.spawn import spawn
+from launch.spec import NodeCommand
 
 SLEEP = "import time; print('here', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -102,10 +102,10 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
     """Even by kill -9; and it ignores what torchrun would die of."""
     code = (
         "import os, subprocess, sys, time\n"
-        "from launch.agent.assignment import Command\n"
+        "from launch.spec import NodeCommand\n"
         "from launch.agent.processes.spawn import spawn\n"
         f"argv = (sys.executable, '-c', {SLEEP!r})\n"
-        "child = spawn(Command(argv, {}), '/', os.environ, None)\n"
+        "child = spawn(NodeCommand('node0', 0, argv, {}, '/'), '/', os.environ, None)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -126,4 +126,4 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
 
 def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(Exception, match="nowhere: no such program"):
-        spawn(Command(("nowhere",), {}), str(tmp_path), dict(os.environ), None)
+        spawn(NodeCommand("node0", 0, ("nowhere",), {}, "/"), str(tmp_path), dict(os.environ), None)

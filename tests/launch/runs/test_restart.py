@@ -11,7 +11,7 @@ from configs.settings.launch import LaunchConfig, Nodes
 from launch.runs import continuation, restart
 from launch.runs.archive import archive_attempt
 from launch.runs.restart import Outcome
-from launch.spec import LaunchSpec
+from launch.spec import LaunchSpec, Program
 from muster.errors import NO_RETRY, STOPPED
 from tests.launch.submit import start, submit, wait_until, worker
 from tests.preload import interpreter
@@ -89,16 +89,17 @@ def test_one_attempt_is_archive_attempt_once(tmp_path):
 
 
 def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
-    argv = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
-    spec = LaunchSpec("run", tmp_path, argv)
-    assert continuation.with_flags(spec, tmp_path).worker_argv == spec.worker_argv  # nothing yet
+    flags = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
+    program = Program.module("train.worker", *flags, takes_resume=True)
+    spec = LaunchSpec("run", tmp_path, program)
+    assert continuation.with_flags(spec, tmp_path) == spec  # nothing yet
     done = tmp_path / "checkpoints" / "step_00000007"
     done.mkdir(parents=True)
     (done / "manifest.json").touch()
     (done / "state.json").write_text('{"run_id": "of somebody else"}')
-    assert continuation.with_flags(spec, tmp_path).worker_argv == spec.worker_argv
+    assert continuation.with_flags(spec, tmp_path) == spec
     (done / "state.json").write_text('{"run_id": "run"}')
-    again = continuation.with_flags(spec, tmp_path).worker_argv
+    again = continuation.with_flags(spec, tmp_path).program.argv
     assert "--resume=auto" in again and "--lr=0.5" in again
     assert not any("reset" in word for word in again)
 

@@ -172,8 +172,8 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     code = (
         "import pathlib, sys, time\n"
         "from launch.runs import run_record\n"
-        "from launch.spec import LaunchSpec\n"
-        "spec = LaunchSpec('run', pathlib.Path(sys.argv[1]), ())\n"
+        "from launch.spec import LaunchSpec, Program\n"
+        "spec = LaunchSpec('run', pathlib.Path(sys.argv[1]), Program(()))\n"
         "run_record.write_down(spec, [], 'local', '')\n"
         "if run_record.go_on_in_background(spec): time.sleep(60)\n"
     )

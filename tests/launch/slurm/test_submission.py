@@ -6,18 +6,19 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
-from launch.spec import LaunchSpec
+from launch.spec import LaunchSpec, Program
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
-    """sbatch's options by name, and srun's under `srun`."""
+    """sbatch's options by name, and the job's command under `command`."""
     config = LaunchConfig(launcher="slurm", **(launch or {}))
     launcher = build(Settings(config, SshConfig(), SlurmConfig(**(slurm or {}))))
-    spec = LaunchSpec("run", Path("/logs/run"), (), workers=config.workers)
+    program = Program.module("train.worker")
+    spec = LaunchSpec("run", Path("/logs/run"), program, workers=config.workers)
     lines = launcher.show(spec, launcher.assume()).splitlines()
     given = [line.split("--", 1)[1] for line in lines if line.startswith("#SBATCH --")]
-    (srun,) = (line for line in lines if line.startswith("srun "))
-    return {**dict(one.partition("=")[::2] for one in given), "srun": srun}
+    (command,) = (line for line in lines if line.startswith("bash slurm/job.sh "))
+    return {**dict(one.partition("=")[::2] for one in given), "command": command}
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,14 @@ def options(launch=None, slurm=None) -> dict[str, str]:
     ],
 )
 def test_a_node_has_at_least_a_core_for_each_worker(launch, slurm, cores):
-    given = options(launch, slurm)
-    assert given.get("cpus-per-task") == cores
-    assert (f"--cpus-per-task={cores}" in given["srun"]) == (cores is not None)
+    assert options(launch, slurm).get("cpus-per-task") == cores
+
+
+def test_a_step_is_spread_over_the_nodes_as_the_starter_needs_it():
+    command = options({"nodes": Nodes(2), "nproc_per_node": "4"})["command"]
+    assert command.endswith("/logs/run --nodes=2 --ntasks=2 --ntasks-per-node=1")
+    by_hand = options({"nodes": Nodes(2), "nproc_per_node": "4", "workers": "manual"})["command"]
+    assert by_hand.endswith("/logs/run --nodes=2 --ntasks=8 --ntasks-per-node=4")
 
 
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():

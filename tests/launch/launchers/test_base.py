@@ -3,7 +3,7 @@
 import pytest
 
 from configs.settings.launch import LaunchConfig
-from launch import detect
+from launch.launchers.base import chosen
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert detect.launcher(LaunchConfig()) == launcher
-    assert detect.launcher(LaunchConfig(hosts="a,b")) == "ssh"
-    assert detect.launcher(LaunchConfig(launcher="local")) == "local"
+    assert chosen(LaunchConfig()) == launcher
+    assert chosen(LaunchConfig(hosts="a,b")) == "ssh"
+    assert chosen(LaunchConfig(launcher="local")) == "local"
 
 
 def test_without_sbatch_workers_start_here(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert detect.launcher(LaunchConfig()) == "local"
+    assert chosen(LaunchConfig()) == "local"

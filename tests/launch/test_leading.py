@@ -7,19 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.leading import conclude, lead
 from launch.runs import run_record
-from launch.runs.restart import conclude, lead
 from launch.spec import LaunchSpec
-from tests.launch.pretended import FACTS, Pretended
+from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES, SILENT_S
 from tests.launch.submit import REPOSITORY, wait_until
-
-ARGV = ("--task=synthetic",)
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def spec(tmp_path, monkeypatch):
     monkeypatch.setattr(process_tree, "adopt_orphans", lambda: None)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    yield LaunchSpec("run", tmp_path, ARGV, join_s=20.0)
+    yield LaunchSpec("run", tmp_path, PROGRAM, join_s=20.0, max_restarts=3)
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 
@@ -36,7 +35,7 @@ def spec(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     launcher = Pretended("fails", asked=lambda: os.kill(os.getpid(), number))
-    code = lead(launcher, "local", spec, FACTS, restarts=3, least=1)
+    code = lead(launcher, spec, FACTS)
     assert (code, launcher.launched) == (128 + number, 1)
     ended = run_record.read_end(spec.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
@@ -57,7 +56,7 @@ def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
     reader.start()
     with monkeypatch.context() as patched, os.fdopen(writes, "w") as out:
         patched.setattr(sys, "stdout", out)
-        code = lead(Pretended("listens"), "local", spec, FACTS, restarts=0, least=1)
+        code = lead(Pretended("listens"), replace(spec, max_restarts=0), FACTS)
     reader.join()
     os.close(reads)
     assert code == 0, run_record.read_end(spec.run_dir)

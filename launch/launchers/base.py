@@ -1,0 +1,111 @@
+"""What `--launcher` chooses: through what a run starts, and who is asked about it afterwards."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from configs import plugins
+from configs.settings.launch import LaunchConfig, Settings
+from launch import planning
+from launch.runs.run_state import LeaderWatcher, Watcher
+from launch.spec import Facts, LaunchSpec, NodeCommand
+from muster.errors import UsageError
+
+
+class Job(Protocol):
+    """A run that was started."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def cluster(self) -> str | None:
+        """Where the job has its number."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What went wrong, as far as the launching side can tell."""
+
+    @property
+    def detached(self) -> bool:
+        """Whether it runs on by itself, and nobody waits for it here."""
+
+    @property
+    def shown(self) -> bytes:
+        """The end of what it has printed of the workers' output."""
+
+    @property
+    def signals(self) -> Sequence[int]:
+        """Those to stop, that this process has been sent since."""
+
+    def wait(self) -> int:
+        """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""
+        ...
+
+
+class Launcher(ABC):
+    """Implemented by each file of launch/launchers/, whose `build` is its class."""
+
+    restarts_jobs = False  # whether its jobs start again by themselves, up to --max-restarts
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def name(self) -> str:
+        """The value of --launcher."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @classmethod
+    def suits(cls, config: LaunchConfig) -> int:
+        """How well it suits `--launcher auto`: the highest number wins; 0: only if it is named."""
+        return 0
+
+    @classmethod
+    def watcher(cls) -> Watcher:
+        """Who knows what its runs are doing, and ends them, from any process."""
+        return LeaderWatcher()
+
+    def problems(self) -> Iterable[str]:
+        """What is wrong with the settings, as far as that is known before anything is asked."""
+        return ()
+
+    @abstractmethod
+    def probe(self) -> Facts:
+        """Ask the machines.
+
+        Raises:
+            MusterError: they cannot run what they should; every problem at once.
+        """
+
+    @abstractmethod
+    def assume(self) -> Facts:
+        """For a dry run: what can be known without asking anyone."""
+
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        """The processes of every node; pure."""
+        return planning.commands(spec, facts)
+
+    def show(self, spec: LaunchSpec, facts: Facts) -> str:
+        """What a dry run prints: the lines that one could paste into a shell on each node."""
+        return "\n".join(command.line() for command in self.plan(spec, facts))
+
+    @abstractmethod
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
+        """Start the commands of `plan`."""
+
+    def set_up(self, say: Callable[[str], None]) -> None:
+        """Make the environment on the nodes.
+
+        Raises:
+            UsageError: that is not for this launcher.
+            MusterError: a line for every node on which it failed.
+        """
+        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make setup")
+
+
+def chosen(config: LaunchConfig) -> str:
+    """The value of --launcher; for `auto`, the launcher that suits best what was asked for."""
+    if config.launcher != "auto":
+        return config.launcher
+    known = plugins.names("launch.launchers")
+    return max(known, key=lambda name: plugins.load("launch.launchers", name).suits(config))

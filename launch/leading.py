@@ -1,0 +1,100 @@
+"""Lead a run from its first attempt to its end, and say what it failed from."""
+
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from launch.launchers.base import Job, Launcher
+from launch.runs import restart, run_record
+from launch.runs.failure import Failure, explain
+from launch.runs.restart import BY_SIGNAL, Outcome
+from launch.runs.signals import Stopped, between_attempts
+from launch.runs.terminal import unhurried
+from launch.spec import Facts, LaunchSpec
+from muster.errors import MusterError
+
+ASK_AGAIN_S = 2.0
+
+
+def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
+    """Start the run, and start it again where it loses a worker or a node; its exit code.
+
+    Raises:
+        MusterError: it could not be started, or not once more.
+    """
+    with unhurried(), run_record.ending(spec):
+        try:
+            return _lead(launcher, spec, facts)
+        except Stopped as stopped:
+            return _stopped(spec, 128 + stopped.number)
+
+
+def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
+    job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+    while True:
+        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
+        if job.detached:
+            run_record.print_next_commands(spec, f"job {job.job_id}")
+            return 0
+        outcome = conclude(job, facts.world_size, spec)
+        if launcher.restarts_jobs or not restart.is_due(spec, outcome):
+            return outcome.code
+        with between_attempts(job.signals):
+            spec = restart.next_attempt(spec)
+            facts = _ask_again(launcher, spec)
+            print(restart.announcement(spec, len(facts.nodes)), flush=True)
+            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+
+
+def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
+    """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
+    code = job.wait()
+    if code in BY_SIGNAL:
+        return Outcome(_stopped(spec, code), by_signal=True)
+    failure = in_own_words(
+        explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
+    )
+    if failure is None:
+        run_record.end(spec, 0, "")
+        return Outcome(0)
+    run_record.end(spec, failure.code, failure.text)
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+        lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
+        print("\n".join(lines), file=sys.stderr)
+    return Outcome(failure.code)
+
+
+def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
+    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    if ended is None or (found is not None and found.text == ended["message"]):
+        return found
+    return Failure(ended["code"], ended["message"]) if ended["code"] else None
+
+
+def _stopped(spec: LaunchSpec, code: int) -> int:
+    name = signal.Signals(code - 128).name
+    run_record.end(spec, code, f"stopped by {name}")
+    print(f"error: stopped by {name}", file=sys.stderr)
+    return code
+
+
+def _ask_again(launcher: Launcher, spec: LaunchSpec) -> Facts:
+    """The nodes that answer now: some may be busy dying, or coming back.
+
+    Raises:
+        MusterError: too few of them do, for as long as nodes wait for each other.
+    """
+    least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
+    while True:
+        try:
+            facts = launcher.probe()
+            if len(facts.nodes) >= least:
+                return facts
+            error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
+        except MusterError as failed:
+            error = failed
+        if time.monotonic() > deadline:
+            raise error
+        time.sleep(ASK_AGAIN_S)

@@ -1,0 +1,91 @@
+"""What the runs of Slurm's jobs are doing: Slurm says so, their folders, or who submits them."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launch.runs import run_record
+from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
+from launch.slurm.job_state import (
+    FORGOTTEN,
+    UNKNOWN,
+    WAITING,
+    Watcher,
+    act_on,
+    patiently,
+)
+from muster.errors import MusterError
+
+
+class SlurmRunWatcher(LeaderWatcher):
+    """Of runs that are jobs of Slurm; until they are, a process submits them."""
+
+    running = "submitting"
+
+    def __init__(self) -> None:
+        self._jobs = Watcher(os.environ)
+
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        if job["job_id"] == run_record.NOT_YET:
+            return super().state(run_dir, job, end)
+        state = self._of_job(run_dir, job)
+        # one that has ended otherwise is perhaps requeued
+        return ended(end) if end is not None and (end["code"] == 0 or state.over) else state
+
+    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
+        """Once it has its number, which a controller may take its time to give."""
+        deadline = time.monotonic() + PATIENCE_S
+        while job["job_id"] == run_record.NOT_YET:
+            if time.monotonic() > deadline:
+                raise MusterError(
+                    f"{run_dir.name} is being submitted by process {job['pid']} on {job['host']}; "
+                    "try again when that has ended"
+                )
+            if self.state(run_dir, job, run_record.read_end(run_dir)).over:
+                return
+            time.sleep(0.2)
+            job = run_record.read_job(run_dir) or job
+
+        def scancel() -> None:
+            if elsewhere := self._elsewhere(job):
+                raise MusterError(elsewhere)
+            act_on(str(job["job_id"]), ["scancel"], os.environ)
+
+        patiently(scancel, say)
+
+    def _of_job(self, run_dir: Path, job: Record) -> State:
+        job_id = str(job["job_id"])
+        try:
+            if elsewhere := self._elsewhere(job):
+                return State("elsewhere", False, elsewhere)
+        except MusterError as error:
+            return State("unknown", False, f"job {job_id}; {error}")
+        state = self._jobs.state(job_id, run_record.signs(run_dir))
+        if state.name == FORGOTTEN:
+            return State(
+                "lost", True, f"Slurm has forgotten job {job_id}, and nothing says how it ended"
+            )
+        attempt = job.get("attempt")
+        if attempt is not None and state.restarts > attempt and state.name not in WAITING:
+            return State(
+                "lost", True, f"job {job_id} goes on as attempt {state.restarts}, another run"
+            )
+        why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
+        detail = "; ".join(filter(None, (f"job {job_id}", why)))
+        return State(state.name.lower(), state.is_over, detail)
+
+    def _elsewhere(self, job: Record) -> str | None:
+        """Where the job is, if not on the cluster that answers here: its number is another's here.
+
+        Raises:
+            MusterError: Slurm does not answer, or is not here.
+        """
+        theirs = job.get("cluster")
+        ours = self._jobs.cluster() if theirs is not None else None
+        if theirs == ours:
+            return None
+        return (
+            f"job {job['job_id']} is one of cluster {theirs}, and this is {ours}; "
+            f"look after it there, or with SLURM_CLUSTERS={theirs}"
+        )
