@@ -9,25 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch.submit import wait_until
 from tests.preload import interpreter
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 NAMED = re.compile(
-    r"`((?:train|configs)/[\w/]+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", re.S
+    r"`((?:train|configs|launch)/[\w/]+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", re.S
 )
-COMMANDS = [shlex.split(one) for one in re.findall(r"```bash\n(python .*?)\n```", PAGE)]
+COMMANDS = [shlex.split(one) for one in re.findall(r"^python .*--task spirals.*$", PAGE, re.M)]
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("configs", "launch", "train"):
+    for name in ("configs", "launch", "muster", "train"):
         shutil.copytree(REPOSITORY / name, root / name, ignore=ignored)
     files = dict(NAMED.findall(PAGE))
     assert sorted(files) == [
-        "configs/spirals.yaml", "train/sync/modes/reduce_broadcast.py", "train/tasks/spirals.py",
+        "configs/spirals.yaml", "launch/launchers/nice.py", "train/sync/modes/reduce_broadcast.py",
+        "train/tasks/spirals.py",
     ]  # fmt: skip
     for name, text in files.items():
         (root / name).write_text(text, encoding="utf-8")
@@ -69,3 +71,32 @@ def test_a_wrong_flag_is_answered_in_the_tasks_words(checkout):
     done = run(checkout, COMMANDS[0], "--data-dir", str(checkout), "--run-id", "refused")
     assert done.returncode == 2
     assert "spirals are made here, not read" in done.stderr
+
+
+LONG = ["--epochs", "100000", "--evaluate", "never", "--task", "synthetic", "--threads", "1"]
+
+
+def jobs(checkout: Path, *words: str) -> str:
+    command = [interpreter(), "launch/jobs.py", *words]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_launcher_is_one_file(checkout):
+    """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
+    words = [interpreter(), "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
+    shown = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True)
+    assert len(shown.stdout.splitlines()) == 2 and "--node-rank 1" in shown.stdout, shown.stderr
+    subprocess.run([*words, "--run-id", "nice0", "--detach"], cwd=checkout, check=True, timeout=100)
+    try:
+        records = checkout / "logs" / "nice0" / "metrics" / "rank_00001.jsonl"
+        assert wait_until(lambda: records.exists() and records.stat().st_size > 500, timeout_s=60)
+        assert re.search(r"nice0 +nice +\d+ +running", jobs(checkout, "list"))
+        assert jobs(checkout, "status", "nice0").startswith("nice0: running (led by process")
+        assert "node0.0| step 1  loss" in jobs(checkout, "logs", "nice0")
+        agent = json.loads((checkout / "logs/nice0/agents/node_00000.json").read_text())
+        assert agent["ranks"] == [0]
+    finally:
+        out = jobs(checkout, "cancel", "nice0")
+    assert out == "nice0: stopped\n"

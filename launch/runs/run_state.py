@@ -17,7 +17,7 @@ from launch.runs import run_record
 from muster.errors import STOPPED, MusterError
 
 CANCELLED = 128 + signal.SIGTERM
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0  # workers have a minute to stop in order
 
 
 @dataclass(frozen=True)

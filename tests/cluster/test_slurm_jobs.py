@@ -120,8 +120,9 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     )
 
 
-def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path):
-    run = Run(cluster, SCRIPT, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
+@pytest.mark.parametrize("way", [SCRIPT, ways.slurm], ids=["script", "submit.py"])
+def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path, way):
+    run = Run(cluster, way, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
     try:
         assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
         run.worker(2).kill()
@@ -132,10 +133,9 @@ def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_pat
         assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
     finally:
         ways.cancel_all(cluster)
-    assert (
-        "restart 1 of 1: 4 nodes go on from the last checkpoint"
-        in (tmp_path / "job.out").read_text()
-    )
+    outputs = [tmp_path / "job.out", *run.run_dir.glob("submitit/*_log.*")]
+    printed = "".join(path.read_text() for path in outputs if path.exists())
+    assert "restart 1 of 1: 4 nodes go on from the last checkpoint" in printed
 
 
 def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
