@@ -36,22 +36,23 @@ class NodeSpec:
         return f"{login}{host}:{self.port}"
 
 
+WORKER_MAIN = "launch/worker_main.py"  # what every worker starts as, below a node's checkout
+
+
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs: Python with `argv`, or a command of another kind."""
+    """What every worker becomes."""
 
-    argv: tuple[str, ...]  # such as -m train.worker --sync=ddp, which follows Python's own path
-    is_python: bool = True
+    # As launch/worker_main.py takes it: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
+    argv: tuple[str, ...]
+    cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
+    python: str | None = None  # what runs it; None: the Python of the node's checkout
     takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
 
     @classmethod
     def module(cls, name: str, *flags: str, takes_resume: bool = False) -> "Program":
-        """`python -m name flags`."""
+        """`python -m name flags`, of this checkout."""
         return cls(("-m", name, *flags), takes_resume=takes_resume)
-
-    def command(self, python: str) -> tuple[str, ...]:
-        """The command line of one worker."""
-        return (python, *self.argv) if self.is_python else self.argv
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class NodeFacts:
     nproc: Slots  # "gpu" where nobody has counted them yet
     address: str | None = None  # on the network that gradients take
     shared: bool = True  # whether it sees this machine's checkout
+
+    def worker(self, program: Program) -> tuple[str, ...]:
+        """What follows Python on the command line of a worker here."""
+        return (f"{self.repository}/{WORKER_MAIN}", *program.argv)
 
 
 @dataclass(frozen=True)

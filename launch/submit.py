@@ -15,45 +15,46 @@ except ModuleNotFoundError as missing:
 
     activation.explain(missing)
 
-import shutil
-from dataclasses import replace
-
-from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
-from launch import programs
 from launch.launchers.base import Launcher, chosen
 from launch.leading import lead
+from launch.programs import user_program
+from launch.programs.own_program import OwnProgram
+from launch.programs.user_program import UserProgram
 from launch.runs import run_record
-from launch.spec import Facts, LaunchSpec
+from launch.spec import Facts
 from muster.errors import MusterError, UsageError, refuse
 
 
 def main() -> int:
+    argv, words = user_program.split(sys.argv[1:])
     launch, ssh, slurm, train, bench = cli.parse(
         [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig],
-        sys.argv[1:],
+        argv,
         prog="python launch/submit.py",
-        description="Start the workers of a run, on this machine or on a cluster.",
+        description="Start the workers of a run, on this machine or on a cluster. Any program runs "
+        "as one: python launch/submit.py [--flag VALUE ...] -- train.py --lr 1e-3",
     )
     name = chosen(launch)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
     refuse([*_problems(launch, train), *launcher.problems()])
     if ssh.setup:
         return _set_up(launcher)
+    program: OwnProgram | UserProgram = OwnProgram(launch, train, bench)
+    if words:
+        program = UserProgram(words, launch, train, Path.cwd())
     if launch.dry_run:
-        return _show(launcher, train, launch, bench)
+        facts = launcher.assume()
+        print(launcher.show(program.spec(facts, make=False), facts))
+        return 0
     facts = _ask(launcher)
-    if facts.world_size is not None:
-        refuse(train.world_problems(facts.world_size))
-    train = _named(_from_here(train), facts.size, launch.measures, make=True)
-    spec = _spec(train, launch, bench, facts)
+    spec = program.spec(facts, make=True)
     plan = launcher.plan(spec, facts)
-    run_record.write_down(spec, plan, name, cli.to_yaml(train, launch, ssh, slurm, bench))
+    run_record.write_down(spec, plan, name, program.settings(launch, ssh, slurm))
     if not train.quiet:
-        what = launch.measures or f"{train.task}, {train.sync}"
-        print(f"run {spec.run_id}: {_size(facts)}, {what} -> {spec.run_dir}")
+        print(f"run {spec.run_id}: {_size(facts)}, {program.title} -> {spec.run_dir}")
         sys.stdout.flush()
     if launch.detach and not run_record.go_on_in_background(spec):
         return 0
@@ -85,97 +86,11 @@ def _set_up(launcher: Launcher) -> int:
     return 0
 
 
-def _show(launcher: Launcher, train: TrainConfig, launch: LaunchConfig, bench: BenchConfig) -> int:
-    """The dry run: nothing is asked, made or started."""
-    facts = launcher.assume()
-    if facts.world_size is not None:
-        refuse(train.world_problems(facts.world_size))
-    train = _named(_from_here(train), facts.size, launch.measures, make=False)
-    spec = _spec(train, launch, bench, facts)
-    print(launcher.show(spec, facts))
-    return 0
-
-
-def _from_here(train: TrainConfig) -> TrainConfig:
-    """The settings with paths that hold in any folder."""
-    return replace(
-        train,
-        data_dir=train.data_dir and train.data_dir.absolute(),
-        cache_dir=train.cache_dir and train.cache_dir.absolute(),
-        logs_dir=train.logs_dir and train.logs_dir.absolute(),
-        checkpoint_dir=train.checkpoint_dir and train.checkpoint_dir.absolute(),
-        resume=_absolute_if_path(train.resume),
-        model=_absolute_if_path(train.model),
-        tokenizer=_absolute_if_path(train.tokenizer),
-    )
-
-
-def _absolute_if_path(name: str | None) -> str | None:
-    """What is a file or a folder if there is one of that name, else a name of another kind."""
-    return str(Path(name).absolute()) if name and Path(name).exists() else name
-
-
-def _named(train: TrainConfig, size: str, what: str, *, make: bool) -> TrainConfig:
-    """The settings with the run's id; with `make`, its folder is this run's from here on."""
-    if train.run_id is None:
-        return replace(train, run_id=(claim_new if make else new_run_id)(train, size, what))
-    if make:
-        claim(train.logs_root / train.run_id, train)
-    return train
-
-
-def _there(train: TrainConfig, facts: Facts) -> TrainConfig:
-    """The settings as nodes need them that do not see this machine's files.
-
-    What lies in the checkout lies in theirs, too; workers start there, so that it is named from
-    there. Other paths are taken to be the nodes' own.
-    """
-    if facts.shared:
-        return train
-    return replace(
-        train,
-        data_dir=train.data_dir and Path(_in_checkout(str(train.data_dir))),
-        cache_dir=None,
-        logs_dir=None,
-        checkpoint_dir=train.checkpoint_dir and Path(_in_checkout(str(train.checkpoint_dir))),
-        resume=train.resume and _in_checkout(train.resume),
-        model=train.model and _in_checkout(train.model),
-        tokenizer=train.tokenizer and _in_checkout(train.tokenizer),
-    )
-
-
-def _in_checkout(path: str) -> str:
-    root = str(plugins.REPOSITORY) + "/"
-    return path.removeprefix(root)
-
-
 def _size(facts: Facts) -> str:
     nodes, counts = len(facts.nodes), [node.nproc for node in facts.nodes]
     each = str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
     return f"{nodes} {'node' if nodes == 1 else 'nodes'} x {each} " + (
         "worker" if each == "1" else "workers"
-    )
-
-
-def _spec(train: TrainConfig, launch: LaunchConfig, bench: BenchConfig, facts: Facts) -> LaunchSpec:
-    assert train.run_id is not None
-    shows_bar = sys.stdout.isatty() and not train.quiet and not launch.detach
-    # The folder is claimed here: to the workers it is theirs already.
-    there = replace(_there(train, facts), redirect=True, overwrite=False)
-    return LaunchSpec(
-        run_id=train.run_id,
-        run_dir=train.logs_root / train.run_id,
-        program=programs.own(launch, there, bench),
-        env={"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {},
-        workers=launch.workers,
-        join_s=train.join_timeout_s,
-        stop_grace_s=launch.stop_grace_s,
-        max_restarts=launch.max_restarts,
-        least_nodes=launch.least_nodes,
-        overwrite=train.overwrite,
-        resumed=train.resume is not None,
-        ports=launch.ports,
-        quiet=train.quiet,
     )
 
 

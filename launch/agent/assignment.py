@@ -1,10 +1,14 @@
 """What one agent is to do: what its launcher tells it, as JSON."""
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from launch.spec import NodeCommand
+from launch.nodes.ports import among
+from launch.spec import Facts, LaunchSpec, NodeCommand
+from muster import run_files
+from muster.writing import writing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,3 +46,38 @@ class Assignment:
         commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
         plain = {**raw, "commands": commands, "head_ports": tuple(raw["head_ports"])}
         return cls(**plain)
+
+
+def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> list[Assignment]:
+    """What the agent of every node is told."""
+    token = secrets.token_hex(16)
+    proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
+    with writing(proof):
+        proof.parent.mkdir(exist_ok=True)
+        proof.touch()
+    return [
+        Assignment(
+            run_id=spec.run_id,
+            run_dir=str(spec.run_dir) if facts.shared else f"logs/{spec.run_id}",
+            cwd=node.repository,
+            index=index,
+            count=len(facts.nodes),
+            name=node.name,
+            workers=int(node.nproc),
+            commands=tuple(command for command in plan if command.node_rank == index),
+            head_address=facts.master_addr,
+            head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
+            master_port=facts.master_port,
+            token=token,
+            network=facts.network,
+            address=node.address,
+            ports=spec.ports,
+            proof=proof.relative_to(spec.run_dir).as_posix(),
+            join_s=spec.join_s,
+            stop_grace_s=spec.stop_grace_s,
+            attempt=spec.attempt,
+            overwrite=spec.overwrite,
+            resumed=spec.resumed,
+        )
+        for index, node in enumerate(facts.nodes)
+    ]

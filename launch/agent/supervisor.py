@@ -5,7 +5,6 @@ first, be it a worker, torchrun, another node, the launcher or this process itse
 of the run on this node end within seconds.
 """
 
-import os
 import signal
 import sys
 import tempfile
@@ -24,10 +23,11 @@ from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.worker_environment import environment_of
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Stoppable
 from launch.nodes.channel import Channel
-from launch.nodes.interface import name_of, variables
+from launch.nodes.interface import name_of
 from launch.runs.log_tail import Follower
 from launch.runs.signals import NOTICE, NOTICE_SIGNALS
 from launch.runs.terminal import unhurried
@@ -200,17 +200,9 @@ class Agent:
         self._say(here=here)
         if self._log_sync is not None:
             self._log_sync.ranks = peers.ranks
-        env = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "TMPDIR": self._scratch,
-            "MUSTER_STOPPABLE": str(self._workers.folder),
-            # a worker that starts as all is ending can tell that it is late
-            "MUSTER_LAUNCHER": str(os.getpid()),
-            **assignment.env,
-        }
-        for name, value in variables(interface, peers.own_address).items():
-            env.setdefault(name, value)
+        env = environment_of(
+            assignment, interface, peers.own_address, self._scratch, self._workers.folder
+        )
         return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:

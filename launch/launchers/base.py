@@ -6,9 +6,9 @@ from typing import Protocol
 
 from configs import plugins
 from configs.settings.launch import LaunchConfig, Settings
-from launch import planning
 from launch.runs.run_state import LeaderWatcher, Watcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.starters.base import commands_of
 from muster.errors import UsageError
 
 
@@ -83,7 +83,7 @@ class Launcher(ABC):
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """The processes of every node; pure."""
-        return planning.commands(spec, facts)
+        return commands_of(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         """What a dry run prints: the lines that one could paste into a shell on each node."""

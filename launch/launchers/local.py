@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
-from launch import planning
 from launch.agent.agent_job import AgentJob
+from launch.agent.assignment import assignments_of
 from launch.launchers.base import Launcher
 from launch.nodes import gpus
 from launch.nodes.ports import among, free_port, is_free
@@ -57,7 +57,7 @@ class Local(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         return AgentJob(
             spec.run_dir,
-            planning.assignments(spec, facts, plan),
+            assignments_of(spec, facts, plan),
             lambda index: (sys.executable, "-m", "launch.agent"),
             REPOSITORY,
             prefixes=False,

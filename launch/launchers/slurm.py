@@ -12,7 +12,6 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
-from launch import planning
 from launch.launchers.base import Launcher
 from launch.nodes import interpreter
 from launch.runs import run_record
@@ -22,6 +21,7 @@ from launch.slurm.allocation import scrubbed
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
+from launch.starters.base import starter_of
 from muster.errors import UsageError, refuse
 from muster.run_files import SUBMITIT
 
@@ -107,7 +107,7 @@ class Slurm(Launcher):
     def _facts(self, python: str) -> Facts:
         has_gpus = self._slurm.gpus_per_node or self._slurm.gres
         counts = self._config.nproc("gpu" if has_gpus else 1)
-        starter = planning.starter(self._config.workers)
+        starter = starter_of(self._config.workers)
         if not starter.counts_gpus:
             counts = tuple(self._gpus_asked_for() if one == "gpu" else one for one in counts)
         if not starter.one_per_node and len(set(counts)) > 1:
@@ -141,7 +141,7 @@ class Slurm(Launcher):
                          "mem", "gpus_per_node", "reservation")
             if getattr(config, name) is not None
         }  # fmt: skip
-        per_node = planning.starter(spec.workers).one_per_node
+        per_node = starter_of(spec.workers).one_per_node
         cores = config.cpus_per_task or self._cores(spec, facts)
         limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
         # not so early that the tasks of a short job are told before they can hear it
@@ -165,7 +165,7 @@ class Slurm(Launcher):
         asked = CORES & self._slurm.more.keys() or any(
             f"SBATCH_{name.upper()}" in self._env for name in CORES
         )
-        per_node = planning.starter(spec.workers).one_per_node
+        per_node = starter_of(spec.workers).one_per_node
         if not per_node or asked or self._slurm.gpus_per_node or self._slurm.gres:
             return None
         return max((int(count) for count in counts if count != "gpu"), default=None)
@@ -246,7 +246,7 @@ class SlurmJob:
 def _job_arguments(spec: LaunchSpec, facts: Facts) -> list[str]:
     """The run folder, and how srun spreads a step over the nodes of the job."""
     nodes = len(facts.nodes)
-    per_node = 1 if planning.starter(spec.workers).one_per_node else int(facts.nodes[0].nproc)
+    per_node = 1 if starter_of(spec.workers).one_per_node else int(facts.nodes[0].nproc)
     tasks = [f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
     return [str(spec.run_dir), f"--nodes={nodes}", *tasks]
 

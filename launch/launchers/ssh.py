@@ -7,8 +7,8 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings
-from launch import planning
 from launch.agent.agent_job import AgentJob
+from launch.agent.assignment import assignments_of
 from launch.checks.examination import proof, quick
 from launch.checks.transports import through_ssh
 from launch.launchers.base import Launcher
@@ -90,7 +90,7 @@ class Ssh(Launcher):
             words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
             return openssh.command(node.spec, self._ssh, words, index)
 
-        assignments = planning.assignments(spec, facts, plan)
+        assignments = assignments_of(spec, facts, plan)
         return AgentJob(
             spec.run_dir, assignments, start, REPOSITORY, prefixes=True, quiet=spec.quiet
         )

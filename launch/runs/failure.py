@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster import lost_peer
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 
-OWN_CAUSES = ("refused", "crash")  # the others are echoes: a lost peer, a signal of the agent
+# "exit": a program of the user's ended itself with this exit code. The others are
+OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
 KILL = " was killed by "
 # What gloo, nccl and the store say when another rank has not come to a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
+# What torch.distributed raises; `RuntimeError` is gloo's.
+TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -34,7 +38,19 @@ class Failure:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    return {int(record["rank"]): record for record in _records(RANK_END.find(run_dir))}
+    return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
+
+
+def _judged(record: dict[str, Any]) -> dict[str, Any]:
+    """`record`, with the consequence of a lost rank told from a crash, whatever program it was."""
+    kind = str(record["message"]).partition(":")[0]
+    if (
+        record["cause"] == "crash"
+        and kind in TORCH_ERRORS
+        and lost_peer.is_consequence(record["message"])
+    ):
+        return {**record, "cause": "lost_peer"}
+    return record
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:

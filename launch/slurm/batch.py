@@ -23,14 +23,16 @@ from configs.run_folder import claim, claim_new
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
 from configs.settings.train import TrainConfig
-from launch import planning, programs
+from launch.programs.own_program import program_of
+from launch.programs.run_spec import run_spec
 from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain
 from launch.runs.restart import Outcome
 from launch.slurm import job_files, job_restart, node_health
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_state import UNKNOWN, act_on, job_state, patiently
-from launch.spec import LaunchSpec, size_of
+from launch.spec import size_of
+from launch.starters.base import starter_of
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 
 DEFAULT_REQUEUES = "3"
@@ -77,7 +79,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
-    per_node = planning.starter(workers).one_per_node
+    per_node = starter_of(workers).one_per_node
     if not per_node:
         refuse(train.world_problems(tasks))
     elif "gpu" not in counts:
@@ -92,17 +94,12 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         folder = train.checkpoint_dir or last
         train = continuation.continued(replace(train, checkpoint_dir=folder), folder, run_ids)
     assert train.run_id is not None
-    spec = LaunchSpec(
-        run_id=train.run_id,
-        run_dir=(train.logs_root / train.run_id).absolute(),
-        program=programs.own(launch, replace(train, redirect=True, overwrite=False), bench),
+    there = replace(train, redirect=True, overwrite=False)
+    spec = replace(
+        run_spec(program_of(launch, there, bench), train, launch),
         workers=workers,
-        ports=launch.ports,
-        join_s=train.join_timeout_s,
-        stop_grace_s=launch.stop_grace_s,
-        max_restarts=launch.max_restarts,
+        env={},
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
-        quiet=train.quiet,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
     job_files.write_spec(spec, job)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from configs import cli
 from configs.plugins import REPOSITORY
-from launch import planning
 from launch.agent.assignment import Assignment
 from launch.agent.processes import process_tree
 from launch.agent.supervisor import Agent
@@ -17,6 +16,7 @@ from launch.nodes import gpus
 from launch.slurm import job_files
 from launch.slurm.allocation import Allocation, Task
 from launch.spec import Facts, NodeFacts, NodeSpec
+from launch.starters.base import starter_of
 from muster.errors import MusterError, UsageError
 
 
@@ -43,7 +43,7 @@ def act(run_dir: Path) -> int:
             f"{task.host}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
             "with --gpus-per-node"
         )
-    starter = planning.starter(spec.workers)
+    starter = starter_of(spec.workers)
     per_node = starter.one_per_node
     if per_node and task.count != task.num_nodes:
         raise MusterError(
@@ -75,6 +75,7 @@ def act(run_dir: Path) -> int:
         ports=spec.ports,
         join_s=spec.join_s,
         stop_grace_s=spec.stop_grace_s,
+        attempt=spec.attempt,
     )
     return Agent(assignment, launcher=None).run()
 

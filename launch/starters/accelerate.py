@@ -22,7 +22,7 @@ class Accelerate(Starter):
             )
         node, world_size, program = facts.nodes[node_rank], facts.world_size, spec.program
         argv = (
-            node.python,
+            program.python or node.python,
             *("-m", "accelerate.commands.launch"),
             *("--num_machines", str(len(facts.nodes))),
             *("--num_processes", str(world_size)),
@@ -34,11 +34,10 @@ class Accelerate(Starter):
             *("--mixed_precision", "no"),  # the worker sets what --precision says
             *("--dynamo_backend", "no"),
             *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
-            *(() if program.is_python else ("--no_python",)),
-            *program.argv,
+            *node.worker(program),
         )
         env = {**spec.env, "PYTHONUNBUFFERED": "1"}
-        return [NodeCommand(node.spec.host, node_rank, argv, env, node.repository)]
+        return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
 
 
 build = Accelerate()

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+from configs import plugins
 from launch.spec import Facts, LaunchSpec, NodeCommand
 
 
@@ -20,3 +21,19 @@ class Starter(ABC):
         Raises:
             UsageError: it cannot start such workers.
         """
+
+
+def starter_of(name: str) -> Starter:
+    """What `--workers name` chooses."""
+    found: Starter = plugins.load("launch.starters", name)
+    return found
+
+
+def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+    """The processes of every node; pure."""
+    of_node = starter_of(spec.workers).commands
+    return [
+        command
+        for node_rank in range(len(facts.nodes))
+        for command in of_node(spec, facts, node_rank)
+    ]

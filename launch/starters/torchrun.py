@@ -15,7 +15,7 @@ class Torchrun(Starter):
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         node, program = facts.nodes[node_rank], spec.program
         argv = (
-            node.python,
+            program.python or node.python,
             *("-m", "torch.distributed.run"),
             *("--nnodes", str(len(facts.nodes))),
             *("--nproc-per-node", str(node.nproc)),
@@ -24,11 +24,10 @@ class Torchrun(Starter):
             *("--master-port", str(facts.master_port or DECIDED)),
             *("--rdzv-id", spec.run_id),  # reaches the workers as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
-            *(() if program.is_python else ("--no-python",)),
-            *program.argv,
+            *node.worker(program),
         )
         env = {**spec.env, "PYTHONUNBUFFERED": "1"}
-        return [NodeCommand(node.spec.host, node_rank, argv, env, node.repository)]
+        return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
 
 
 build = Torchrun()

@@ -140,7 +140,7 @@ def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "stillborn")
-    assert code == 1 and "error: rank 0 failed before the start" in err
+    assert code == 1 and err.count("Traceback") == 1
     assert "import of train.distributed.exit_guard halted" in err.splitlines()[-1]
 
 

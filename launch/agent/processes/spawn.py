@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,9 +15,7 @@ from launch.spec import NodeCommand
 from muster.errors import MusterError
 
 
-def spawn(
-    command: NodeCommand, cwd: str, env: Mapping[str, str], log: Any
-) -> "subprocess.Popen[bytes]":
+def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess.Popen[bytes]":
     """Start a process of a node, in a session of its own, that dies with this one.
 
     Raises:
@@ -24,9 +23,11 @@ def spawn(
     """
     env = {**env, **command.env}
     program = command.argv[0]
-    found = str(Path(cwd, program)) if "/" in program else program
+    found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise MusterError(f"{program}: no such program, or it may not be run")
+    if not Path(command.cwd).is_dir():
+        raise MusterError(f"{command.cwd}: no such folder on {socket.gethostname()}")
     held = (
         sys.executable,
         "-ISs",
@@ -37,7 +38,7 @@ def spawn(
     try:
         return subprocess.Popen(
             held,
-            cwd=cwd,
+            cwd=command.cwd,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,

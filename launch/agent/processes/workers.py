@@ -35,7 +35,7 @@ class Workload:
         self._children: list[subprocess.Popen[bytes]] = []
         with open_log(assignment) as log:
             for command in assignment.commands:
-                self._children.append(spawn(command.decided(master_port), assignment.cwd, env, log))
+                self._children.append(spawn(command.decided(master_port), env, log))
 
     @property
     def runs(self) -> bool:

@@ -105,7 +105,7 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
         "from launch.spec import NodeCommand\n"
         "from launch.agent.processes.spawn import spawn\n"
         f"argv = (sys.executable, '-c', {SLEEP!r})\n"
-        "child = spawn(NodeCommand('node0', 0, argv, {}, '/'), '/', os.environ, None)\n"
+        "child = spawn(NodeCommand('node0', 0, argv, {}, '/'), os.environ, None)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -126,4 +126,4 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
 
 def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(Exception, match="nowhere: no such program"):
-        spawn(NodeCommand("node0", 0, ("nowhere",), {}, "/"), str(tmp_path), dict(os.environ), None)
+        spawn(NodeCommand("node0", 0, ("nowhere",), {}, str(tmp_path)), dict(os.environ), None)

@@ -1,0 +1,39 @@
+"""What a node's workers are told of their run, beside what torchrun tells them."""
+
+import os
+from pathlib import Path
+
+from launch.agent.assignment import Assignment
+from launch.nodes import gpus
+from launch.nodes.interface import variables
+from muster.run_files import CHECKPOINTS
+
+
+def environment_of(
+    assignment: Assignment, interface: str | None, address: str, scratch: str, stoppable: Path
+) -> dict[str, str]:
+    """The environment of torchrun, or of each worker, on this node.
+
+    `scratch`: for torchrun's temporary folders, which it never removes; a worker gets the user's
+    TMPDIR back. `stoppable`: where workers that can stop in order say so.
+    """
+    run_dir = Path(assignment.run_dir).absolute()
+    env = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": scratch,
+        "MUSTER_USER_TMPDIR": os.environ.get("TMPDIR", ""),
+        "MUSTER_RUN_DIR": str(run_dir),
+        "MUSTER_RUN_ID": assignment.run_id,
+        "MUSTER_ATTEMPT": str(assignment.attempt),
+        "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
+        "MUSTER_STOPPABLE": str(stoppable),
+        # a worker that starts as all is ending can tell that it is late
+        "MUSTER_LAUNCHER": str(os.getpid()),
+        **assignment.env,
+    }
+    if not gpus.count():  # else Accelerate takes every worker for a run of its own
+        env.setdefault("ACCELERATE_USE_CPU", "true")
+    for name, value in variables(interface, address).items():
+        env.setdefault(name, value)
+    return env

@@ -1,0 +1,176 @@
+"""A program of the user's, of which nothing is known but its command line."""
+
+import importlib.machinery
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from configs import cli
+from configs.run_folder import claim, claim_new, new_run_id
+from configs.settings.launch import LaunchConfig
+from configs.settings.train import TrainConfig
+from launch.programs.run_spec import run_spec
+from launch.spec import Facts, LaunchSpec, Program
+from muster.errors import refuse
+
+SEPARATOR = "--"
+# The settings of a run that hold whatever its program is; all others are those of our own trainer.
+OF_ANY_RUN = frozenset("run_id logs_dir checkpoint_dir overwrite quiet join_timeout_s".split())
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags before the first `--`, and the program after it, of which nothing is touched."""
+    words = list(argv)
+    if SEPARATOR not in words:
+        return words, []
+    at = words.index(SEPARATOR)
+    return words[:at], words[at + 1 :]
+
+
+class UserProgram:
+    """A Python script, `-m module`, or any other command, with arguments that nobody touches."""
+
+    def __init__(
+        self, words: Sequence[str], launch: LaunchConfig, run: TrainConfig, cwd: Path
+    ) -> None:
+        self._words, self._launch, self._cwd = words, launch, cwd
+        self.title = shlex.join(words)
+        self._name = name_of(words)
+        self._run = replace(run, logs_dir=(run.logs_dir or project_of(cwd) / "logs").absolute())
+
+    def spec(self, facts: Facts, *, make: bool) -> LaunchSpec:
+        """The run on these nodes; with `make`, its folder is this run's from here on.
+
+        Raises:
+            UsageError: the program cannot start, has settings that are not its own, or the folder
+                is not free.
+        """
+        refuse(
+            [
+                *foreign(self._run, self._words[0]),
+                *problems(self._words, self._cwd, self._launch, facts.nodes[0].python),
+            ]
+        )
+        run = self._run
+        if run.run_id is None:
+            run_id = (claim_new if make else new_run_id)(run, facts.size, self._name)
+            run = replace(run, run_id=run_id)
+        elif make:
+            claim(run.logs_root / run.run_id, run)
+        return run_spec(of_words(self._words, self._cwd), run, self._launch)
+
+    def settings(self, *launch: Any) -> str:
+        """The file that repeats the run, but for its program, which is in launch.json."""
+        return cli.to_yaml(*launch)
+
+
+def of_words(words: Sequence[str], cwd: Path) -> Program:
+    """The program of a command line."""
+    is_python = words[0] == "-m" or words[0].endswith(".py")
+    return Program(tuple(words) if is_python else ("--exec", *words), cwd=str(cwd))
+
+
+def project_of(cwd: Path) -> Path:
+    """The folder of the project that `cwd` belongs to: what git says, else `cwd` itself."""
+    asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except OSError:
+        return cwd
+    return cwd if done.returncode else Path(done.stdout.rstrip("\n"))
+
+
+def name_of(words: Sequence[str]) -> str:
+    """The program in a run's name: `train`, of `train.py --lr 1e-3`."""
+    word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
+    plain = Path(word).name.removesuffix(".py")
+    return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
+
+
+def foreign(train: TrainConfig, program: str) -> Iterator[str]:
+    """A line for each setting of our own trainer that was given with another program."""
+    (default,) = cli.parse([TrainConfig], [f"--task={train.task}"], prog="", description="")
+    for item in fields(train):
+        if item.name not in OF_ANY_RUN and getattr(train, item.name) != getattr(default, item.name):
+            flag = "--" + item.name.replace("_", "-")
+            yield (
+                f"{flag} is a setting of the trainer that comes with Muster; what {program} is to "
+                f"be told goes after it: -- {program} ..."
+            )
+    if train.task != TrainConfig.task:
+        yield f"--task is a setting of the trainer that comes with Muster; {program} has its own"
+
+
+def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str) -> Iterator[str]:
+    """What would keep the program from starting, as far as that is seen from here."""
+    if launch.program != LaunchConfig.program:
+        yield f"--program {launch.program} and {words[0]} are two programs; give one of them"
+    if words[0] == "-m":
+        yield from _module_problems(words, cwd, python)
+    elif words[0].endswith(".py"):
+        yield from _script_problems(cwd / words[0], words[0])
+    else:
+        found = cwd / words[0] if "/" in words[0] else words[0]
+        if shutil.which(found) is None:
+            yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
+
+
+def _script_problems(path: Path, name: str) -> Iterator[str]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        yield f"{name}: {error.strerror}; looked in {path.parent}"
+        return
+    try:
+        compile(text, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        yield f"{name}{line}: {getattr(error, 'msg', error)}: it does not compile"
+
+
+def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
+    if len(words) < 2:
+        yield "-m needs the name of a module: -- -m package.module"
+        return
+    module = words[1]
+    if python == sys.executable:
+        found = is_found(module, [str(cwd), *sys.path[1:]])
+    elif Path(python).exists():
+        found = _is_found_by(python, module, cwd)
+    else:
+        return  # the nodes have another Python, which says so there
+    if not found:
+        yield f"-m {module}: no such module in {cwd} or in the packages of {python}"
+
+
+def is_found(module: str, path: Sequence[str] | None) -> bool:
+    """Whether there is such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
+    if module.partition(".")[0] in sys.builtin_module_names:
+        return True
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
+            return False
+        path = list(spec.submodule_search_locations or ())
+    return True
+
+
+def _is_found_by(python: str, module: str, cwd: Path) -> bool:
+    code = (
+        "import importlib.machinery, sys\n"
+        "path, name = None, ''\n"
+        "for part in sys.argv[1].split('.'):\n"
+        "    name = name + '.' + part if name else part\n"
+        "    spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
+        "    if spec is None: sys.exit(1)\n"
+        "    path = list(spec.submodule_search_locations or ())\n"
+    )
+    asked = [python, "-c", code, module]
+    return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode

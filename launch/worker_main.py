@@ -1,0 +1,227 @@
+"""What every worker starts as: it makes itself at home in the run, then becomes the program.
+
+python worker_main.py train.py [argument ...]
+python worker_main.py -m package.module [argument ...]
+python worker_main.py --exec COMMAND [argument ...]
+
+A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
+as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
+imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
+The one name that is added, last on the path, is `muster`.
+
+Its agent hands everything in through the environment:
+
+MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
+MUSTER_LAUNCHER      pid of the agent: without it this process ends
+MUSTER_USER_TMPDIR   the user's TMPDIR ("": none), since torchrun has one that is removed
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+STOPPED = 75
+FACE = Path(__file__).resolve().parent.parent / "muster"
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def main() -> None:
+    """Become the program that `sys.argv` names."""
+    words = sys.argv[1:]
+    end_with_agent()
+    run_dir = os.environ.get("MUSTER_RUN_DIR")
+    if run_dir is not None:
+        redirect_output(Path(run_dir))
+    restore_tmpdir()
+    if words[0] == "--exec":
+        become(words[1:])
+    sys.meta_path.append(MusterFinder())
+    faulthandler.enable()
+    try:
+        code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
+        exec(code, sys.modules["__main__"].__dict__)
+    except BaseException as error:  # noqa: BLE001
+        end_with(error)
+    write_exit(0, "done")
+
+
+def load_script(words: list[str]) -> types.CodeType:
+    """The code of a script, with `__main__`, the path and the arguments it expects."""
+    path = str(Path(words[0]).absolute())
+    sys.argv[:] = words
+    sys.path[0] = str(Path(path).resolve().parent)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    new_main(path, None, None, loader)
+    return loader.source_to_code(loader.get_data(path), path)
+
+
+def load_module(name: str, arguments: list[str]) -> types.CodeType:
+    """The code of `python -m name`, with `__main__`, the path and the arguments it expects."""
+    sys.path[0] = str(Path.cwd())
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    loader: Any = spec.loader if spec is not None else None
+    if spec is None or spec.origin is None or not hasattr(loader, "get_code"):
+        sys.exit(f"error: no module named {name}, or it cannot be run")
+    sys.argv[:] = [spec.origin, *arguments]
+    new_main(spec.origin, spec, spec.parent, loader)
+    code: types.CodeType = loader.get_code(spec.name)
+    return code
+
+
+def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
+    """An empty `__main__`; it stays when the program has ended, for threads that go on."""
+    module = types.ModuleType("__main__")
+    module.__file__, module.__spec__, module.__package__ = path, spec, package
+    module.__loader__ = loader
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+
+
+def become(argv: list[str]) -> NoReturn:
+    """Be another command, of which no more is known than how it ends."""
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.stderr.write(f"error: {argv[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(127)
+
+
+def end_with(error: BaseException) -> NoReturn:
+    """Write down what ended the program, and end as Python would."""
+    if isinstance(error, SystemExit):
+        code = exit_code(error)
+        cause = "done" if code == 0 else "stopped" if code == STOPPED else "exit"
+        text = error.code if isinstance(error.code, str) else f"exit code {code}"
+        write_exit(code, cause, text)
+        raise error
+    frame = error.__traceback__
+    while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    error.__traceback__ = frame
+    lines = "".join(traceback.format_exception(type(error), error, frame))
+    is_signal = isinstance(error, KeyboardInterrupt)
+    code = 128 + signal.SIGINT if is_signal else 1
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    write_exit(code, "signal" if is_signal else "crash", text, lines)
+    sys.excepthook(type(error), error, frame)
+    sys.exit(code)
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a frame of a traceback is this file's, or of what it loads programs with."""
+    return filename == __file__ or filename.startswith("<frozen importlib")
+
+
+def exit_code(error: SystemExit) -> int:
+    """The exit code of the process that `error` ends."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def write_exit(code: int, cause: str, message: str = "", lines: str = "") -> None:
+    """Leave exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
+    run_dir = os.environ.get("MUSTER_RUN_DIR")
+    if run_dir is None:
+        return
+    path = Path(run_dir, "exits", f"rank_{RANK:05d}.json")
+    record = {
+        "rank": RANK,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time_unix_s": time.time(),
+        "code": code,
+        "cause": cause,
+        "message": message,
+        "traceback": lines,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "missing": [],
+    }
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        sys.stderr.write(f"error: {socket.gethostname()}: {path}: {error.strerror}\n")
+
+
+def redirect_output(run_dir: Path) -> None:
+    """Send what is printed, by whatever library, to the files of this rank."""
+    folder = run_dir / "workers"
+    folder.mkdir(parents=True, exist_ok=True)
+    for descriptor, ending in ((1, "out"), (2, "err")):
+        path = folder / f"rank_{RANK:05d}.{ending}"
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+
+
+def restore_tmpdir() -> None:
+    """TMPDIR as the user has it: programs stage data there."""
+    own = os.environ.pop("MUSTER_USER_TMPDIR", None)
+    if own:
+        os.environ["TMPDIR"] = own
+    elif own is not None:
+        os.environ.pop("TMPDIR", None)
+
+
+def end_with_agent() -> None:
+    """Have the kernel end this process when what started it ends, even by SIGKILL.
+
+    An agent may be gone before the kernel is asked: then it is none of the ancestors any more.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    agent = os.environ.get("MUSTER_LAUNCHER")
+    if agent is not None and int(agent) not in ancestors(os.getpid()):
+        os._exit(128 + signal.SIGKILL)
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The processes above `pid`, as far as they can be seen."""
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        pid = int(stat.rpartition(")")[2].split()[1])
+        yield pid
+
+
+class MusterFinder:
+    """Finds the package `muster` of this checkout, where the program's own path has none."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of `muster`; what is inside it is found as in any package."""
+        if name != "muster":
+            return None
+        return importlib.util.spec_from_file_location(
+            name, str(FACE / "__init__.py"), submodule_search_locations=[str(FACE)]
+        )
+
+
+if __name__ == "__main__":
+    main()
