@@ -20,7 +20,8 @@ import json
 import time
 
 from configs.plugins import REPOSITORY
-from launch.runs import run_record, run_state
+from launch.programs import user_program
+from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
 from muster import run_files
 from muster.errors import UsageError
@@ -30,7 +31,7 @@ POLL_S = 0.5
 
 def main() -> int:
     args = _parser().parse_args()
-    root = args.logs_dir or REPOSITORY / "logs"
+    root = args.logs_dir
     match args.verb:
         case "list":
             return _list(root, args.number)
@@ -45,7 +46,11 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python launch/jobs.py", description="Look after runs.")
-    parser.add_argument("--logs-dir", type=Path, help="where run folders are (default: logs/)")
+    parser.add_argument(
+        "--logs-dir",
+        type=Path,
+        help="where run folders are (default: wherever your runs are)",
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="the latest runs, newest first")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
@@ -59,14 +64,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _runs(root: Path) -> list[Path]:
-    """The run folders, newest first."""
-    found = root.glob(f"*/{run_files.CONFIG.pattern}") if root.is_dir() else ()
-    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+def _runs(root: Path | None) -> list[Path]:
+    """The run folders, newest first; without a `root` those of this user that are known."""
+    roots = [root] if root else [REPOSITORY / "logs", user_program.project_of(Path.cwd()) / "logs"]
+    found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
+    if root is None:
+        found |= {run_files.CONFIG.path(run_dir) for run_dir in run_index.run_folders()}
+    newest = sorted(filter(Path.exists, found), key=lambda path: path.stat().st_mtime, reverse=True)
     return [path.parent for path in newest]
 
 
-def _find(root: Path, wanted: str | None) -> Path:
+def _find(root: Path | None, wanted: str | None) -> Path:
     """One run folder.
 
     Raises:
@@ -74,7 +82,9 @@ def _find(root: Path, wanted: str | None) -> Path:
     """
     runs = _runs(root)
     if not runs:
-        raise UsageError(f"no runs in {root}; start one with python launch/submit.py")
+        raise UsageError(
+            f"no runs in {root or REPOSITORY / 'logs'}; start one with python launch/submit.py"
+        )
     if wanted is None:
         return runs[0]
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)
@@ -96,7 +106,7 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
     return list(newest.values())
 
 
-def _list(root: Path, number: int) -> int:
+def _list(root: Path | None, number: int) -> int:
     from rich.console import Console
     from rich.table import Table
 

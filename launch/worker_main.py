@@ -27,6 +27,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
 FACE = Path(__file__).resolve().parent.parent / "muster"
 RANK = int(os.environ.get("RANK", "0"))
@@ -50,8 +52,9 @@ def main() -> None:
         redirect_output(Path(run_dir))
     restore_tmpdir()
     if words[0] == "--exec":
-        become(words[1:])
-    sys.meta_path.append(MusterFinder())
+        run_command(words[1:])
+    # behind the program's own path, but before packages that are installed as links
+    sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder) + 1, MusterFinder())
     faulthandler.enable()
     try:
         code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
@@ -63,7 +66,7 @@ def main() -> None:
 
 def load_script(words: list[str]) -> types.CodeType:
     """The code of a script, with `__main__`, the path and the arguments it expects."""
-    path = str(Path(words[0]).absolute())
+    path = words[0] if os.path.isabs(words[0]) else f"{Path.cwd()}/{words[0]}"  # noqa: PTH117
     sys.argv[:] = words
     sys.path[0] = str(Path(path).resolve().parent)
     loader = importlib.machinery.SourceFileLoader("__main__", path)
@@ -95,14 +98,30 @@ def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
     sys.modules["__main__"] = module
 
 
-def become(argv: list[str]) -> NoReturn:
-    """Be another command, of which no more is known than how it ends."""
+def run_command(argv: list[str]) -> NoReturn:
+    """Run another command to its end, pass signals on to it, and end with its exit code."""
     try:
-        os.execvp(argv[0], argv)
+        process = subprocess.Popen(argv, preexec_fn=end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
+        write_exit(127, "exit", f"{argv[0]}: {error.strerror}")
         sys.stderr.write(f"error: {argv[0]}: {error.strerror}\n")
-        sys.stderr.flush()
-        os._exit(127)
+        sys.exit(127)
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: process.send_signal(number))
+    code = process.wait()
+    if code < 0:
+        write_exit(128 - code, "exit", f"{argv[0]} was killed by {signal.Signals(-code).name}")
+    elif code:
+        write_exit(code, "stopped" if code == STOPPED else "exit", f"{argv[0]}: exit code {code}")
+    else:
+        write_exit(0, "done")
+    sys.exit(128 - code if code < 0 else code)
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with(error: BaseException) -> NoReturn:
@@ -111,6 +130,8 @@ def end_with(error: BaseException) -> NoReturn:
         code = exit_code(error)
         cause = "done" if code == 0 else "stopped" if code == STOPPED else "exit"
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
+        if cause == "stopped":
+            text = note_stop()
         write_exit(code, cause, text)
         raise error
     frame = error.__traceback__
@@ -124,6 +145,16 @@ def end_with(error: BaseException) -> NoReturn:
     write_exit(code, "signal" if is_signal else "crash", text, lines)
     sys.excepthook(type(error), error, frame)
     sys.exit(code)
+
+
+def note_stop() -> str:
+    """Say, once for all ranks, that the run can be continued, and why it was to stop."""
+    request = getattr(sys.modules.get("muster.stopping"), "request", None)
+    why = getattr(request, "why", "") or "by itself"
+    run_dir, checkpoints = os.environ.get("MUSTER_RUN_DIR"), os.environ.get("MUSTER_CHECKPOINTS")
+    if run_dir is not None and RANK == 0:
+        write_json(Path(run_dir, "stopped.json"), {"why": why, "checkpoints": checkpoints})
+    return f"stopped in order ({why}); go on with the same command"
 
 
 def is_ours(filename: str) -> bool:
@@ -156,12 +187,16 @@ def write_exit(code: int, cause: str, message: str = "", lines: str = "") -> Non
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "missing": [],
     }
+    if not path.exists():
+        write_json(path, record)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write one file, so that a reader sees all of it or none; a failure is one line on stderr."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        if path.exists():
-            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.write_text(json.dumps(value), encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         sys.stderr.write(f"error: {socket.gethostname()}: {path}: {error.strerror}\n")
@@ -194,7 +229,7 @@ def end_with_agent() -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     agent = os.environ.get("MUSTER_LAUNCHER")
     if agent is not None and int(agent) not in ancestors(os.getpid()):
         os._exit(128 + signal.SIGKILL)

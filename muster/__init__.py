@@ -1,1 +1,5 @@
-"""What all parts stand on, and what a program imports: errors, and the files of a run."""
+"""What a program imports to work well with its launcher; it needs the standard library alone."""
+
+from muster.stopping import on_stop, stopping
+
+__all__ = ["on_stop", "stopping"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # sbatch slurm/accelerate.sh [train flags]        `accelerate launch` on every node
+# sbatch slurm/accelerate.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 slurm/accelerate.sh --nproc-per-node 2 --precision bf16
 #
 # Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
@@ -17,8 +18,8 @@
 #SBATCH --time=01:00:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# Slurm makes no folders: logs/ is there in every checkout. A requeued job adds to its file.
-#SBATCH --output=logs/%x-%j.out
+# In the folder where sbatch is called: Slurm makes no other. A requeued job adds to its file.
+#SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 # After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
@@ -26,10 +27,12 @@
 # started again, to go on from it.
 #SBATCH --signal=B:USR1@120
 
-# $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
-cd "${MUSTER_DIR:-$SLURM_SUBMIT_DIR}"
+# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given.
+file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p')
+cd "${MUSTER_DIR:-${file:-$SLURM_SUBMIT_DIR/slurm}/..}"
 source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
 
-begin accelerate --sync accelerate "$@"
+[[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
+begin accelerate "$@"
 run --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1
 finish

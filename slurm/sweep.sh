@@ -18,8 +18,8 @@
 #SBATCH --time=00:30:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# Slurm makes no folders: logs/ is there in every checkout. A requeued job adds to its file.
-#SBATCH --output=logs/%x-%A_%a.out
+# In the folder where sbatch is called: Slurm makes no other. A requeued job adds to its file.
+#SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
 # After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
@@ -32,8 +32,9 @@ batches=(64 128 256) # samples per worker and step
 precisions=(fp32 bf16)
 workers=(1 2 4)
 
-# $0 is Slurm's own copy of this file, so the checkout is where sbatch was called.
-cd "${MUSTER_DIR:-$SLURM_SUBMIT_DIR}"
+# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given.
+file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p')
+cd "${MUSTER_DIR:-${file:-$SLURM_SUBMIT_DIR/slurm}/..}"
 source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
 
 points=$((${#batches[@]} * ${#precisions[@]} * ${#workers[@]}))

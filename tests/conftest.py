@@ -36,8 +36,9 @@ hypothesis.settings.load_profile("muster")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """`~/.cache` of this session, here and in every process that a test starts."""
+    """`~/.cache` and `~/.local/state` of this session, here and in all processes of tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session", autouse=True)

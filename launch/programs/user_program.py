@@ -1,6 +1,7 @@
 """A program of the user's, of which nothing is known but its command line."""
 
 import importlib.machinery
+import json
 import shlex
 import shutil
 import subprocess
@@ -40,33 +41,45 @@ class UserProgram:
     ) -> None:
         self._words, self._launch, self._cwd = words, launch, cwd
         self.title = shlex.join(words)
-        self._name = name_of(words)
-        self._run = replace(run, logs_dir=(run.logs_dir or project_of(cwd) / "logs").absolute())
+        self.name = name_of(words)  # in a run's name
+        self.program = of_words(words, cwd)
+        logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
+        self.run = replace(
+            run,
+            logs_dir=logs.absolute(),
+            checkpoint_dir=checkpoints and checkpoints.absolute(),
+        )
+
+    def check(self, python: str) -> None:
+        """Refuse what cannot start with `python`, as far as that is seen from here.
+
+        Raises:
+            UsageError: the program is not there, or has settings that are not its own.
+        """
+        foreign_settings = foreign(self.run, self._words[0])
+        refuse([*foreign_settings, *problems(self._words, self._cwd, self._launch, python)])
 
     def spec(self, facts: Facts, *, make: bool) -> LaunchSpec:
         """The run on these nodes; with `make`, its folder is this run's from here on.
 
         Raises:
-            UsageError: the program cannot start, has settings that are not its own, or the folder
-                is not free.
+            UsageError: the program cannot start, or the folder is not free.
         """
-        refuse(
-            [
-                *foreign(self._run, self._words[0]),
-                *problems(self._words, self._cwd, self._launch, facts.nodes[0].python),
-            ]
-        )
-        run = self._run
+        self.check(facts.nodes[0].python)
+        run = self.run
         if run.run_id is None:
-            run_id = (claim_new if make else new_run_id)(run, facts.size, self._name)
+            run_id = (claim_new if make else new_run_id)(run, facts.size, self.name)
             run = replace(run, run_id=run_id)
         elif make:
             claim(run.logs_root / run.run_id, run)
-        return run_spec(of_words(self._words, self._cwd), run, self._launch)
+        return run_spec(self.program, run, self._launch)
 
     def settings(self, *launch: Any) -> str:
-        """The file that repeats the run, but for its program, which is in launch.json."""
-        return cli.to_yaml(*launch)
+        """The settings of the launch; the program itself is in launch.json."""
+        folder = self.run.checkpoint_dir
+        return cli.to_yaml(*launch) + (
+            f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
+        )
 
 
 def of_words(words: Sequence[str], cwd: Path) -> Program:

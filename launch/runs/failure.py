@@ -21,6 +21,7 @@ KILL = " was killed by "
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # What torch.distributed raises; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
+FATAL = "Fatal Python error:"  # what faulthandler prints first
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -99,7 +100,7 @@ def explain(
         name = signal.Signals(agents[0]["code"] - 128).name
         return Failure(agents[0]["code"], f"error: stopped by {name}")
     if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
-        return _command_killed(killed[0], sorted(exits))
+        return _command_killed(run_dir, killed[0], sorted(exits))
     lost = [one["message"] for one in agents if one["cause"] == "peer"]
     if lost and not any(one["cause"] == "command" for one in agents):
         return _node_lost(lost[0], silent)
@@ -185,10 +186,21 @@ def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
     return Failure(first["code"], first["traceback"].rstrip(), (*also, context))
 
 
-def _command_killed(agent: Mapping[str, Any], echoes: Sequence[int]) -> Failure:
+def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[int]) -> Failure:
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
-    context = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
-    return Failure(KILLED, f"error: {agent['message']}{of}; out of memory?", context)
+    context = [f"{_ranks(echoes)} stopped because of it"] if echoes else []
+    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
+    number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
+    for rank in agent["ranks"]:  # where it was, in its own words
+        text = _text(_output(run_dir, rank))
+        if FATAL in text:
+            context.append(text[text.index(FATAL) :].rstrip())
+    why = "; out of memory?" if number == signal.SIGKILL else ""
+    return Failure(128 + number, f"error: {agent['message']}{of}{why}", tuple(context))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _node_lost(message: str, silent: Sequence[int]) -> Failure:

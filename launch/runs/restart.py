@@ -53,8 +53,10 @@ def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
     """
     if spec.attempt >= spec.max_restarts or not outcome.is_worth_another:
         return False
-    earlier = [last_step(path) for path in run_files.attempt_folders(spec.run_dir).values()]
-    steps = [*earlier, last_step(spec.run_dir)]
+    folders = [*run_files.attempt_folders(spec.run_dir).values(), spec.run_dir]
+    if not any(run_files.METRICS.find(folder) for folder in folders):
+        return True  # a program that leaves no records: how far it came is not known
+    steps = [last_step(folder) for folder in folders]
     best = max([0, *steps[:-MOST_IDLE]])
     if len(steps) >= MOST_IDLE and max(steps[-MOST_IDLE:]) <= best:
         raise GivenUp(

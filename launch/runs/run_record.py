@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launch.runs import run_index
 from launch.spec import LaunchSpec, NodeCommand
 from muster import run_files
 from muster.errors import MusterError
@@ -34,6 +35,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
         "nodes": [asdict(command) for command in plan],
     }
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
+    run_index.note(spec.run_dir)
     begin(spec, launcher, NOT_YET)
 
 

@@ -25,6 +25,7 @@ from configs.settings.launch import LaunchConfig, Slots
 from configs.settings.train import TrainConfig
 from launch.programs.own_program import program_of
 from launch.programs.run_spec import run_spec
+from launch.programs.user_program import UserProgram, split
 from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain
 from launch.runs.restart import Outcome
@@ -68,43 +69,53 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         UsageError: wrong flags; every problem at once.
         MusterError: this node has no address at which others reach it.
     """
+    own, words = split(flags)
     launch, train, bench = cli.parse(
         [LaunchConfig, TrainConfig, BenchConfig],
-        flags,
+        own,
         prog="sbatch slurm/*.sh",
-        description="In a Slurm job.",
+        description="In a Slurm job, also of any program: sbatch slurm/multinode.sh -- train.py",
     )
+    user = (
+        UserProgram(words, launch, train, Path(os.environ["SLURM_SUBMIT_DIR"])) if words else None
+    )
+    if user is not None:
+        user.check(sys.executable)
+        train = user.run
     allocation = Allocation.from_env(os.environ)
     _refuse_what_slurm_decides(launch, allocation)
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
     per_node = starter_of(workers).one_per_node
-    if not per_node:
-        refuse(train.world_problems(tasks))
-    elif "gpu" not in counts:
-        refuse(train.world_problems(sum(map(int, counts))))
+    if user is None and "gpu" not in counts:
+        refuse(train.world_problems(sum(map(int, counts)) if per_node else tasks))
     size = size_of(counts) if per_node else f"{tasks}w"
     suffix = f"job{allocation.name}"
     suffix += f"-attempt{allocation.attempt}" if allocation.attempt else ""
-    train = _named(train, f"{size}-{suffix}", launch.measures, allocation.attempt)
+    what = launch.measures if user is None else user.name
+    train = _named(train, f"{size}-{suffix}", what, allocation.attempt)
     earlier = job_restart.of_job(train.logs_root, allocation.name, allocation.cluster)
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
-        folder = train.checkpoint_dir or last
-        train = continuation.continued(replace(train, checkpoint_dir=folder), folder, run_ids)
-    assert train.run_id is not None
+        train = replace(train, checkpoint_dir=train.checkpoint_dir or last)
+        if user is None:
+            train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
     there = replace(train, redirect=True, overwrite=False)
+    program = program_of(launch, there, bench) if user is None else user.program
     spec = replace(
-        run_spec(program_of(launch, there, bench), train, launch),
+        run_spec(program, train, launch),
         workers=workers,
-        env={},
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
     job_files.write_spec(spec, job)
     job_files.decide_head(spec.run_dir)
-    run_record.write_down(spec, [], "slurm", cli.to_yaml(train, launch, bench))
+    settings = cli.to_yaml(train, launch, bench)
+    if user is not None:
+        user.run = train
+        settings = user.settings(launch)
+    run_record.write_down(spec, [], "slurm", settings)
     run_record.begin(
         spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
     )

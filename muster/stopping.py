@@ -1,0 +1,90 @@
+"""A program that is asked to stop may end in order: with a checkpoint, and exit code 75.
+
+Whoever says so, by `on_stop` or by asking `stopping()` once at its start, gets `--stop-grace-s`
+seconds after SIGTERM, as the trainer of this repository does; all others are ended at once. A run
+that ends with 75 in all its workers is requeued, or can be started again, and finds its
+checkpoints where they were: `MUSTER_CHECKPOINTS`.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from muster.errors import STOPPED, MusterError
+
+# Where workers that can stop in order say so to the agent above them, by a file named by their pid;
+# the agent writes the reason into it.
+FOLDER = "MUSTER_STOPPABLE"
+
+
+class StopRequest:
+    """Whether this process was asked to stop, why, and what it does then."""
+
+    def __init__(self) -> None:
+        self.why = ""  # such as SIGTERM, or notice: the time limit is near
+        self._owner: int | None = None  # the process that listens; not what it forks
+        self._saves: list[Callable[[], object]] = []
+
+    def listen(self) -> None:
+        """Take SIGTERM as a request from now on.
+
+        Raises:
+            MusterError: outside the main thread, where Python takes no signals.
+        """
+        if self._owner == os.getpid():
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise MusterError(
+                "muster.on_stop and the first muster.stopping() take a signal, which Python allows "
+                "in the main thread only; call them there, at the start"
+            )
+        self._owner, self.why = os.getpid(), ""
+        signal.signal(signal.SIGTERM, self._take)
+        if folder := os.environ.get(FOLDER):
+            Path(folder, str(self._owner)).touch()
+
+    def on_stop(self, save: Callable[[], object]) -> None:
+        self.listen()
+        self._saves.append(save)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:  # a data loader's process, which has inherited this
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if self.why:  # agents repeat it
+            return
+        self.why = self._reason() or signal.Signals(number).name
+        if self._saves:
+            for save in self._saves:
+                save()
+            sys.exit(STOPPED)
+
+    def _reason(self) -> str:
+        sign = Path(os.environ.get(FOLDER, ""), str(self._owner))
+        return sign.read_text(encoding="utf-8") if FOLDER in os.environ and sign.exists() else ""
+
+
+request = StopRequest()
+
+
+def stopping() -> bool:
+    """Whether this process was asked to stop; then save, and end with exit code 75.
+
+    The ranks of a run are asked at about the same time, not at the same step: before one of them
+    leaves a collective loop, they should agree, by a reduction of this value for instance.
+    """
+    request.listen()
+    return bool(request.why)
+
+
+def on_stop(save: Callable[[], object]) -> None:
+    """Have `save` called when this process is asked to stop, which then ends with exit code 75.
+
+    It is called between two lines of Python, wherever the main thread is.
+    """
+    request.on_stop(save)

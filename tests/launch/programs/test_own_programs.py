@@ -1,0 +1,162 @@
+"""A user's program runs as ours do: followed, stopped, started again, and its failure explained."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.errors import STOPPED
+from tests.launch.submit import REPOSITORY, alive, start, submit, wait_until
+
+LOCAL = ["--launcher", "local"]
+# No word of Muster in it.
+DDP = """
+import argparse, sys, time
+import configs
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--fail", type=int)
+parser.add_argument("--steps", type=int, default=3)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+for step in range(args.steps):
+    if step == 1 and rank == args.fail:
+        raise ValueError("sample 17 is empty")
+    loss = model(torch.full((8, 4), float(rank))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"rank {rank} of {dist.get_world_size()}: step {step}", flush=True)
+    if args.steps > 100: time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    root = tmp_path / "project"
+    (root / "configs").mkdir(parents=True)
+    (root / "configs" / "__init__.py").touch()
+    (root / "train.py").write_text(DDP)
+    return root
+
+
+def only_run(project: Path) -> Path:
+    (run_dir,) = (project / "logs").iterdir()
+    return run_dir
+
+
+def jobs(*words: str) -> str:
+    command = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), *words]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate"])
+def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
+    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
+    code, out, err = submit(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
+    assert code == 0, err
+    assert "rank 0 of 4: step 2" in out
+    run_dir = only_run(project)
+    assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
+    ranks = sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
+    assert ranks == [0, 1, 2, 3]
+    assert jobs("status", run_dir.name).startswith(f"{run_dir.name}: done")
+    assert alive(project) == []
+
+
+def test_the_first_failure_is_the_last_thing_one_sees(project):
+    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2"]
+    code, _, err = submit(*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2", cwd=project)
+    assert code == 1
+    assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
+    assert re.search(r"error: rank 2 on \S+ failed first; the others stopped because of it:", err)
+    end = json.loads((only_run(project) / "exit.json").read_text())
+    assert end["message"].endswith("ValueError: sample 17 is empty")
+    assert f'File "{project}/train.py", line ' in end["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "last"),
+    [
+        (
+            "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)",
+            3,
+            "error: exit code 3",
+        ),
+        ("import ctypes, os\nif os.environ['RANK'] == '1': ctypes.string_at(0)", 139, "SIGSEGV"),
+    ],
+)
+def test_other_ways_to_fail(project, text, code, last):
+    (project / "other.py").write_text(text)
+    flags = [*LOCAL, "--nodes", "2", "--workers", "manual"]
+    found, _, err = submit(*flags, "--", "other.py", cwd=project)
+    assert (found, last in err.splitlines()[-1]) == (code, True), err
+
+
+def test_a_program_without_torch(project):
+    (project / "hello.sh").write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1 $PWD"\n')
+    (project / "hello.sh").chmod(0o755)
+    flags = [*LOCAL, "--nodes", "3", "--workers", "manual"]
+    code, out, err = submit(*flags, "--", "./hello.sh", "a b", cwd=project)
+    assert code == 0, err
+    assert f"rank 0 of 3: a b {project}\n" in out
+    outputs = only_run(project).glob("workers/*.out")
+    assert len({path.read_text() for path in outputs}) == 3
+
+
+STOPS = """
+import json, os, sys, time
+from pathlib import Path
+import muster
+state = Path(os.environ["MUSTER_CHECKPOINTS"], f"state_{os.environ['RANK']}")
+step = int(state.read_text()) if state.exists() else 0
+print("from step", step, "attempt", os.environ["MUSTER_ATTEMPT"], flush=True)
+def save():
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text(str(step))
+while step < 10_000 and not muster.stopping():
+    step += 1
+    time.sleep(0.02)
+    if step == 20 and os.environ["MUSTER_ATTEMPT"] == "0" and "--crash" in sys.argv:
+        save()
+        os.kill(os.getpid(), 9)
+    if "--crash" in sys.argv and os.environ["MUSTER_ATTEMPT"] == "1": sys.exit(0)
+save()
+sys.exit(75)
+"""
+
+
+def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
+    (project / "stops.py").write_text(STOPS)
+    flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--checkpoint-dir", "kept"]
+    for attempt in range(2):
+        process = start(*flags, "--run-id", f"run{attempt}", "--", "stops.py", cwd=project)
+        output = project / "logs" / f"run{attempt}" / "workers" / "rank_00001.out"
+        assert wait_until(lambda output=output: output.exists() and output.stat().st_size, 60)
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == STOPPED
+        found = int(output.read_text().split()[2])
+        assert (found > 0) == (attempt == 1)
+
+
+def test_a_program_is_started_again_with_the_same_command(project):
+    (project / "stops.py").write_text(STOPS)
+    flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--max-restarts", "1"]
+    code, out, err = submit(*flags, "--", "stops.py", "--crash", cwd=project)
+    assert code == 0, err
+    assert "restart 1 of 1" in out and "from step 20 attempt 1" in out

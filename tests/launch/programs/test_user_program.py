@@ -1,0 +1,98 @@
+"""What follows `--` is the program; what cannot start is refused before anything does."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import cli
+from configs.settings.launch import LaunchConfig
+from configs.settings.train import TrainConfig
+from launch.programs import user_program
+from launch.programs.user_program import UserProgram, split
+from muster.errors import UsageError
+from tests.launch.submit import submit
+
+
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [
+        (["--nodes", "2"], []),
+        (["--nodes", "2", "--", "a.py", "--nodes", "3"], ["a.py", "--nodes", "3"]),
+        (["--", "a.py", "--", "b"], ["a.py", "--", "b"]),
+        (["--"], []),
+    ],
+)
+def test_only_the_first_separator_counts(argv, program):
+    assert split(argv)[1] == program
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train.py"], "train"),
+        (["src/my train.py"], "my-train"),
+        (["-m", "package.module"], "package.module"),
+        (["./hello", "x"], "hello"),
+    ],
+)
+def test_a_run_is_named_by_its_program(words, name):
+    assert user_program.name_of(words) == name
+
+
+def check(folder: Path, *argv: str) -> None:
+    flags, words = split(argv)
+    launch, run = cli.parse([LaunchConfig, TrainConfig], flags, prog="", description="")
+    UserProgram(words, launch, run, folder).check(sys.executable)
+
+
+def refusal(folder: Path, *argv: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        check(folder, *argv)
+    return str(caught.value)
+
+
+def test_what_cannot_start_is_refused(tmp_path):
+    (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
+    (tmp_path / "package").mkdir()
+    assert (
+        refusal(tmp_path, "--", "none.py")
+        == f"none.py: No such file or directory; looked in {tmp_path}"
+    )
+    assert (
+        refusal(tmp_path, "--", "wrong.py")
+        == "wrong.py:2: '(' was never closed: it does not compile"
+    )
+    assert "-m package.none: no such module" in refusal(tmp_path, "--", "-m", "package.none")
+    assert refusal(tmp_path, "--", "-m") == "-m needs the name of a module: -- -m package.module"
+    assert "nothing: no such program" in refusal(tmp_path, "--", "nothing")
+
+
+def test_what_can_start_is_not(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text("import nowhere")
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    for words in (
+        ["train.py"],
+        ["-m", "package.module"],
+        ["-m", "json.tool"],
+        ["./run.sh"],
+        ["env"],
+    ):
+        check(tmp_path, "--", *words)
+
+
+def test_the_trainers_settings_are_refused_by_name(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)")
+    found = refusal(tmp_path, "--lr", "0.5", "--sync", "all_reduce", "--", "train.py")
+    assert "--lr is a setting of the trainer that comes with Muster" in found
+    assert "--sync is a setting" in found and len(found.splitlines()) == 2
+
+
+def test_nothing_is_made_where_a_program_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = submit("--launcher", "local", "--", "none.py", cwd=tmp_path)
+    assert code == 2 and err.startswith("error: none.py: No such file or directory")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,190 @@
+"""A program finds everything as with plain python, and leaves how it ended in the run folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import vermin
+
+WORKER_MAIN = Path(__file__).parents[2] / "launch" / "worker_main.py"
+SHOW = """
+import json, os, pickle, sys
+class Thing: pass
+import helper, configs, launch
+assert pickle.loads(pickle.dumps(Thing())).__class__ is Thing
+assert sys.modules["__main__"].Thing is Thing
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path[0], "cwd": os.getcwd(),
+    "tmpdir": os.environ.get("TMPDIR"), "helper": helper.__file__, "package": __package__,
+    "configs": configs.__file__, "launch": launch.__file__,
+}))
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder with the names that this repository has, too."""
+    root = tmp_path / "a project"
+    for name in ("configs", "launch", "package"):
+        (root / name).mkdir(parents=True)
+        (root / name / "__init__.py").touch()
+    (root / "helper.py").touch()
+    (root / "train.py").write_text(SHOW)
+    (root / "package" / "module.py").write_text(SHOW)
+    (root / "package" / "__main__.py").write_text(SHOW)
+    return root
+
+
+def run(project: Path, *words: str, through: bool = True, **env: str):
+    shim = [str(WORKER_MAIN)] if through else []
+    return subprocess.run(
+        [sys.executable, *shim, *words],
+        cwd=project, env={**os.environ, **env}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def ended(run_dir: Path, rank: int = 0) -> dict:
+    return json.loads((run_dir / "exits" / f"rank_{rank:05d}.json").read_text())
+
+
+@pytest.mark.parametrize("env", [{}, {"PYTHONPATH": "."}], ids=["plain", "PYTHONPATH=."])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "--lr", "1e-3", "-m", "--", "a b"],
+        ["./train.py"],
+        ["-m", "package.module", "--x"],
+        ["-m", "package", "-h"],
+    ],
+    ids=" ".join,
+)
+def test_all_is_as_with_plain_python(project, words, env):
+    with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
+    assert with_us.returncode == 0, with_us.stderr
+    assert json.loads(with_us.stdout) == json.loads(plain.stdout)
+
+
+def test_the_users_tmpdir_comes_back(project):
+    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="/mine")
+    assert json.loads(done.stdout)["tmpdir"] == "/mine"
+    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="")
+    assert json.loads(done.stdout)["tmpdir"] is None
+
+
+def test_muster_is_found_and_the_users_own_comes_first(project):
+    (project / "train.py").write_text("import muster; print(muster.__file__)")
+    assert run(project, "train.py").stdout.strip() == str(
+        WORKER_MAIN.parents[1] / "muster" / "__init__.py"
+    )
+    (project / "muster.py").touch()
+    assert run(project, "train.py").stdout.strip() == str(project / "muster.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "cause"),
+    [
+        ("pass", 0, "done"),
+        ("import sys; sys.exit()", 0, "done"),
+        ("import sys; sys.exit(3)", 3, "exit"),
+        ("import sys; sys.exit('no data')", 1, "exit"),
+        ("import sys; sys.exit(75)", 75, "stopped"),
+        ("raise ValueError('bad sample')", 1, "crash"),
+        ("def f(:", 1, "crash"),
+    ],
+)
+def test_how_it_ends(project, text, code, cause):
+    (project / "train.py").write_text(text)
+    run_dir = project / "run"
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
+    assert done.returncode == run(project, "train.py", through=False).returncode == code
+    record = ended(run_dir)
+    assert (record["code"], record["cause"]) == (code, cause)
+    assert "worker_main" not in record["traceback"]
+    assert (run_dir / "workers" / "rank_00000.out").exists() and not done.stdout
+
+
+def test_a_traceback_is_the_programs_own(project):
+    (project / "train.py").write_text("import helper\nhelper.fail()")
+    (project / "helper.py").write_text("def fail(): raise KeyError('x')")
+    with_us, plain = (run(project, "train.py", through=through) for through in (True, False))
+    assert with_us.stderr == plain.stderr and with_us.returncode == plain.returncode == 1
+
+
+def test_a_segmentation_fault_says_where(project):
+    (project / "train.py").write_text("import ctypes\nctypes.string_at(0)")
+    run_dir = project / "run"
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir), RANK="2")
+    assert done.returncode == -signal.SIGSEGV
+    text = (run_dir / "workers" / "rank_00002.err").read_text()
+    assert "Segmentation fault" in text and "train.py" in text and "line 2" in text
+
+
+def test_another_command_takes_the_place_of_it(project):
+    done = run(project, "--exec", "sh", "-c", 'echo "$RANK $1"; exit 7', "sh", "a b", RANK="3")
+    assert (done.returncode, done.stdout) == (7, "3 a b\n")
+    missing = run(project, "--exec", "./nothing")
+    assert missing.returncode == 127
+    assert missing.stderr == "error: ./nothing: No such file or directory\n"
+
+
+def test_a_worker_whose_agent_is_gone_ends(project):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert run(project, "train.py", MUSTER_LAUNCHER=str(gone.pid)).returncode == 128 + 9
+
+
+STOPS = """
+import os, signal, sys, time
+import muster
+MODE
+print("ready", flush=True)
+for _ in range(600):
+    time.sleep(0.1)
+    if muster.stopping(): sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize("mode", ["pass", "muster.on_stop(lambda: print('saved'))"])
+def test_a_program_that_says_so_stops_in_order(project, mode):
+    (project / "train.py").write_text(STOPS.replace("MODE", mode))
+    run_dir, signs = project / "run", project / "signs"
+    signs.mkdir()
+    env = {
+        "MUSTER_RUN_DIR": str(run_dir),
+        "MUSTER_STOPPABLE": str(signs),
+        "MUSTER_CHECKPOINTS": "/c",
+    }
+    process = subprocess.Popen(
+        [sys.executable, WORKER_MAIN, "train.py"], cwd=project, env={**os.environ, **env}
+    )
+    out = run_dir / "workers" / "rank_00000.out"
+    while not out.exists() or "ready" not in out.read_text():
+        assert process.poll() is None
+    if mode == "pass":
+        while not list(signs.iterdir()):
+            assert process.poll() is None
+    (sign,) = signs.iterdir()
+    assert sign.name == str(process.pid)
+    sign.write_text("notice")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 75
+    record = ended(run_dir)
+    assert record["cause"] == "stopped" and "notice" in record["message"]
+    assert json.loads((run_dir / "stopped.json").read_text()) == {
+        "why": "notice",
+        "checkpoints": "/c",
+    }
+    assert ("saved" in out.read_text()) == (mode != "pass")
+
+
+def test_it_runs_on_an_older_python():
+    for path in (WORKER_MAIN, *(WORKER_MAIN.parents[1] / "muster").glob("[!_]*.py")):
+        if path.name in ("worker_main.py", "stopping.py", "errors.py", "__init__.py"):
+            config = vermin.Config()
+            config.set_eval_annotations(False)
+            visitor = vermin.visit(path.read_text(), config)
+            assert visitor.minimum_versions()[1] <= (3, 8), path
