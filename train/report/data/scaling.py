@@ -19,9 +19,7 @@ DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
 def speedup(subject: Subject) -> Table:
     """In samples per second, so that it also holds where the batch grows with the workers."""
-    columns = ["series", "run", "workers", "samples_per_s", "base_workers", "base", "speedup"]
-    columns += ["ideal", "efficiency"]
-    table = Table("speedup", "Speed-up and efficiency", columns)
+    table = Table("speedup", "Speed-up and efficiency")
     rates = {row["run"]: row["samples_per_s"] for row in seconds(subject).rows}
     firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
     for alike in _same_work(firsts, subject.varying):

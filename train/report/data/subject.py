@@ -1,12 +1,13 @@
 """What a report is about: runs, and of a study also the cells that have none."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster import run_files
 from muster.errors import UsageError
-from train.report.data.reader import Row, Run, read_json, read_run
+from train.report.data.reader import Row, Run, read_mapping, read_run
 
 # Settings that say how a run is looked at, not what it computes.
 NOT_VARYING = frozenset(
@@ -26,7 +27,8 @@ class Entry:
 
     run: Run
     settings: Row
-    label: str = ""
+    label: str = ""  # the settings in which it differs from the others: the same for repeats
+    name: str = ""  # the label, with a number where there are repeats
     repeat: int = 0
 
     @property
@@ -102,14 +104,12 @@ def _is_run(folder: Path) -> bool:
 
 
 def _add_study(subject: Subject, folder: Path) -> None:
-    study = read_json(folder / run_files.STUDY, subject.notes)
-    study = study if isinstance(study, dict) else {}
+    study = read_mapping(folder / run_files.STUDY, subject.notes)
     subject.name = str(study.get("name") or folder.name)
     subject.title = str(study.get("title") or subject.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
-    found = read_json(run_files.PREDICTION.path(folder), subject.notes)
-    subject.prediction = found if isinstance(found, dict) else {}
+    subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
     for cell in cells:
@@ -165,10 +165,13 @@ def _label(subject: Subject) -> None:
     for entry in entries:
         words = [found for key in subject.varying if (found := word(key, entry))]
         entry.label = ", ".join(words) or entry.sync
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for entry in entries:
-        seen[entry.label] = seen.get(entry.label, -1) + 1
         entry.repeat = max(entry.repeat, seen[entry.label])
+        seen[entry.label] += 1
+    for entry in entries:
+        alike = seen[entry.label] > 1
+        entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 

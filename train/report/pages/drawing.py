@@ -89,6 +89,13 @@ def marker(x: Sequence[float]) -> str | None:
     return "o" if len(x) < 3 else None
 
 
+def note(
+    axis: Any, text: str, at: tuple[float, float], offset: tuple[int, int] = (5, 0), **style: Any
+) -> None:
+    """Write `text` so many points beside a point of the axes."""
+    axis.annotate(plain(text), at, offset, textcoords="offset points", **{"va": "center", **style})
+
+
 def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Names at the right, pushed apart where lines end close together, with a thin leader."""
     if not ends:
