@@ -95,7 +95,10 @@ def compare(
             "no run of two workers or more: nothing tells the gradients' bytes; give one"
         )
     # what is taken for modes that were not run: all of the gradients
-    work = max(several, key=_completeness)
+    work = max(
+        several,
+        key=lambda run: (run.gradient_bytes, len(run.buckets_bytes), run.mode not in OVERLAPPING),
+    )
     points, how = _points(chosen)
     by_workers = _by(points, lambda point: point.workers)
     largest = max(run.workers for run in several)
@@ -109,7 +112,8 @@ def compare(
         for mode in _modes(workers, measured, inside):
             found = measured.get((mode, workers), [])
             own = mode not in OVERLAPPING and found and workers > 1
-            like = max((run for run in several if run.mode == mode), key=_size, default=work)
+            of_mode = [run for run in several if run.mode == mode]
+            like = max(of_mode, key=lambda run: run.workers, default=work)
             predicted = predict(
                 mode, workers, samples, compute, like.buckets_bytes, bench, inside,
                 overlaps=like.overlaps,
@@ -140,14 +144,6 @@ def compare(
 def _measured(runs: Sequence[Run]) -> Estimate | None:
     """Over the steps of one run; over the means of several."""
     return estimate(runs[0].steps_s if len(runs) == 1 else [run.step_s for run in runs])
-
-
-def _size(run: Run) -> int:
-    return run.workers
-
-
-def _completeness(run: Run) -> tuple[int, int, bool]:
-    return run.gradient_bytes, len(run.buckets_bytes), run.mode not in OVERLAPPING
 
 
 def _modes(workers: int, measured: dict[Any, Any], inside: Inside | None) -> list[str]:

@@ -35,7 +35,6 @@ class Line:
     start_se: float
     rise: float
     rise_se: float
-    points: int
     relative_error: float  # root mean square of the points' distances, by their trust
 
 
@@ -121,9 +120,6 @@ class ComputeFit:
     def backward_s(self, samples: float) -> float:
         return self.per_sample_s * samples * self.backward_share
 
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def line(
     weights: Sequence[tuple[float, float]],
@@ -158,7 +154,6 @@ def line(
         float(errors[0]),
         float(rise),
         float(errors[1]),
-        len(times),
         float(np.sqrt(np.mean((trusted * (predicted - 1)) ** 2))),
     )
 
@@ -181,7 +176,7 @@ def fit_link(operation: str, rows: Sequence[tuple[float, float, float]], workers
         Link(found.start, 1 / per_byte_s, overlap),
         found.start_se,
         found.rise_se / per_byte_s**2,
-        found.points,
+        len(rows),
         found.relative_error,
     )
 

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Examples, Part, Spec
 

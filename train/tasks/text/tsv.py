@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines, require_folder
 from train.tasks.text.columns import Examples, Spec
 
 
@@ -15,9 +15,7 @@ def find(spec: Spec, folder: Path) -> dict[str, Path]:
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     files = {name: folder / part.file for name, part in spec.parts.items()}
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
