@@ -24,7 +24,7 @@ def collectives(
 ) -> int:
     """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
 
-    Where it fails, that is said, and the study goes on without predictions.
+    A failure is printed, and the study goes on without predictions.
     """
     name = rate or "network"
     if COLLECTIVES.path(folder / FOLDER / name).exists():
@@ -52,7 +52,7 @@ def predictions(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """The report of what is done; a study whose report fails is a study none the less."""
+    """The report of what is done; where it fails, the study does not."""
     done = _run_module(["-m", "train.report", str(folder)])
     print(_last(done.stdout) if done.returncode == 0 else _last(done.stderr))
 

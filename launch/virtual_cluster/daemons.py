@@ -1,4 +1,4 @@
-"""A daemon is on record before it runs, and is ended by its number, never by its name."""
+"""Daemons are recorded before they run, and ended by their process number, never by name."""
 
 import json
 import os

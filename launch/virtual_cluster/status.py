@@ -1,4 +1,4 @@
-"""One looks at a testbed and sees what is alive."""
+"""Print which parts of a testbed are alive."""
 
 from rich.console import Console
 from rich.table import Table

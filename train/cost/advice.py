@@ -7,7 +7,7 @@ from train.cost.algorithms import Load, payload_share, ring_all_reduce
 from train.cost.comparison import FAR, Cell, Outcome
 from train.cost.measured_runs import Run
 
-SMALL = 0.05  # a part of a step that is not worth a sentence
+SMALL = 0.05  # smaller parts of a step are not mentioned
 # What one may change to by a flag alone, with the same losses.
 INSTEAD = ("gather_scatter", "all_reduce", "ddp")
 
@@ -154,7 +154,7 @@ def _fitted(outcome: Outcome) -> str:
 
 
 def _links(outcome: Outcome) -> Iterator[str]:
-    """Payload alone: how many bytes of headers a limited link counts is not measured."""
+    """What the link carries, in payload alone: how a limited link counts headers is unknown."""
     bench = outcome.bench
     link = bench.of("all_reduce").link
     payload_mbit, message = link.bytes_per_s * 8e-6, f"a message takes {link.alpha_s * 1e6:.0f} us"

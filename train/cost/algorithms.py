@@ -4,6 +4,10 @@ Each is a number of messages that follow each other, each of them `alpha_s`, and
 link must carry one way, at `bytes_per_s`. What moves less over other links costs nothing: it does
 so at the same time. The two add up, or overlap where a message waits while bytes of others move:
 (latency^p + bandwidth^p)^(1/p), with p = 1 for a sum.
+
+The counts are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective
+communication operations in MPICH", 2005; the ring's are optimal in bytes (P. Patarasuk and X. Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 """
 
 import math

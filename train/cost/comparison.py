@@ -13,8 +13,8 @@ from train.cost.measured_runs import OVERLAPPING, Run
 from train.cost.predict import FURTHER, MODES, Inside, Prediction, predict
 from train.report.data.statistics import Estimate, estimate
 
-BACKWARD_OF_FORWARD = 2.0  # where communication hides in every backward pass that was measured
-FAR = 0.15  # an error of the model on what was measured that leaves nothing to predict from
+BACKWARD_OF_FORWARD = 2.0  # taken where every measured backward pass includes communication
+FAR = 0.15  # with a larger error on what was measured, nothing else is predicted
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that is told: by mode and number of workers, and what it rests on."""
+    """Everything that is reported: a cell for each mode and number of workers, and its grounds."""
 
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]

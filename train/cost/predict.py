@@ -88,7 +88,8 @@ def predict(
         hidden_s = comm_s - left_s
         latency_s *= left_s / comm_s if comm_s else 1.0
         bandwidth_s *= left_s / comm_s if comm_s else 1.0
-    # The loss of all ranks, and which parameters were used: both short, and by hand told at once.
+    # All ranks also exchange their losses, and which parameters were used. Both are short; the
+    # hand-written modes send them in one collective, DDP in two.
     loads = [(_flags(workers), "all_reduce")]
     if mode in OVERLAPPED:
         loads.append((all_gather(ROW_BYTES, workers), "all_gather"))

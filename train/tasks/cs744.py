@@ -20,7 +20,7 @@ SPEC = Spec(
 
 
 class Cs744(ImageTask):
-    """--model is the depth: vgg11 unless said otherwise."""
+    """The depth of the network is --model: vgg11 by default."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config)

@@ -1,4 +1,4 @@
-"""Traffic, plans, checkpoints, ends and predictions: what a run tells beside its steps."""
+"""Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,9 +8,9 @@ from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table, all_steps, mean_of, timed
 
-# Of observed bytes to those that the algorithm moves; headers take 4 to 5 % of it.
+# Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
-BAND_FROM_BYTES = 30_000_000  # smaller gradients drown in what else is sent
+BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
 RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
 
 
@@ -123,7 +123,7 @@ def checkpoints(subject: Subject) -> Table:
 
 
 def failures(subject: Subject) -> Table:
-    """Attempts, ranks and cells that did not end well, each in its own words."""
+    """Attempts, ranks and cells that did not end well, each with its own message."""
     table = Table("failures", "Failures and restarts", "run attempt who host cause message".split())
     for entry in subject.entries:
         for number, part in enumerate([*entry.run.attempts, entry.run]):
@@ -137,7 +137,7 @@ def failures(subject: Subject) -> Table:
 
 
 def _bad_ends(part: Run) -> Iterator[Row]:
-    """Own causes first: a lost peer is an echo of another's end. The run's own end is last."""
+    """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
     bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
     for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
         yield {

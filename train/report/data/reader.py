@@ -34,7 +34,7 @@ KINDS: dict[str, type] = {
     "traffic": TrafficRecord,
 }
 FIELDS = {kind: tuple(item.name for item in fields(cls)) for kind, cls in KINDS.items()}
-# What a `Run` has of its folder's JSON files, each a mapping.
+# The fields of `Run` that are one JSON file each.
 OF_RUN = {
     "summary": run_files.SUMMARY,
     "launch": run_files.LAUNCH,
@@ -121,7 +121,7 @@ class RecordFile:
 
 @dataclass
 class Run:
-    """Everything a run folder says, and `notes` on what it should have said."""
+    """Everything that a run folder holds, and `notes` on what in it is missing or broken."""
 
     path: Path
     name: str
@@ -233,7 +233,7 @@ def _note_missing_ranks(run: Run) -> None:
 
 
 def _note_clocks(run: Run) -> None:
-    """Seconds of records are differences on one host; only the times of ends can be skewed."""
+    """Note clocks that differ: of all times on record only those of ends are of several hosts."""
     start, end = run.job.get("started_unix_s"), run.end.get("time_unix_s")
     skew = 0.0
     for one in [*run.exits, *run.agents]:

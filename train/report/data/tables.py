@@ -1,4 +1,11 @@
-"""What the figures of a report show of each run, computed from its records alone."""
+"""The tables behind a report's figures: losses, metrics, seconds and ranks, from records alone.
+
+Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
+its collective. The first step of each attempt is left out, since it also pays for what happens
+once. A loss curve is compared with that of a reference, which has the same settings but for those
+in `FREE`: one rule makes all sync modes and splits compute the same mean gradient, so their losses
+should differ by rounding alone.
+"""
 
 import math
 from collections.abc import Iterable
@@ -10,14 +17,14 @@ from train.report.data.reader import Row, Run
 from train.report.data.statistics import Estimate, estimate, mean, numbers
 from train.report.data.subject import Entry, Subject
 
-# What two runs may differ in and still have one loss curve.
+# Settings that do not change the loss curve.
 FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
     " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
     " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
     " length_balance pad compile".split()
 )
-INEXACT = frozenset({"local_sgd"})  # modes that have a curve of their own for every size
+INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 OVERLAPPED = frozenset({"ddp", "accelerate"})
 
 

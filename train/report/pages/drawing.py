@@ -1,4 +1,4 @@
-"""The means of drawing: a figure without a screen, colours, and names where lines end.
+"""How figures are drawn: without a screen, in colours of their own, with names at lines' ends.
 
 Text and axes take the colour of the page around them, so that a figure works on light and dark;
 the reference's line does so too.

@@ -1,4 +1,4 @@
-"""Facts become vector figures: labelled axes with units, colours for the colour-blind."""
+"""Tables become vector figures: labelled axes with units, colours for the colour-blind."""
 
 import math
 from typing import Any

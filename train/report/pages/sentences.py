@@ -6,10 +6,10 @@ from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table, curve, curve_key, reference, straggler
 
-PARTED = 1e-3  # a difference of losses that asks for a reason
-# Of the first loss, before anything was learned: what rounding can make of it.
+PARTED = 1e-3  # a larger difference of losses is explained
+# How far rounding alone can move the first loss, as a part of it.
 ROUNDING = {"fp64": 1e-9, "fp32": 1e-5}
-COARSE = 2e-4  # with numbers of 16 bits, where less tells nothing
+COARSE = 2e-4  # with numbers of 16 bits
 
 
 def of_losses(table: Table, subject: Subject) -> list[str]:
@@ -30,7 +30,7 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
 
 
 def _why_apart(subject: Subject) -> list[str]:
-    """From the first loss on: other masks, perhaps. Later: rounding."""
+    """Why curves differ: from the first loss on perhaps by dropout masks, later by rounding."""
     at_once, later = [], []
     for entry in subject.entries:
         base = reference(entry, subject)
@@ -64,7 +64,7 @@ def _why_apart(subject: Subject) -> list[str]:
 
 
 def _same_draw(subject: Subject) -> list[str]:
-    """Of runs on as many workers with one split, which even with dropout have one loss curve."""
+    """Compare runs on equally many workers with one split: dropout included, their losses agree."""
     found = []
     for width in sorted({entry.workers for entry in subject.entries}):
         groups: dict[object, list[Entry]] = {}
