@@ -28,10 +28,14 @@ def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
         return _wait(process)
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that is not blank; empty if there is none."""
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else ""
+def last_line(text: str) -> str:
+    """The last line that is not blank; empty if there is none."""
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def last_message(log: Path) -> str:
+    """The last line of a log, without "error:" before it; empty if there is none."""
+    return last_line(log.read_text(encoding="utf-8")).removeprefix("error: ")
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:
