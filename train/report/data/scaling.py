@@ -1,4 +1,9 @@
-"""Speed-up and efficiency over workers, against one measured run of the same work."""
+"""Speed-up and efficiency over workers, against one measured run of the same work.
+
+With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is
+r / r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second are compared, not
+seconds per step, so that it also holds where the batch grows with the workers (weak scaling).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +23,7 @@ DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
 
 def speedup(subject: Subject) -> Table:
-    """In samples per second, so that it also holds where the batch grows with the workers."""
+    """A row for each group of runs that are repeats, against the base of its work."""
     table = Table("speedup", "Speed-up and efficiency")
     rates = {row["run"]: row["samples_per_s"] for row in seconds(subject).rows}
     firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
