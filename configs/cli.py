@@ -104,7 +104,7 @@ def to_yaml(*configs: Any) -> str:
 
 class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(message)  # `_typed` says it in our words
+        raise ValueError(message)  # `_typed` makes our own message of it
 
 
 class _Help(DefaultHelpFormatter):

@@ -20,7 +20,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     code: int | str | None
     try:
         code = _code(main)
-        sys.stdout.flush()  # here, where what is wrong with it can be said
+        sys.stdout.flush()  # here, where an error can still be reported
     except OSError as error:
         code = _unwritable(error)
     sys.exit(code)

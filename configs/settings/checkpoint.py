@@ -17,7 +17,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """What is kept of a run, and what a run goes on from."""
+    """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
     checkpoint_dir: Path | None = setting(
         None, "where checkpoints go (default: checkpoints/ of the run folder)"

@@ -91,9 +91,9 @@ class LaunchConfig:
         known = ["auto", *plugins.names("launch.launchers")]
         if self.launcher not in known:
             yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
-        ways = plugins.names("launch.starters")
-        if self.workers not in ways:
-            yield f"--workers: unknown {self.workers!r}; known: {', '.join(ways)}"
+        starters = plugins.names("launch.starters")
+        if self.workers not in starters:
+            yield f"--workers: unknown {self.workers!r}; known: {', '.join(starters)}"
         if self.nodes is not None:
             yield from too_low("nodes", self.least_nodes, 1)
             if self.least_nodes > self.nodes:

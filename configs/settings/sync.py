@@ -15,7 +15,7 @@ REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next
 
 @dataclass(frozen=True, kw_only=True)
 class SyncingConfig:
-    """How gradients, or what follows from them, become equal on all workers."""
+    """How gradients, or the weights themselves, become equal on all workers."""
 
     sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync/modes/")
     bucket_mb: float | Literal["auto"] | None = setting(

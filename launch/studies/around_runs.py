@@ -24,7 +24,7 @@ def collectives(
 ) -> int:
     """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
 
-    Where it fails, that is said, and the study goes on without predictions.
+    A failure is printed, and the study goes on without predictions.
     """
     name = rate or "network"
     if COLLECTIVES.path(folder / FOLDER / name).exists():
@@ -36,7 +36,7 @@ def collectives(
     log = folder / "logs" / f"collectives-{name}.log"
     code = cell_process.run(words, env, log)
     if code:
-        why = cell_process.last_line(log) or f"exit code {code}"
+        why = cell_process.last_message(log) or f"exit code {code}"
         print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
     return code
 
@@ -48,13 +48,13 @@ def predictions(folder: Path) -> None:
         return
     done = _run_module(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])
     if done.returncode:
-        print(f"no prediction: {_last(done.stderr)}", file=sys.stderr)
+        print(f"no prediction: {cell_process.last_line(done.stderr)}", file=sys.stderr)
 
 
 def report(folder: Path) -> None:
-    """The report of what is done; a study whose report fails is a study none the less."""
+    """The report of what is done; where it fails, the study does not."""
     done = _run_module(["-m", "train.report", str(folder)])
-    print(_last(done.stdout) if done.returncode == 0 else _last(done.stderr))
+    print(cell_process.last_line(done.stderr if done.returncode else done.stdout))
 
 
 def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -66,7 +66,3 @@ def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
     )
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]

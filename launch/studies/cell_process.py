@@ -9,12 +9,12 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from muster.errors import STOPPED
 
-# It was stopped in order, or by a signal: somebody wants all of the study to be over.
+# Exit codes of a run that was stopped, in order or by a signal: the study ends with it.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 
 def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-    """The exit code of `words`; what it says is in `log`."""
+    """Run the command `words`, with its output in `log`; its exit code."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
@@ -28,14 +28,18 @@ def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
         return _wait(process)
 
 
-def last_line(log: Path) -> str:
-    """The last thing it said; empty if it said nothing."""
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else ""
+def last_line(text: str) -> str:
+    """The last line that is not blank; empty if there is none."""
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def last_message(log: Path) -> str:
+    """The last line of a log, without "error:" before it; empty if there is none."""
+    return last_line(log.read_text(encoding="utf-8")).removeprefix("error: ")
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Its exit code; a signal to stop is its to heed, since only it can end its run in order."""
+    """Its exit code. A signal to stop is passed on: only the process can end its run in order."""
 
     def passed_on(number: int, _: object) -> None:
         if number != signal.SIGINT:  # a terminal has sent that one to both

@@ -18,12 +18,12 @@ KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
 # Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how
 # many of its nodes another program takes its share of the cores.
 RATE, BUSY = "rate", "busy"
-OF_THE_BED = (RATE, BUSY)
+OF_TESTBED = (RATE, BUSY)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: what is set, and the how-manieth time."""
+    """One run: its settings, and which repeat of them it is."""
 
     id: str
     settings: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Cell:
         return [
             word
             for name, value in self.settings.items()
-            if name not in OF_THE_BED
+            if name not in OF_TESTBED
             for word in _flag(name, value)
         ]
 

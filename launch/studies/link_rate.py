@@ -43,7 +43,8 @@ class RatedCluster:
         if self._rate is None:
             return []
         hosts = Path(self.env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
-        return ["--launcher=ssh", f"--hosts={','.join(hosts)}", *self._config()]
+        config = self.env["MUSTER_SSH_CONFIG"]
+        return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={config}"]
 
     @contextmanager
     def busy(self, nodes: int, of: int) -> Iterator[None]:
@@ -62,9 +63,6 @@ class RatedCluster:
             for program in programs:
                 program.kill()
                 program.wait()
-
-    def _config(self) -> list[str]:
-        return [f"--ssh-config={self.env['MUSTER_SSH_CONFIG']}"]
 
 
 def _testbed(*words: str) -> str:

@@ -80,4 +80,4 @@ def _why(run_dir: Path, log: Path, code: int) -> str:
         text = str(json.loads(run_files.EXIT.path(run_dir).read_text())["message"])
     except (OSError, ValueError, KeyError):
         text = ""
-    return text or cell_process.last_line(log) or f"exit code {code}"
+    return text or cell_process.last_message(log) or f"exit code {code}"

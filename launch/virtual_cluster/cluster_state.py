@@ -5,10 +5,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launch.virtual_cluster.options import Options
+from muster.writing import write_json
 
 STATE = Path("/run/muster-testbed")
 LOCK = Path("/run/muster-testbed.lock")
@@ -74,11 +75,4 @@ def read() -> ClusterState | None:
 
 def write(cluster: ClusterState) -> None:
     """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
-    unfinished = RECORD.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(asdict(cluster), indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(RECORD)
-
-
-def finished(cluster: ClusterState) -> ClusterState:
-    """`cluster`, made to the end."""
-    return replace(cluster, ready=True)
+    write_json(RECORD, asdict(cluster))

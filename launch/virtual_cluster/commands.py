@@ -1,4 +1,4 @@
-"""The box has what a testbed needs, and a command that fails says so in one line."""
+"""Check that this machine can hold a testbed, and run commands there."""
 
 import os
 import shlex

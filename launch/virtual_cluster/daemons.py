@@ -1,4 +1,4 @@
-"""A daemon is on record before it runs, and is ended by its number, never by its name."""
+"""Daemons are recorded before they run, and ended by their process number, never by name."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from launch.virtual_cluster.cluster_state import LOGS, STATE
 from muster.errors import MusterError
+from muster.writing import write_json
 
 RECORDS = STATE / "pids"
 # On a busy box with two cores a daemon may take its time.
@@ -39,7 +40,6 @@ def render(template: str, **values: Any) -> str:
 
 def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
     """Start `argv` as the daemon `name`, on `cores` if given, with its output in a log."""
-    RECORDS.mkdir(parents=True, exist_ok=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     own_cores = frozenset(cores)
 
@@ -47,7 +47,8 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
         # By the child itself: whenever `up` is killed, there is no process without a record.
         if own_cores:
             os.sched_setaffinity(0, own_cores)
-        _record(name, os.getpid())
+        number = os.getpid()
+        write_json(RECORDS / f"{name}.json", {"pid": number, "started": started_at(number)})
 
     with (LOGS / f"{name}.log").open("ab") as log:
         subprocess.Popen(
@@ -131,7 +132,8 @@ def end(find: Callable[[], Iterable[int]]) -> None:
         if waited > KILL_S:
             raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
         for number in numbers if waited > TERM_S else numbers - asked:
-            _signal(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
         asked |= numbers
         time.sleep(POLL_S)
 
@@ -145,14 +147,3 @@ def started_at(number: int) -> int | None:
     # The name in brackets may hold anything, spaces and brackets as well.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _record(name: str, number: int) -> None:
-    unfinished = RECORDS / f"{name}.tmp"
-    unfinished.write_text(json.dumps({"pid": number, "started": started_at(number)}))
-    unfinished.replace(RECORDS / f"{name}.json")
-
-
-def _signal(number: int, which: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(number, which)

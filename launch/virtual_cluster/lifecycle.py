@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
         _open(node, cluster)
     say("slurm and sshd")
     _start(cluster, hosts)
-    cluster_state.write(cluster_state.finished(cluster))
+    cluster_state.write(replace(cluster, ready=True))
 
 
 def _write(hosts: Sequence[Node], gpus: int) -> None:

@@ -1,4 +1,18 @@
-"""Nodes are network namespaces on a bridge, or behind a router, and the box is there, too."""
+"""Nodes are network namespaces on a bridge, or behind a router, and the box is there, too.
+
+How it works: each link of a node is a veth pair, two interfaces of which one receives what the
+other sends. One end, `exp0`, is in the node's network namespace. The other stays on the machine
+(the box) and joins a bridge, a virtual switch, on which the box has an address as well:
+
+    node0: exp0 10.10.1.1 -- muster-exp0 --+
+                                           +-- muster-br0 10.10.1.254
+    node1: exp0 10.10.1.2 -- muster-exp1 --+
+
+A second card is a second pair on the same bridge, a control network a second bridge. With a router
+there is no bridge: the other ends are in a namespace that forwards between them. A rate limits what
+an end sends (`tc`'s token bucket), and so both ends of a pair have one. Namespaces and links are
+found again by their names alone, so that `down` removes what a killed `up` left.
+"""
 
 import json
 import re

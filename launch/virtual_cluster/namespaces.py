@@ -1,4 +1,13 @@
-"""What a node sees: its own name, hosts and interfaces, and, if it is private, its own files."""
+"""What a node sees: its own name, hosts and interfaces, and, if it is private, its own files.
+
+How it works: a node is three Linux namespaces (`man 7 namespaces`). Its network namespace is made
+by `links`. A process that only sleeps, the node's anchor, joins that one and makes a UTS namespace
+(the hostname) and a mount namespace of its own; both live as long as it does. Every other process
+of the node is started through `nsenter --target=PID of the anchor`. Mounts made there are seen by
+the node alone: propagation is `slave`, so that the machine's own new mounts still appear in it. On
+a testbed with private homes a second anchor, in a mount namespace below the first one's, covers
+the home, /tmp and the checkout with empty file systems; sshd and its sessions run in it.
+"""
 
 import pwd
 from collections.abc import Iterable
@@ -20,7 +29,7 @@ def home() -> Path:
 
 
 def enter(node: Node, *, private: bool = False) -> list[str]:
-    """The words before a command that have it run on `node`.
+    """The words to put before a command so that it runs on `node`.
 
     Raises:
         MusterError: nothing holds the node's namespaces.
@@ -48,7 +57,7 @@ def make(node: Node) -> None:
     Raises:
         MusterError: the kernel refused.
     """
-    # `ip netns exec` would mount another /sys and hide the cgroups, which slurmd asks for.
+    # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
     _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
     run = enter(node)
     retained = _folder(node, "cgroup")

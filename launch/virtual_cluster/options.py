@@ -1,7 +1,8 @@
 """What one asks of a testbed is checked as a whole before anything is made."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from muster.errors import refuse
 
@@ -27,30 +28,20 @@ class Options:
     venv: str | None = None  # shown in a private home; None: there is none
 
     def __str__(self) -> str:
-        rate = f" --rate {rate_text(self.rate)}" if self.rate else ""
-        control = " --control-network" if self.control_network and not self.ipv6 else ""
-        control += " --routed" if self.routed else ""
-        control += f" --rails {self.rails}" if self.rails > 1 else ""
-        control += " --ipv6" if self.ipv6 else ""
-        control += f" --gpus {self.gpus}" if self.gpus else ""
-        private = " --private-home" if self.private_home else ""
-        venv = f" with {self.venv}" if self.venv else ""
-        return f"--nodes {self.nodes}{rate}{control}{private}{venv}"
+        flags = [f"--nodes {self.nodes}"]
+        flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
+        flags += ["--control-network"] if self.control_network and not self.ipv6 else []
+        flags += ["--routed"] if self.routed else []
+        flags += [f"--rails {self.rails}"] if self.rails > 1 else []
+        flags += ["--ipv6"] if self.ipv6 else []
+        flags += [f"--gpus {self.gpus}"] if self.gpus else []
+        flags += ["--private-home"] if self.private_home else []
+        flags += [f"with {self.venv}"] if self.venv else []
+        return " ".join(flags)
 
 
-def read(
-    nodes: str,
-    rate: str | None,
-    *,
-    control_network: bool = False,
-    routed: bool = False,
-    rails: int = 1,
-    ipv6: bool = False,
-    gpus: int = 0,
-    private_home: bool = False,
-    venv: str | None = None,
-) -> Options:
-    """The options that these words on a command line make.
+def read(nodes: str, rate: str | None, *, venv: str | None = None, **kind: Any) -> Options:
+    """The options that these words on a command line make; `kind` has further fields of them.
 
     Raises:
         UsageError: the number of nodes or the rate is wrong, or flags exclude each other.
@@ -67,20 +58,15 @@ def read(
             f"--rate {rate}: expected a speed from {rate_text(LEAST_RATE)} to"
             f" {rate_text(MOST_RATE)} like 100mbit or 1gbit; without --rate links are not limited"
         )
-    if routed and (rails > 1 or ipv6):
-        other = "--rails" if rails > 1 else "--ipv6"
+    options = Options(nodes=count, rate=bits, **kind)
+    if options.routed and (options.rails > 1 or options.ipv6):
+        other = "--rails" if options.rails > 1 else "--ipv6"
         problems.append(f"--routed and {other}: a testbed has one of them; make two, one by one")
     refuse(problems)
-    return Options(
-        count,
-        bits,
-        control_network or ipv6,
-        routed,
-        rails,
-        ipv6,
-        gpus,
-        private_home,
-        venv if private_home else None,
+    return replace(
+        options,
+        control_network=options.control_network or options.ipv6,
+        venv=venv if options.private_home else None,
     )
 
 

@@ -79,7 +79,7 @@ def box() -> str:
 
 
 def start_munged() -> None:
-    """Start munged: who asks a daemon of the testbed for something is who they say."""
+    """Start munged, by which the testbed's daemons know who sends them a request."""
     files = {
         "--key-file": MUNGE / "key",
         "--socket": SOCKET,
@@ -113,7 +113,7 @@ def answers() -> bool:
 
 
 def states() -> dict[str, str]:
-    """What Slurm says about each node: idle, mixed, allocated, down, ...; nothing if it is mute."""
+    """The state of each node: idle, mixed, allocated, down, ...; empty if Slurm does not answer."""
     return parsed(_ask("sinfo", "--noheader", "--Node", "--format=%N %T"))
 
 

@@ -1,4 +1,4 @@
-"""One looks at a testbed and sees what is alive."""
+"""Print which parts of a testbed are alive."""
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +17,8 @@ def status() -> int:
     states = slurm_daemons.states()
     rate = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
-    healthy = True
-    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
-        healthy &= daemons.pid(name) is not None
+    shared = {name: daemons.pid(name) for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER)}
+    healthy = None not in shared.values()
     for node in hosts:
         state = states.get(node.name, "unknown")
         alive = [
@@ -31,13 +30,13 @@ def status() -> int:
             node.name,
             " ".join(address for address in (node.address, node.second, node.control) if address),
             ",".join(map(str, node.cores)),
-            *(str(pid) if pid else "dead" for pid in alive),
+            *(str(number) if number else "dead" for number in alive),
             state,
             rate,
         )
     console = Console(width=None)
     console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
-    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
-        console.print(f"{name}: {daemons.pid(name) or 'dead'}")
+    for name, pid in shared.items():
+        console.print(f"{name}: {pid or 'dead'}")
     console.print(table)
     return 0 if healthy else 1

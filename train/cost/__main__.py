@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,8 @@ def main() -> int:
         width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False
     )
     console.print(table(outcome))
-    for line in (
-        *lines,
-        "",
-        "Assumed:",
-        *outcome.assumptions,
-        "",
-        str(PREDICTION.path(args.folder)),
-    ):
+    where = str(PREDICTION.path(args.folder))
+    for line in (*lines, "", "Assumed:", *outcome.assumptions, "", where):
         console.print(line, markup=False)
     return 0
 
@@ -114,7 +109,7 @@ def facts(outcome: Outcome, lines: list[str]) -> dict[str, Any]:
         "fit": {
             "gradient_bytes": outcome.gradient_bytes,
             "collectives_per_step": outcome.buckets,
-            "compute": outcome.compute.facts(),
+            "compute": asdict(outcome.compute),
             "links": {
                 name: {**fit.facts(), "wire_mbit_s": bench.wire_mbit_s(name)}
                 for name, fit in bench.fits.items()

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from train.cost.algorithms import Load, payload_share, ring_all_reduce
+from train.cost.algorithms import payload_share, ring_all_reduce
 from train.cost.comparison import FAR, Cell, Outcome
 from train.cost.measured_runs import Run
 
-SMALL = 0.05  # a part of a step that is not worth a sentence
+SMALL = 0.05  # smaller parts of a step are not mentioned
 # What one may change to by a flag alone, with the same losses.
 INSTEAD = ("gather_scatter", "all_reduce", "ddp")
 
@@ -154,7 +154,7 @@ def _fitted(outcome: Outcome) -> str:
 
 
 def _links(outcome: Outcome) -> Iterator[str]:
-    """Payload alone: how many bytes of headers a limited link counts is not measured."""
+    """What the link carries, in payload alone: how a limited link counts headers is unknown."""
     bench = outcome.bench
     link = bench.of("all_reduce").link
     payload_mbit, message = link.bytes_per_s * 8e-6, f"a message takes {link.alpha_s * 1e6:.0f} us"
@@ -207,21 +207,16 @@ def _beyond(outcome: Outcome, most: int) -> Iterator[str]:
             f"{near.predicted.compute_s / near.predicted.step_s:.0%} on {near.predicted.workers}"
         )
     link = outcome.bench.of("all_reduce").link
-    if link.alpha_s <= 0:
-        return
-    load = Load(1, 0)
-    workers = 2
-    while load.latency_s(link) < load.bandwidth_s(link) or workers == 2:
-        workers *= 2
-        each = outcome.gradient_bytes / outcome.buckets
+    each = outcome.gradient_bytes / outcome.buckets
+    for workers in (2**power for power in range(2, 21)):
         load = ring_all_reduce(each, workers)
-        if workers > 2**20:
+        if link.alpha_s > 0 and load.latency_s(link) >= load.bandwidth_s(link):
+            yield (
+                f"the ring pays more for latency than for bytes from about {workers} workers on, "
+                f"with {each / 1e6:.1f} MB a collective; a tree pays {link.alpha_s * 1e6:.0f} us "
+                "for each of its levels only"
+            )
             return
-    yield (
-        f"the ring pays more for latency than for bytes from about {workers} workers on, with "
-        f"{each / 1e6:.1f} MB a collective; a tree pays {link.alpha_s * 1e6:.0f} us for each of "
-        "its levels only"
-    )
 
 
 def _s(seconds: float) -> str:

@@ -13,8 +13,8 @@ from train.cost.measured_runs import OVERLAPPING, Run
 from train.cost.predict import FURTHER, MODES, Inside, Prediction, predict
 from train.report.data.statistics import Estimate, estimate
 
-BACKWARD_OF_FORWARD = 2.0  # where communication hides in every backward pass that was measured
-FAR = 0.15  # an error of the model on what was measured that leaves nothing to predict from
+BACKWARD_OF_FORWARD = 2.0  # taken where every measured backward pass includes communication
+FAR = 0.15  # with a larger error on what was measured, nothing else is predicted
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that is told: by mode and number of workers, and what it rests on."""
+    """Everything that is reported: a cell for each mode and number of workers, and its grounds."""
 
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
@@ -95,7 +95,10 @@ def compare(
             "no run of two workers or more: nothing tells the gradients' bytes; give one"
         )
     # what is taken for modes that were not run: all of the gradients
-    work = max(several, key=_completeness)
+    work = max(
+        several,
+        key=lambda run: (run.gradient_bytes, len(run.buckets_bytes), run.mode not in OVERLAPPING),
+    )
     points, how = _points(chosen)
     by_workers = _by(points, lambda point: point.workers)
     largest = max(run.workers for run in several)
@@ -109,7 +112,8 @@ def compare(
         for mode in _modes(workers, measured, inside):
             found = measured.get((mode, workers), [])
             own = mode not in OVERLAPPING and found and workers > 1
-            like = max((run for run in several if run.mode == mode), key=_size, default=work)
+            of_mode = [run for run in several if run.mode == mode]
+            like = max(of_mode, key=lambda run: run.workers, default=work)
             predicted = predict(
                 mode, workers, samples, compute, like.buckets_bytes, bench, inside,
                 overlaps=like.overlaps,
@@ -140,14 +144,6 @@ def compare(
 def _measured(runs: Sequence[Run]) -> Estimate | None:
     """Over the steps of one run; over the means of several."""
     return estimate(runs[0].steps_s if len(runs) == 1 else [run.step_s for run in runs])
-
-
-def _size(run: Run) -> int:
-    return run.workers
-
-
-def _completeness(run: Run) -> tuple[int, int, bool]:
-    return run.gradient_bytes, len(run.buckets_bytes), run.mode not in OVERLAPPING
 
 
 def _modes(workers: int, measured: dict[Any, Any], inside: Inside | None) -> list[str]:

@@ -1,4 +1,17 @@
-"""Latency and bandwidth from the bench of collectives, seconds per sample from a run's steps."""
+"""Latency and bandwidth from the bench of collectives, seconds per sample from a run's steps.
+
+How it works: a collective of S bytes among N workers is k messages that follow each other and b
+bytes on the busiest link (`algorithms`), and so takes t(S) = k alpha + b beta: Hockney's model (R.
+W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994), with the latency
+alpha of a message and beta = 1 / bandwidth. The bench measures t for several S. alpha and beta are
+those that minimise sum(w_i^2 (t(S_i) / t_i - 1)^2): each row of the linear least squares is divided
+by its t_i, so that a short time counts as much as a long one, and weighted by how well the rounds
+of its measurement agree. Neither may be negative (NNLS: Lawson and Hanson, "Solving Least Squares
+Problems", 1974). With `overlap` p = 2, t^p = (k alpha)^p + (b beta)^p is fitted in the same way,
+linear in alpha^p and beta^p, and taken where it fits clearly better. Standard errors are those of
+linear regression, sigma^2 (X^T X)^-1, carried over to alpha and beta by their derivatives.
+Computing is fitted by the same `line`: a constant and seconds per sample.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,11 +25,11 @@ from scipy.optimize import nnls
 from muster.errors import UsageError
 from train.cost.algorithms import MEASURED, Link, payload_share
 
-TINY_S = 1e-12  # a link that has no latency, or moves bytes in no time, is not to be divided by
+TINY_S = 1e-12  # so that nothing is divided by 0
 TINY = 1e-300
-# Latency and bandwidth add up, or overlap; whichever fits better, the sum where both do.
+# p: latency and bandwidth add up (1), or overlap (2).
 OVERLAPS = (1.0, 2.0)
-CLEARLY = 0.9  # of the sum's error
+CLEARLY = 0.9  # p = 2 is taken where its error is below this part of the sum's
 NOISE = 0.05  # between rounds: below it no point is better than another
 # What stands in for a collective that the bench left out, the nearest kin first.
 KIN = {
@@ -35,7 +48,6 @@ class Line:
     start_se: float
     rise: float
     rise_se: float
-    points: int
     relative_error: float  # root mean square of the points' distances, by their trust
 
 
@@ -121,9 +133,6 @@ class ComputeFit:
     def backward_s(self, samples: float) -> float:
         return self.per_sample_s * samples * self.backward_share
 
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def line(
     weights: Sequence[tuple[float, float]],
@@ -137,7 +146,7 @@ def line(
     telling as a long one. The errors of what has more `trust` count so much more.
     """
     times = np.asarray(seconds, dtype=float)
-    # in units of the p-norm's own: linear in start^p and rise^p
+    # (points, 2), the p-th power of what each weight adds to a time: linear in start^p and rise^p
     scaled = (np.asarray(weights, dtype=float) / times[:, None]) ** power
     trusted = np.ones(len(times)) if trust is None else np.asarray(trust, dtype=float)
     trusted /= np.sqrt(np.mean(trusted**2))
@@ -151,6 +160,7 @@ def line(
     errors = np.sqrt(np.clip(np.diag(covariance), 0, None)) / scale
     powers = found / scale
     start, rise = powers ** (1 / power)
+    # d(start) = d(start^p) start / (p start^p), and likewise for rise
     errors *= np.where(powers > 0, np.asarray([start, rise]) / np.maximum(powers, TINY), 1) / power
     predicted = (scaled @ powers) ** (1 / power)
     return Line(
@@ -158,7 +168,6 @@ def line(
         float(errors[0]),
         float(rise),
         float(errors[1]),
-        len(times),
         float(np.sqrt(np.mean((trusted * (predicted - 1)) ** 2))),
     )
 
@@ -181,7 +190,7 @@ def fit_link(operation: str, rows: Sequence[tuple[float, float, float]], workers
         Link(found.start, 1 / per_byte_s, overlap),
         found.start_se,
         found.rise_se / per_byte_s**2,
-        found.points,
+        len(rows),
         found.relative_error,
     )
 

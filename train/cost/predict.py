@@ -1,4 +1,13 @@
-"""Seconds of a step in every mode on any number of workers, out of computing and of sync."""
+"""Seconds of a step in every mode on any number of workers, out of computing and of sync.
+
+How it works: a step takes c + p n seconds of computing for the n samples of one worker (`fit`), and
+what is left to wait for of its sync. The sync is one collective for each bucket of gradients, whose
+latency and bandwidth `algorithms` counts. Sent after the backward pass, all of it is waited for:
+C, their sum. Sent during that pass, of B seconds, what is waited for is
+max(last of the b buckets, C - B (b - 1) / b): the first bucket is ready after a b-th of the pass,
+the last one at its end (the schedule of S. Li et al., "PyTorch Distributed: Experiences on
+Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not counted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +97,8 @@ def predict(
         hidden_s = comm_s - left_s
         latency_s *= left_s / comm_s if comm_s else 1.0
         bandwidth_s *= left_s / comm_s if comm_s else 1.0
-    # The loss of all ranks, and which parameters were used: both short, and by hand told at once.
+    # All ranks also exchange their losses, and which parameters were used. Both are short; the
+    # hand-written modes send them in one collective, DDP in two.
     loads = [(_flags(workers), "all_reduce")]
     if mode in OVERLAPPED:
         loads.append((all_gather(ROW_BYTES, workers), "all_gather"))

@@ -9,7 +9,7 @@ from train.report.data.tables import Table, all_steps, curve
 from train.report.pages.page import markdown_table
 
 TOLERANCE = 1e-6
-# Of one start only: they differ between any two runs.
+# These differ between any two runs.
 OF_ONE_START = frozenset({"master_port"})
 
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
@@ -47,6 +48,11 @@ class Metric(Protocol):
     def compute(self) -> dict[str, float]:
         """The metrics by their own names, from the summed `state`."""
         ...
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """`logits` with at least float32's digits: the loss needs more of them than the layers."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 class Task(ABC):

@@ -13,7 +13,9 @@ from torch.nn.functional import cross_entropy
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.language import classifier, tokens
+from train.tasks.language.prepared import PreparedTask
 from train.tasks.pretraining import corpus, data_files, documents
 from train.tasks.pretraining.accuracy import Guesses, per_sample
 from train.tasks.pretraining.masking import Vocabulary
@@ -21,8 +23,6 @@ from train.tasks.pretraining.samples import PairSample, collate
 from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs
 from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
-from train.tasks.text import classifier, tokens
-from train.tasks.text.prepared import PreparedTask
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
@@ -104,9 +104,7 @@ class BertPreTraining(PreparedTask):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over hidden tokens and over pairs, (2,), and what `Guesses` counts."""
-        scores, pairs = model(**classifier.inputs(model, batch))
-        if scores.dtype in (torch.float16, torch.bfloat16):
-            scores, pairs = scores.float(), pairs.float()
+        scores, pairs = map(in_float32, model(**classifier.inputs(model, batch)))
         targets, labels = batch["masked_labels"], batch["labels"]
         token_losses = cross_entropy(scores, targets, reduction="none")
         mlm = token_losses.sum() / max(1, len(targets))

@@ -9,10 +9,10 @@ from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Datasets
-from train.tasks.text import classifier
+from train.tasks.language import classifier
+from train.tasks.language.padding import Padding, TokenSet
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Spec
-from train.tasks.text.padding import Padding, TokenSet
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags say others

@@ -4,9 +4,9 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.sources import cifar
-from train.tasks.sources.image_hub import HubSet
+from train.tasks.vision import cifar
 from train.tasks.vision.image_classification import ImageTask, Spec
+from train.tasks.vision.image_hub import HubSet
 from train.tasks.vision.images import Scale
 from train.tasks.vision.vgg import LAYERS, Vgg
 
@@ -20,7 +20,7 @@ SPEC = Spec(
 
 
 class Cs744(ImageTask):
-    """--model is the depth: vgg11 unless said otherwise."""
+    """The depth of the network is --model: vgg11 by default."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config)

@@ -4,9 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Examples, Part, Spec
+from train.tasks.text.tsv import label
 
 HEADER = "text;label_name"
 
@@ -22,14 +23,11 @@ def read(spec: Spec, path: Path) -> Examples:
     for number, line in numbered_lines(path):
         if not line.strip() or (number == 1 and line.strip() == HEADER):
             continue
-        text, semicolon, label = line.rpartition(";")  # the text may hold some, too
+        text, semicolon, name = line.rpartition(";")  # the text may hold some, too
         if not semicolon or not text.strip():
             raise UsageError(f"{path}:{number}: expected text;label, got {line[:60]!r}")
-        if label.strip() not in spec.labels:
-            known = ", ".join(spec.labels)
-            raise UsageError(f"{path}:{number}: unknown label {label.strip()!r}; known: {known}")
         texts.append(text.strip())
-        labels.append(spec.labels.index(label.strip()))
+        labels.append(label(spec, name.strip(), f"{path}:{number}"))
     if not texts:
         raise UsageError(f"{path}: no examples in it")
     return Examples((texts,), labels)

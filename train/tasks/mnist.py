@@ -4,9 +4,9 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.sources import idx
-from train.tasks.sources.image_hub import HubSet
+from train.tasks.vision import idx
 from train.tasks.vision.image_classification import ImageTask, Spec
+from train.tasks.vision.image_hub import HubSet
 from train.tasks.vision.images import Scale
 
 SPEC = Spec(

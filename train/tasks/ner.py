@@ -3,20 +3,19 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples
-from train.tasks.sources import cache, conll, hub
-from train.tasks.sources.conll import Sentence
-from train.tasks.tagging import encoding
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.language import classifier, tokens
+from train.tasks.language.classifier import Labels
+from train.tasks.language.padding import Sample, TokenSet
+from train.tasks.language.prepared import PreparedTask
+from train.tasks.sources import cache, hub
+from train.tasks.tagging import conll, encoding
+from train.tasks.tagging.conll import Sentence
 from train.tasks.tagging.entities import Entities
-from train.tasks.text import classifier, tokens
-from train.tasks.text.columns import Spec
-from train.tasks.text.padding import Sample, TokenSet
-from train.tasks.text.prepared import PreparedTask
 
 DEFAULT_MODEL = "bert-base-cased"
 # The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
@@ -51,7 +50,7 @@ class Ner(PreparedTask):
             facts = {"tags": tags, "sets": list(sets), **tokens.padding(tokenizer)}
             facts["padding"]["tags"] = encoding.IGNORED
             cache.write(self._folder, sets, facts)
-        config = classifier.load_config(self.model, self._spec, self.is_fresh)
+        config = classifier.load_config(self.model, self._labels, self.is_fresh)
         classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
 
     def build_datasets(self) -> Datasets:
@@ -64,8 +63,8 @@ class Ner(PreparedTask):
         """The tagger on the CPU in float32."""
         from transformers import AutoModelForTokenClassification
 
-        config = classifier.load_config(self.model, self._spec, self.is_fresh)
-        self._label_order = classifier.label_order(config, self._spec)
+        config = classifier.load_config(self.model, self._labels, self.is_fresh)
+        self._label_order = classifier.label_order(config, self._labels)
         return classifier.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
 
     def collate(self, samples: Sequence[Sample]) -> Batch:
@@ -83,8 +82,7 @@ class Ner(PreparedTask):
         logits: Tensor = model(**classifier.inputs(model, batch)).logits
         if self._label_order is not None:
             logits = logits[..., self._label_order]
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()  # the loss needs more digits than the layers
+        logits = in_float32(logits)
         labels = batch["labels"].flatten()
         total = cross_entropy(
             logits.flatten(0, 1), labels, ignore_index=encoding.IGNORED, reduction="sum"
@@ -113,9 +111,9 @@ class Ner(PreparedTask):
         return list(cache.facts(self._folder)["tags"])
 
     @cached_property
-    def _spec(self) -> Spec:
+    def _labels(self) -> Labels:
         tags = tuple(self._tags)
-        return Spec(name="the training set", text=(), labels=tags, head="TokenClassification")
+        return Labels(name="the training set", labels=tags, head="TokenClassification")
 
 
 def _of_hub(split: str) -> list[Sentence]:

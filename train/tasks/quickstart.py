@@ -4,8 +4,9 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from train.tasks.language import classifier
 from train.tasks.sources import cache
-from train.tasks.text import classifier, generated
+from train.tasks.text import generated
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Spec
 

@@ -11,7 +11,7 @@ def options(count: str = "4", rate: str | None = None) -> Options:
     return read(count, rate, control_network=False, private_home=False, venv="/venv")
 
 
-def test_the_same_rate_in_other_words_is_the_same_bed():
+def test_the_same_rate_in_other_words_is_the_same_testbed():
     assert options(rate="1gbit") == options(rate="1000mbit") == options(rate="1.0GBIT")
     assert str(options(rate="1000mbit")) == "--nodes 4 --rate 1gbit"
 
@@ -23,7 +23,7 @@ def test_an_environment_is_part_of_private_homes_only():
 
 
 @pytest.mark.parametrize("count", ["0", "17", "-1", "x", "", "4.0", "9" * 12])
-def test_a_bed_has_1_to_16_nodes(count):
+def test_a_testbed_has_1_to_16_nodes(count):
     with pytest.raises(UsageError, match="1 to 16"):
         options(count)
 
@@ -66,7 +66,7 @@ def test_a_name_stands_for_the_control_address_if_there_is_one():
     assert plain.address == control.address == "10.10.1.1"
 
 
-def test_the_kind_of_network_is_part_of_the_bed():
+def test_the_kind_of_network_is_part_of_the_testbed():
     two = read("2", None, rails=2)
     assert str(two) == "--nodes 2 --rails 2"
     assert [node.second for node in virtual_nodes.of(two, [0])] == ["10.10.1.101", "10.10.1.102"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.report.folders import make_run, step, traffic
 from train.report import live
-from train.report.progress import Watch, remaining_s, total_steps
+from train.report.data.reader import read_run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -30,46 +30,46 @@ def test_a_finished_run_is_shown_once(tmp_path, capsys):
 
 def test_a_failed_run_is_shown_with_its_message(tmp_path):
     end = {"code": 1, "message": "rank 1 crashed", "time_unix_s": 1.0}
-    watched = Watch(make_run(tmp_path / "run", end=end))
-    assert watched.over
-    assert "failed, exit code 1: rank 1 crashed" in live.headlines(watched)[0]
+    run = read_run(make_run(tmp_path / "run", end=end))
+    assert run.over
+    assert "failed, exit code 1: rank 1 crashed" in live.headlines(run, live.rank_rows(run))[0]
 
 
 def test_a_half_written_line_is_read_when_it_is_whole(tmp_path):
     path = growing(tmp_path / "run", 5, max_steps=25)
-    watched, line = Watch(path), json.dumps(step(6)) + "\n"
+    run, line = read_run(path), json.dumps(step(6)) + "\n"
     with (path / "metrics" / "rank_00000.jsonl").open("a") as file:
         file.write(line[:50])
         file.flush()
-        watched.poll()
-        assert watched.run.first_rank("step")[-1]["step"] == 5
+        run.read_on()
+        assert run.first_rank("step")[-1]["step"] == 5
         file.write(line[50:])
         file.flush()
-        watched.poll()
-    assert watched.run.first_rank("step")[-1]["step"] == 6
-    assert not watched.over
-    assert remaining_s(watched.run) == pytest.approx(19 * 0.1)
+        run.read_on()
+    assert run.first_rank("step")[-1]["step"] == 6
+    assert not run.over
+    assert live.remaining_s(run) == pytest.approx(19 * 0.1)
 
 
 def test_the_end_is_known_after_the_first_epoch(tmp_path):
-    assert total_steps(Watch(growing(tmp_path / "a", 9)).run) is None
-    assert total_steps(Watch(growing(tmp_path / "b", 11)).run) == 20
+    assert live.total_steps(read_run(growing(tmp_path / "a", 9))) is None
+    assert live.total_steps(read_run(growing(tmp_path / "b", 11))) == 20
 
 
 def test_a_new_attempt_is_read_from_its_beginning(tmp_path):
     path = growing(tmp_path / "run", 9)
-    watched = Watch(path)
+    run = read_run(path)
     file = path / "metrics" / "rank_00000.jsonl"
     file.write_text(json.dumps(step(4)) + "\n")
-    watched.poll()
-    assert [row["step"] for row in watched.run.first_rank("step")] == [4]
+    run.read_on()
+    assert [row["step"] for row in run.first_rank("step")] == [4]
 
 
 def test_the_rank_that_others_wait_for_is_shown(tmp_path):
     rows = {0: [step(n) for n in range(1, 9)]}
     rows[1] = [step(n, 1, forward_s=0.2) for n in range(1, 9)]
-    watched = Watch(make_run(tmp_path / "run", sync="all_reduce", rows=rows, end={}))
-    assert any("wait for rank 1" in line for line in live.headlines(watched))
+    run = read_run(make_run(tmp_path / "run", sync="all_reduce", rows=rows, end={}))
+    assert any("wait for rank 1" in line for line in live.headlines(run, live.rank_rows(run)))
 
 
 def test_ctrl_c_leaves_with_0(tmp_path):

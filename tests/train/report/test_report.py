@@ -11,7 +11,7 @@ import pytest
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data.subject import read_subject
-from train.report.pages import page, pdf
+from train.report.pages import page
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MODES = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate")
@@ -114,7 +114,7 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
 
 
 def test_the_pdf_has_pages(tmp_path):
-    problem = pdf.write("<h1>A report</h1>", tmp_path / "report.pdf")
+    problem = page.write_pdf("<h1>A report</h1>", tmp_path / "report.pdf")
     if problem:
         pytest.skip(problem)
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

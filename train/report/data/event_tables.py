@@ -1,35 +1,32 @@
-"""Traffic, plans, checkpoints, ends and predictions: what a run tells beside its steps."""
+"""Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from train.report.data.reader import Row, Run
-from train.report.data.statistics import estimate, numbers
+from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import Table, all_steps, name_of, timed
+from train.report.data.tables import Table, all_steps, mean_of, timed
 
-# Of observed bytes to those that the algorithm moves; headers take 4 to 5 % of it.
+# Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
-BAND_FROM_BYTES = 30_000_000  # smaller gradients drown in what else is sent
+BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
 RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
 
 
 def traffic(subject: Subject) -> Table:
     """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
-    columns = "run host rank interface epoch steps direction payload_bytes control_bytes".split()
-    columns += "expected_bytes wire_bytes observed_bytes ratio ratio_wire packet_bytes".split()
-    table = Table(
-        "traffic", "Traffic of each host: expected and measured", [*columns, "band", "note"]
-    )
+    table = Table("traffic", "Traffic of each host: expected and measured")
     for entry in subject.entries:
         large = _gradient_bytes(entry.run) >= BAND_FROM_BYTES
         for row in entry.run.rows("traffic"):
             for way in ("sent", "received"):
                 payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
-                expected = _sum(payload, control)
+                expected = add_up([payload, control])
                 observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
                 ratio = _byte_ratio(observed, expected)
                 table.add(
-                    run=name_of(entry, subject),
+                    run=entry.name,
                     **{key: row[key] for key in "host rank interface epoch steps".split()},
                     direction=way,
                     payload_bytes=payload,
@@ -60,15 +57,14 @@ def _gradient_bytes(run: Run) -> int:
 
 
 def collectives(subject: Subject) -> Table:
-    columns = "run rank from_step number operation shape dtype bytes".split()
-    table = Table("collectives", "Gradient collectives of a step", columns)
+    table = Table("collectives", "Gradient collectives of a step")
     for entry in subject.entries:
         for row in entry.run.rows("collectives"):
             for number, one in enumerate(row["collectives"] or []):
                 if isinstance(one, list | tuple) and len(one) == 4:
                     operation, shape, dtype, size = one
                     table.add(
-                        run=name_of(entry, subject),
+                        run=entry.name,
                         rank=row["rank"],
                         from_step=row["step"],
                         number=number + 1,
@@ -82,21 +78,20 @@ def collectives(subject: Subject) -> Table:
 
 def balance(subject: Subject) -> Table:
     """Each plan of --split auto, and what came of it: steps of its own against those before."""
-    columns = "run step parts computing_s predicted_gain measured_gain".split()
-    table = Table("balance", "How the batch was dealt", columns)
+    table = Table("balance", "How the batch was dealt")
     for entry in subject.entries:
         plans, steps = entry.run.first_rank("split"), timed(entry.run)
         ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
         for plan, until in zip(plans, ends, strict=False):
-            before = estimate(row["step_s"] for row in steps if row["step"] <= plan["step"])
-            during = estimate(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
+            before = mean(row["step_s"] for row in steps if row["step"] <= plan["step"])
+            during = mean(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
             table.add(
-                run=name_of(entry, subject),
+                run=entry.name,
                 step=plan["step"],
                 parts=" + ".join(map(str, plan["parts"] or [])),
                 computing_s=_computing_s(plan),
                 predicted_gain=plan["predicted_gain"],
-                measured_gain=before.mean / during.mean if before and during else None,
+                measured_gain=before / during if before and during else None,
             )
     return table
 
@@ -110,66 +105,50 @@ def _computing_s(plan: Row) -> float | None:
 
 
 def checkpoints(subject: Subject) -> Table:
-    columns = "run rank checkpoints failed payload_bytes stall_s largest_stall_s write_s".split()
-    table = Table("checkpoints", "What checkpoints cost", columns)
+    table = Table("checkpoints", "What checkpoints cost")
     for entry in subject.entries:
         for rank, kinds in sorted(entry.run.ranks.items()):
-            rows = kinds["checkpoint"]
-            stall = estimate(row["stall_s"] for row in rows)
-            write = estimate(row["write_s"] for row in rows)
-            if rows:
+            if rows := kinds["checkpoint"]:
                 table.add(
-                    run=name_of(entry, subject),
+                    run=entry.name,
                     rank=rank,
                     checkpoints=len(rows),
                     failed=sum(bool(row["error"]) for row in rows),
                     payload_bytes=rows[-1]["payload_bytes"],
-                    stall_s=stall.mean if stall else None,
+                    stall_s=mean_of(rows, "stall_s"),
                     largest_stall_s=max(numbers(row["stall_s"] for row in rows), default=None),
-                    write_s=write.mean if write else None,
+                    write_s=mean_of(rows, "write_s"),
                 )
     return table
 
 
 def failures(subject: Subject) -> Table:
-    """Attempts, ranks and cells that did not end well, each in its own words."""
+    """Attempts, ranks and cells that did not end well, each with its own message."""
     table = Table("failures", "Failures and restarts", "run attempt who host cause message".split())
     for entry in subject.entries:
-        run, label = entry.run, name_of(entry, subject)
-        for number, part in enumerate([*run.attempts, run]):
-            for one in _bad(part):
-                who = f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?"))
-                table.add(
-                    run=label,
-                    attempt=number + 1,
-                    who=who,
-                    host=one.get("host"),
-                    cause=one.get("cause"),
-                    message=short(one.get("message")),
-                )
-        if run.end.get("code"):
-            table.add(
-                run=label,
-                attempt=len(run.attempts) + 1,
-                who="run",
-                cause=f"exit code {run.end['code']}",
-                message=short(run.end.get("message")),
-            )
+        for number, part in enumerate([*entry.run.attempts, entry.run]):
+            for one in _bad_ends(part):
+                table.add(run=entry.name, attempt=number + 1, **one)
     for cell in subject.cells:
         if cell.get("state") == "failed":
-            table.add(
-                run=str(cell.get("id")),
-                who="cell",
-                cause="failed",
-                message=short(cell.get("message")),
-            )
+            message = short(cell.get("message"))
+            table.add(run=str(cell.get("id")), who="cell", cause="failed", message=message)
     return table
 
 
-def _bad(part: Run) -> list[Row]:
-    """Own causes first: a lost peer is an echo of another's end."""
+def _bad_ends(part: Run) -> Iterator[Row]:
+    """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
     bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
-    return sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command"))
+    for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
+        yield {
+            "who": f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")),
+            "host": one.get("host"),
+            "cause": one["cause"],
+            "message": short(one.get("message")),
+        }
+    if part.end.get("code"):
+        cause, message = f"exit code {part.end['code']}", short(part.end.get("message"))
+        yield {"who": "run", "cause": cause, "message": message}
 
 
 def short(text: Any, longest: int = 300) -> str:
@@ -178,8 +157,7 @@ def short(text: Any, longest: int = 300) -> str:
 
 
 def prediction(subject: Subject) -> Table:
-    columns = "mode workers predicted_s measured_s error".split()
-    table = Table("prediction", "Seconds per iteration: predicted and measured", columns)
+    table = Table("prediction", "Seconds per iteration: predicted and measured")
     modes = subject.prediction.get("seconds_per_iteration")
     for mode, by_workers in modes.items() if isinstance(modes, dict) else ():
         for workers, one in by_workers.items() if isinstance(by_workers, dict) else ():
@@ -203,7 +181,7 @@ def overview(subject: Subject) -> Table:
         steps = all_steps(entry.run)
         row: dict[str, Any] = {key: entry.settings.get(key) for key in columns}
         row |= {
-            "run": name_of(entry, subject),
+            "run": entry.name,
             "folder": entry.run.name,
             "state": state(entry),
             "steps": len(steps) or None,
@@ -224,9 +202,10 @@ def state(entry: Entry) -> str:
     return "failed" if bad else "no end on record"
 
 
-def _sum(*values: Any) -> float | None:
-    known = numbers(values)
-    return sum(known) if len(known) == len(values) else None
+def add_up(values: Iterable[Any]) -> float | None:
+    """The sum; None where one of `values` is no number."""
+    every = list(values)
+    return sum(every) if len(numbers(every)) == len(every) else None
 
 
 def _ratio(value: Any, base: Any) -> float | None:

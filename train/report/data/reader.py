@@ -34,12 +34,11 @@ KINDS: dict[str, type] = {
     "traffic": TrafficRecord,
 }
 FIELDS = {kind: tuple(item.name for item in fields(cls)) for kind, cls in KINDS.items()}
-# What a `Run` has of its folder's JSON files, each a mapping.
+# The fields of `Run` that are one JSON file each.
 OF_RUN = {
     "summary": run_files.SUMMARY,
     "launch": run_files.LAUNCH,
     "job": run_files.JOB,
-    "stopped": run_files.STOPPED,
     "prediction": run_files.PREDICTION,
     "end": run_files.EXIT,
 }
@@ -48,16 +47,81 @@ CLOCK_SKEW_S = 2.0
 
 
 @dataclass
-class Records:
-    """What one file holds: rows by kind, each with every field of its kind, None where missing."""
+class RecordFile:
+    """The records of one rank: rows by kind, each with every field of its kind, None where missing.
 
+    A run may still write to the file: `read_on` goes on where the last whole line ended.
+    """
+
+    path: Path
+    rank: int
     rows: dict[str, list[Row]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    notes: list[str] = field(default_factory=list)
+    offset: int = 0  # bytes read so far
+    readable: bool = True
+    broken: int = 0  # lines that are no JSON
+    repeated: int = 0  # steps that were written before
+    unknown: Counter[str] = field(default_factory=Counter)  # records by their unknown kind
+    missing: Counter[str] = field(default_factory=Counter)  # records by the field they lack
+
+    def read_on(self) -> None:
+        """Take the lines that were written since; a half-written one waits for its end."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except OSError:
+            self.readable = False
+            return
+        whole, newline, _ = data.rpartition(b"\n")
+        self.offset += len(whole) + len(newline)
+        for line in whole.split(b"\n"):
+            if line.strip():
+                self._take(line)
+        by_step = {row["step"]: row for row in self.rows["step"]}
+        self.repeated += len(self.rows["step"]) - len(by_step)
+        self.rows["step"] = [by_step[step] for step in sorted(by_step)]
+
+    def _take(self, line: bytes) -> None:
+        try:
+            raw = json.loads(line)
+        except ValueError:
+            self.broken += 1
+            return
+        raw = raw if isinstance(raw, dict) else {}
+        kind = raw.get("kind", "step" if "loss" in raw else "none")
+        if kind not in KINDS or not isinstance(raw.get("step"), int):
+            self.unknown[str(kind)[:40]] += 1
+            return
+        row: Row = {name: _known(raw.get(name)) for name in FIELDS[kind]}
+        self.rows[kind].append(row | {"kind": kind, "rank": self.rank})
+        absent = [name for name in FIELDS[kind] if name not in raw and name not in UNUSED]
+        self.missing.update(f"{kind} record(s) have no {name}" for name in absent)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a new attempt has begun the file anew."""
+        return self.path.exists() and self.path.stat().st_size < self.offset
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the file was not used, and why."""
+        if not self.readable:
+            return [f"{self.path.name} cannot be read and was left out"]
+        found = []
+        if self.repeated:
+            found.append(f"{self.repeated} step(s) were written twice; the later one counts")
+        if self.broken:
+            found.append(f"{self.broken} broken line(s) left out")
+        for kind, count in self.unknown.items():
+            found.append(f"{count} record(s) of unknown kind {kind!r} left out")
+        for which, count in self.missing.items():
+            found.append(f"{count} {which} (an older version, perhaps)")
+        return [f"{self.path.name}: {text}" for text in found]
 
 
 @dataclass
 class Run:
-    """Everything a run folder says, and `notes` on what it should have said."""
+    """Everything that a run folder holds, and `notes` on what in it is missing or broken."""
 
     path: Path
     name: str
@@ -66,39 +130,51 @@ class Run:
     launch: Row = field(default_factory=dict)
     job: Row = field(default_factory=dict)
     end: Row = field(default_factory=dict)  # exit.json
-    stopped: Row = field(default_factory=dict)
     prediction: Row = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)  # by host
     exits: list[Row] = field(default_factory=list)
     agents: list[Row] = field(default_factory=list)  # how each node's part ended
-    ranks: dict[int, dict[str, list[Row]]] = field(default_factory=dict)
+    files: dict[int, RecordFile] = field(default_factory=dict)  # by rank
     attempts: list["Run"] = field(default_factory=list)  # those before the last
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def ranks(self) -> dict[int, dict[str, list[Row]]]:
+        """The rows of each rank by their kind."""
+        return {rank: self.files[rank].rows for rank in sorted(self.files)}
+
     def rows(self, kind: str) -> list[Row]:
         """The rows of one kind, rank after rank."""
-        return [row for rank in sorted(self.ranks) for row in self.ranks[rank][kind]]
+        return [row for rows in self.ranks.values() for row in rows[kind]]
 
     def first_rank(self, kind: str) -> list[Row]:
         """The rows of the lowest rank that has any of this kind."""
-        for rank in sorted(self.ranks):
-            if self.ranks[rank][kind]:
-                return self.ranks[rank][kind]
-        return []
+        return next((rows[kind] for rows in self.ranks.values() if rows[kind]), [])
 
     @property
     def over(self) -> bool:
         return bool(self.end or self.summary)
 
+    def read_on(self) -> None:
+        """Take what was written since: records, those of new ranks included, and the end."""
+        for rank, path in run_files.METRICS.by_number(self.path).items():
+            if rank not in self.files or self.files[rank].is_replaced:
+                self.files[rank] = RecordFile(path, rank)
+            self.files[rank].read_on()
+        unwanted: list[str] = []  # a file that is being written is no reason for a note
+        self.config = self.config or read_mapping(run_files.CONFIG.path(self.path), unwanted)
+        for name in ("end", "summary"):
+            setattr(self, name, read_mapping(OF_RUN[name].path(self.path), unwanted))
+
 
 def read_run(path: Path) -> Run:
     """The run in `path`, with the attempts before its last one."""
     run = _read_part(path, path.name)
-    run.config = _mapping(_yaml(run_files.CONFIG.path(path), run.notes))
+    run.config = read_mapping(run_files.CONFIG.path(path), run.notes)
     for name, one in OF_RUN.items():
-        setattr(run, name, _mapping(read_json(one.path(path), run.notes)))
+        setattr(run, name, read_mapping(one.path(path), run.notes))
     for file in run_files.ENVIRONMENT.find(path):
-        run.environments[file.stem] = _mapping(read_json(file, run.notes))
+        run.environments[file.stem] = read_mapping(file, run.notes)
     if not run.config:
         run.notes.append("config.yaml is missing or empty: what was set is not known")
     for number, folder in run_files.attempt_folders(path).items():
@@ -108,91 +184,31 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def read_json(path: Path, notes: list[str]) -> Any:
-    """A JSON file; None, with a note if there is a file that is none."""
+def read_mapping(path: Path, notes: list[str]) -> Row:
+    """A JSON or YAML file with a mapping; empty if there is none, and noted if it is broken."""
+    parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
+        return {}
+    except (OSError, ValueError, yaml.YAMLError):
         notes.append(f"{path.name} cannot be read and was left out")
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def read_records(path: Path, rank: int) -> Records:
-    """One JSON-lines file of records, of `rank`."""
-    found, unknown, lost, missing = Records(), Counter[str](), 0, Counter[str]()
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        found.notes.append(f"{path.name} cannot be read and was left out")
-        return found
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            raw = json.loads(line)
-        except ValueError:  # half written: usual for the last line of a run that goes on
-            lost += number < len(lines) - 1
-            continue
-        row = parse_row(raw, rank, unknown, missing)
-        if row is not None:
-            found.rows[row["kind"]].append(row)
-    found.rows["step"] = _latest(found.rows["step"], path.name, found.notes)
-    if lost:
-        found.notes.append(f"{path.name}: {lost} broken line(s) left out")
-    for kind, count in unknown.items():
-        found.notes.append(f"{path.name}: {count} record(s) of unknown kind {kind!r} left out")
-    for name, count in missing.items():
-        kind, _, item = name.partition(".")
-        found.notes.append(
-            f"{path.name}: {count} {kind} record(s) have no {item} (an older version, perhaps)"
-        )
-    return found
-
-
-def parse_row(raw: Any, rank: int, unknown: Counter[str], missing: Counter[str]) -> Row | None:
-    """One record with every field of its kind; None where it is none that is known."""
-    kind = raw.get("kind", "step" if "loss" in raw else "none") if _is_row(raw) else "none"
-    if kind not in KINDS or not isinstance(raw.get("step"), int):
-        unknown[str(kind)[:40]] += 1
-        return None
-    row: Row = {name: _value(raw.get(name)) for name in FIELDS[kind]}
-    row["kind"], row["rank"] = kind, rank
-    absent = [name for name in FIELDS[kind] if name not in raw and name not in UNUSED]
-    missing.update(f"{kind}.{name}" for name in absent)
-    return row
-
-
-def _value(value: Any) -> Any:
-    """NaN and infinity are no numbers to reckon with."""
+def _known(value: Any) -> Any:
+    """`value`, or None for NaN and infinity, with which nothing can be computed."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _latest(steps: list[Row], name: str, notes: list[str]) -> list[Row]:
-    by_step = {row["step"]: row for row in steps}
-    if len(by_step) < len(steps):
-        again = len(steps) - len(by_step)
-        notes.append(f"{name}: {again} step(s) were written twice; the later one counts")
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def _read_part(path: Path, name: str) -> Run:
     """What an attempt leaves: records and ends."""
     run = Run(path, name)
-    for rank, file in run_files.METRICS.by_number(path).items():
-        records = read_records(file, rank)
-        run.ranks[rank] = records.rows
-        run.notes += records.notes
-    ends = ((run.exits, run_files.RANK_END), (run.agents, run_files.AGENT_END))
-    for target, kind in ends:
-        for file in kind.find(path):
-            if found := _mapping(read_json(file, run.notes)):
-                target.append(found)
+    run.read_on()
+    run.notes += [note for file in run.files.values() for note in file.notes]
+    for target, kind in ((run.exits, run_files.RANK_END), (run.agents, run_files.AGENT_END)):
+        target += filter(None, (read_mapping(file, run.notes) for file in kind.find(path)))
     return run
 
 
@@ -217,7 +233,7 @@ def _note_missing_ranks(run: Run) -> None:
 
 
 def _note_clocks(run: Run) -> None:
-    """Seconds of records are differences on one host; only the times of ends can be skewed."""
+    """Note clocks that differ: of all times on record only those of ends are of several hosts."""
     start, end = run.job.get("started_unix_s"), run.end.get("time_unix_s")
     skew = 0.0
     for one in [*run.exits, *run.agents]:
@@ -237,17 +253,3 @@ def _note_clocks(run: Run) -> None:
 
 def _last(steps: list[Row]) -> int:
     return int(steps[-1]["step"]) if steps else 0
-
-
-def _mapping(value: Any) -> Row:
-    return value if isinstance(value, dict) else {}
-
-
-def _yaml(path: Path, notes: list[str]) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, yaml.YAMLError):
-        notes.append(f"{path.name} cannot be read and was left out")
-        return None

@@ -1,9 +1,14 @@
-"""Speed-up and efficiency over workers, against one measured run of the same work."""
+"""Speed-up and efficiency over workers, against one measured run of the same work.
+
+With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is
+r / r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second are compared, not
+seconds per step, so that it also holds where the batch grows with the workers (weak scaling).
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from train.report.data.subject import Entry, Subject, word
+from train.report.data.subject import Entry, Subject, label_part
 from train.report.data.tables import Table, cells, seconds
 
 WIDTH = frozenset({"workers", "nodes"})
@@ -18,10 +23,8 @@ DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
 
 def speedup(subject: Subject) -> Table:
-    """In samples per second, so that it also holds where the batch grows with the workers."""
-    columns = ["series", "run", "workers", "samples_per_s", "base_workers", "base", "speedup"]
-    columns += ["ideal", "efficiency"]
-    table = Table("speedup", "Speed-up and efficiency", columns)
+    """A row for each group of runs that are repeats, against the base of its work."""
+    table = Table("speedup", "Speed-up and efficiency")
     rates = {row["run"]: row["samples_per_s"] for row in seconds(subject).rows}
     firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
     for alike in _same_work(firsts, subject.varying):
@@ -61,9 +64,10 @@ def _base(alike: list[Entry], rates: dict[str, float]) -> Entry:
 
 
 def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
-    """What stays the same while workers are added, and its words: the batch, or a worker's part.
+    """The size that stays the same while workers are added, and the text for it.
 
-    It is the part where this gives fewer sizes, as in weak scaling.
+    It is that of the global batch, or of a worker's part of it where these have fewer distinct
+    sizes, as in weak scaling.
     """
 
     def total(entry: Entry) -> Any:
@@ -81,14 +85,14 @@ def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
     """The settings in which it differs from other series."""
     size, text = _batch(entries)
     several = len({repr(size(one)) for one in entries}) > 1
-    words = [text.format(size(entry))] if several and size(entry) is not None else []
+    parts = [text.format(size(entry))] if several and size(entry) is not None else []
     keys = [key for key in varying if key not in WIDTH | _grows(entries) | {"batch_size"}]
-    words += [found for key in keys if (found := word(key, entry))]
-    return ", ".join(words) or entry.sync
+    parts += [found for key in keys if (found := label_part(key, entry))]
+    return ", ".join(parts) or entry.sync
 
 
 def _grows(entries: list[Entry]) -> set[str]:
-    """Settings that each number of workers has one value of."""
+    """Settings whose value follows from the number of workers."""
     values: dict[int, set[str]] = {}
     for entry in entries:
         values.setdefault(entry.workers, set()).add(repr(entry.settings.get("eval_batch_size")))

@@ -1,22 +1,23 @@
 """What a report is about: runs, and of a study also the cells that have none."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster import run_files
 from muster.errors import UsageError
-from train.report.data.reader import Row, Run, read_json, read_run
+from train.report.data.reader import Row, Run, read_mapping, read_run
 
-# Settings that say how a run is looked at, not what it computes.
+# Settings that do not change what a run computes.
 NOT_VARYING = frozenset(
     "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
     " hosts log_every tokenizer data_dir nproc_per_node".split()
 )
 ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
-# What a study says of the testbed under a run: its links' rate, its nodes with another program.
-OF_THE_BED = ("rate", "busy")
-# Of modes that send gradients: single has them, and does nothing with them.
+# Settings of a study's testbed: the rate of its links, and how many nodes are busy.
+OF_TESTBED = ("rate", "busy")
+# Settings of modes that send gradients; single ignores them.
 OF_SENDING = ("bucket_mb", "overlap", "sparse_rows")
 
 
@@ -26,7 +27,8 @@ class Entry:
 
     run: Run
     settings: Row
-    label: str = ""
+    label: str = ""  # the settings in which it differs from the others: the same for repeats
+    name: str = ""  # the label, with a number where there are repeats
     repeat: int = 0
 
     @property
@@ -102,14 +104,12 @@ def _is_run(folder: Path) -> bool:
 
 
 def _add_study(subject: Subject, folder: Path) -> None:
-    study = read_json(folder / run_files.STUDY, subject.notes)
-    study = study if isinstance(study, dict) else {}
+    study = read_mapping(folder / run_files.STUDY, subject.notes)
     subject.name = str(study.get("name") or folder.name)
     subject.title = str(study.get("title") or subject.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
-    found = read_json(run_files.PREDICTION.path(folder), subject.notes)
-    subject.prediction = found if isinstance(found, dict) else {}
+    subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
     subject.cells += cells
     for cell in cells:
@@ -131,7 +131,7 @@ def _add_study(subject: Subject, folder: Path) -> None:
 def _entry(run: Run, settings: Row) -> Entry:
     of_run = {k: v for k, v in run.config.items() if k not in NOT_VARYING}
     of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
-    of_run |= {k: settings[k] for k in OF_THE_BED if k in settings}
+    of_run |= {k: settings[k] for k in OF_TESTBED if k in settings}
     for name in ("sync", "task", "batch_size", "precision"):
         of_run.setdefault(name, settings.get(name, run.summary.get(name)))
     of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1
@@ -150,7 +150,7 @@ def _workers(run: Run, planned: int) -> int:
 
 
 def _label(subject: Subject) -> None:
-    """Call each entry after the settings in which it differs from the others."""
+    """Name each entry by the settings in which it differs from the others."""
     entries = subject.entries
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
     subject.varying = [
@@ -163,19 +163,22 @@ def _label(subject: Subject) -> None:
     order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
-        words = [found for key in subject.varying if (found := word(key, entry))]
-        entry.label = ", ".join(words) or entry.sync
-    seen: dict[str, int] = {}
+        parts = [found for key in subject.varying if (found := label_part(key, entry))]
+        entry.label = ", ".join(parts) or entry.sync
+    seen: Counter[str] = Counter()
     for entry in entries:
-        seen[entry.label] = seen.get(entry.label, -1) + 1
         entry.repeat = max(entry.repeat, seen[entry.label])
+        seen[entry.label] += 1
+    for entry in entries:
+        alike = seen[entry.label] > 1
+        entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
-def word(key: str, entry: Entry) -> str:
-    """What sets an entry apart; nothing where it has what is usual, or no use for it."""
+def label_part(key: str, entry: Entry) -> str:
+    """One setting as a label has it; empty for a default, or where the mode ignores it."""
     value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
-    if value is None or (key in OF_THE_BED and not value):
+    if value is None or (key in OF_TESTBED and not value):
         return ""
     if key in OF_SENDING and entry.sync == "single":
         return ""

@@ -1,35 +1,47 @@
-"""What the figures of a report show of each run, computed from its records alone."""
+"""The tables behind a report's figures: losses, metrics, seconds and ranks, from records alone.
 
+Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
+its collective. The first step of each attempt is left out, since it also pays for what happens
+once. A loss curve is compared with that of a reference, which has the same settings but for those
+in `FREE`: one rule makes all sync modes and splits compute the same mean gradient, so their losses
+should differ by rounding alone.
+"""
+
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from train.records.summary import PHASES
 from train.report.data.reader import Row, Run
-from train.report.data.statistics import Estimate, estimate, numbers
+from train.report.data.statistics import Estimate, estimate, mean, numbers
 from train.report.data.subject import Entry, Subject
 
-# What two runs may differ in and still have one loss curve.
+# Settings that do not change the loss curve.
 FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
     " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
     " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
     " length_balance pad compile".split()
 )
-INEXACT = frozenset({"local_sgd"})  # modes that have a curve of their own for every size
+INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 OVERLAPPED = frozenset({"ddp", "accelerate"})
 
 
 @dataclass
 class Table:
-    """The data of one figure or table of the report, a row a mapping by column."""
+    """The data of one figure or table of the report, a row a mapping by column.
+
+    Columns that are not given are those of the first row.
+    """
 
     name: str
     title: str
-    columns: list[str]
+    columns: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
     def add(self, **row: Any) -> None:
+        self.columns = self.columns or list(row)
         self.rows.append({name: row.get(name) for name in self.columns})
 
     def column(self, name: str, **where: Any) -> list[Any]:
@@ -64,15 +76,8 @@ def evaluations(run: Run) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def name_of(entry: Entry, subject: Subject) -> str:
-    """The label, with the repeat where there are several of it."""
-    alike = sum(one.label == entry.label for one in subject.entries)
-    return f"{entry.label} #{entry.repeat + 1}" if alike > 1 else entry.label
-
-
 def losses(subject: Subject) -> Table:
-    columns = ["run", "step", "loss", "reference", "difference"]
-    table = Table("losses", "Loss of each step", columns)
+    table = Table("losses", "Loss of each step")
     curves = {id(entry): curve(entry.run) for entry in subject.entries}
     for entry in subject.entries:
         other = reference(entry, subject)
@@ -80,10 +85,10 @@ def losses(subject: Subject) -> Table:
         for step, loss in curves[id(entry)].items():
             known = other is not entry and step in base
             table.add(
-                run=name_of(entry, subject),
+                run=entry.name,
                 step=step,
                 loss=loss,
-                reference=name_of(other, subject) if other is not entry else None,
+                reference=other.name if other is not entry else None,
                 difference=loss - base[step] if known else None,
             )
     return table
@@ -130,38 +135,33 @@ def first_losses(subject: Subject) -> Table:
 
 
 def metrics(subject: Subject) -> Table:
-    table = Table("metrics", "Metrics of each evaluation", "run epoch step metric value".split())
+    table = Table("metrics", "Metrics of each evaluation")
     for entry in subject.entries:
         for row in evaluations(entry.run):
             for metric, value in (row["metrics"] or {}).items():
                 if numbers([value]):
-                    label = name_of(entry, subject)
-                    table.add(
-                        run=label, epoch=row["epoch"], step=row["step"], metric=metric, value=value
-                    )
+                    at = {name: row[name] for name in ("epoch", "step")}
+                    table.add(run=entry.name, **at, metric=metric, value=value)
     return table
 
 
 def evaluation_seconds(subject: Subject) -> Table:
-    parts = ("predict_s", "metric_s", "sync_s")
-    columns = "run workers evaluations samples eval_s low_s high_s".split()
-    columns += [*parts, "samples_per_s"]
-    table = Table("evaluation", "Seconds of an evaluation", columns)
+    table = Table("evaluation", "Seconds of an evaluation")
     for label, entries in cells(subject):
         rows = [row for entry in entries for row in evaluations(entry.run)]
         found = estimate(row["eval_s"] for row in rows)
-        samples = estimate(row["samples"] for row in rows)
+        samples = mean_of(rows, "samples")
         if found:
             table.add(
                 run=label,
                 workers=entries[0].workers,
                 evaluations=found.count,
-                samples=samples.mean if samples else None,
+                samples=samples,
                 eval_s=found.mean,
                 low_s=found.low,
                 high_s=found.high,
-                **{name: _mean(rows, name) for name in parts},
-                samples_per_s=samples.mean / found.mean if samples and found.mean else None,
+                **{name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")},
+                samples_per_s=samples / found.mean if samples and found.mean else None,
             )
     return table
 
@@ -175,20 +175,16 @@ def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
 
 
 def seconds(subject: Subject) -> Table:
-    phases = [f"{phase}_s" for phase in PHASES]
-    columns = ["run", "sync", "workers", "runs", "steps", "mean_s", "median_s", "spread_s"]
-    columns += ["low_s", "high_s", *phases, "other_s", "overlapped_s", "exposed_s"]
-    columns += ["samples_per_s", "samples_per_s_per_worker"]
-    table = Table("seconds", "Seconds per iteration", columns)
+    table = Table("seconds", "Seconds per iteration")
     for label, entries in cells(subject):
         per_run = [rows for entry in entries if (rows := timed(entry.run))]
         found = of_runs(per_run)
         if found is None:
             continue
         rows = [row for one in per_run for row in one]
-        parts = {name: _mean(rows, name) for name in phases}
+        parts = {f"{phase}_s": mean_of(rows, f"{phase}_s") for phase in PHASES}
         known = numbers(parts.values())
-        rate = _rate(rows)
+        per_s = rate(rows)
         table.add(
             run=label,
             sync=entries[0].sync,
@@ -201,47 +197,47 @@ def seconds(subject: Subject) -> Table:
             low_s=found.low,
             high_s=found.high,
             **parts,
-            other_s=max(0.0, found.mean - sum(known)) if len(known) == len(phases) else None,
-            **(communication(rows) if entries[0].workers > 1 else {}),
-            samples_per_s=rate,
-            samples_per_s_per_worker=rate / entries[0].workers if rate else None,
+            other_s=max(0.0, found.mean - sum(known)) if len(known) == len(parts) else None,
+            **communication(rows if entries[0].workers > 1 else []),
+            samples_per_s=per_s,
+            samples_per_s_per_worker=per_s / entries[0].workers if per_s else None,
         )
     return table
 
 
 def communication(rows: list[Row]) -> dict[str, float | None]:
-    """Seconds hidden behind the backward pass, and seconds waited for, in it and after it."""
-    comm, hidden, sync = (_mean(rows, name) for name in ("comm_s", "overlapped_s", "sync_s"))
-    if comm is None or hidden is None or sync is None:  # records of an older version
+    """Seconds hidden behind the backward pass, and seconds waited for, in it and after it.
+
+    Both are None without rows, or with those of a version that did not record them.
+    """
+    comm, hidden, sync = (mean_of(rows, name) for name in ("comm_s", "overlapped_s", "sync_s"))
+    if comm is None or hidden is None or sync is None:
         return {"overlapped_s": None, "exposed_s": None}
     return {"overlapped_s": hidden, "exposed_s": sync + max(0.0, comm - hidden)}
 
 
 def of_runs(per_run: list[list[Row]]) -> Estimate | None:
     """Over the steps of one run; over the means of several."""
-    means = [estimate(row["step_s"] for row in rows) for rows in per_run]
-    found = [one.mean for one in means if one]
-    if len(found) > 1:
-        return estimate(found)
-    return means[0] if means else None
+    if len(per_run) > 1:
+        return estimate(mean_of(rows, "step_s") for rows in per_run)
+    return estimate(row["step_s"] for rows in per_run for row in rows)
 
 
 def per_rank(subject: Subject) -> Table:
     """Each rank's part; what a rank does before it waits for others is its own work."""
-    columns = "run rank steps local_samples own_work_s sync_s samples_per_s".split()
-    table = Table("ranks", "What each rank does", columns)
+    table = Table("ranks", "What each rank does")
     for entry in subject.entries:
         for rank, kinds in sorted(entry.run.ranks.items()):
             steps = kinds["step"][1:]
-            step_s, local = _mean(steps, "step_s"), _mean(steps, "local_samples")
+            step_s, local = mean_of(steps, "step_s"), mean_of(steps, "local_samples")
             if step_s and entry.workers > 1:
                 table.add(
-                    run=name_of(entry, subject),
+                    run=entry.name,
                     rank=rank,
                     steps=len(steps),
                     local_samples=local,
                     own_work_s=own_work_s(steps, entry.sync),
-                    sync_s=_mean(steps, "sync_s"),
+                    sync_s=mean_of(steps, "sync_s"),
                     samples_per_s=local / step_s if local is not None else None,
                 )
     return table
@@ -250,16 +246,31 @@ def per_rank(subject: Subject) -> Table:
 def own_work_s(steps: list[Row], sync: str) -> float | None:
     """Mean seconds before a rank can wait for others: with overlap, the backward pass waits."""
     names = ["data_s", "forward_s"] + ([] if sync in OVERLAPPED else ["backward_s"])
-    parts = [_mean(steps, name) for name in names]
-    return sum(numbers(parts)) if len(numbers(parts)) == len(names) else None
+    parts = numbers(mean_of(steps, name) for name in names)
+    return sum(parts) if len(parts) == len(names) else None
 
 
-def _mean(rows: Iterable[Row], name: str) -> float | None:
-    found = estimate(row[name] for row in rows)
-    return found.mean if found else None
+def straggler(rows: list[Row]) -> tuple[Row, float] | None:
+    """Of a run's rows by rank, that of the rank that others wait for, and their mean own work.
+
+    None where no rank works at least a tenth longer than the others do.
+    """
+    known = [row for row in rows if row["own_work_s"] is not None]
+    if len(known) < 2:
+        return None
+    slow = max(known, key=lambda row: row["own_work_s"])
+    others_s = [row["own_work_s"] for row in known if row is not slow]
+    mean_s = math.fsum(others_s) / len(others_s)
+    return (slow, mean_s) if slow["own_work_s"] > 1.1 * mean_s else None
 
 
-def _rate(rows: list[Row]) -> float | None:
-    known = [row for row in rows if len(numbers([row["samples"], row["step_s"]])) == 2]
+def mean_of(rows: Iterable[Row], name: str) -> float | None:
+    """The mean of one column; None where no row has a number in it."""
+    return mean(row[name] for row in rows)
+
+
+def rate(rows: list[Row], count: str = "samples") -> float | None:
+    """Samples per second over `rows`: those of all ranks, or another `count` of them."""
+    known = [row for row in rows if len(numbers([row[count], row["step_s"]])) == 2]
     total_s = sum(row["step_s"] for row in known)
-    return sum(row["samples"] for row in known) / total_s if total_s else None
+    return sum(row[count] for row in known) / total_s if total_s else None

@@ -1,4 +1,4 @@
-"""The means of drawing: a figure without a screen, colours, and names where lines end.
+"""How figures are drawn: without a screen, in colours of their own, with names at lines' ends.
 
 Text and axes take the colour of the page around them, so that a figure works on light and dark;
 the reference's line does so too.
@@ -87,6 +87,13 @@ def dashes(number: int) -> Any:
 
 def marker(x: Sequence[float]) -> str | None:
     return "o" if len(x) < 3 else None
+
+
+def note(
+    axis: Any, text: str, at: tuple[float, float], offset: tuple[int, int] = (5, 0), **style: Any
+) -> None:
+    """Write `text` so many points beside a point of the axes."""
+    axis.annotate(plain(text), at, offset, textcoords="offset points", **{"va": "center", **style})
 
 
 def label_ends(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:

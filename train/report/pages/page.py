@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
 PRINT_INK = "#1b1f24"
+NO_PDF = "report.pdf was left out: {why}; install it with {how}"
+PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 
 
 def as_text(value: Any, column: str = "") -> str:
@@ -42,28 +45,42 @@ def as_heading(column: str) -> str:
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
     """The page; `ink` is the colour of figures' text and axes."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
+
+    # Figures are our own drawings, in which all text is outlines.
+    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
+    return _render("report.html.j2", subject, parts, figures=figures)
+
+
+def markdown(subject: Subject, parts: list[Section]) -> str:
+    """The report in Markdown: sentences and tables, without figures."""
+    return _render("report.md.j2", subject, parts).rstrip() + "\n"
+
+
+def _render(template: str, subject: Subject, parts: list[Section], **more: Any) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        autoescape=lambda name: name == "report.html.j2",
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"as_text": as_text, "as_heading": as_heading}
-    # Figures are our own drawings, in which all text is outlines.
-    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
-    return environment.get_template("report.html.j2").render(
+    environment.filters |= {
+        "as_text": as_text,
+        "as_heading": as_heading,
+        "as_markdown": markdown_table,
+    }
+    return environment.get_template(template).render(
         subject=subject,
         parts=parts,
-        figures=figures,
         hosts=provenance.hosts(subject),
         versions=provenance.versions(subject),
         settings=provenance.settings(subject),
         commands=provenance.commands(subject),
         notes=provenance.notes(subject),
+        **more,
     )
 
 
@@ -91,29 +108,8 @@ def markdown_table(
     return text + (f"\n\n{more} more rows are in {where}." if more else "")
 
 
-def _cell(value: Any, column: str) -> str:
-    return " ".join(as_text(value, column).replace("|", "\\|").split("\n"))
-
-
-def markdown(subject: Subject, parts: list[Section]) -> str:
-    """The report in Markdown: sentences and tables, without figures."""
-    lines = [f"# {subject.title}", ""]
-    lines += [subject.about, ""] if subject.about else []
-    for note in provenance.notes(subject):
-        lines += [f"> Note: {note}", ""]
-    for part in parts:
-        lines += [f"## {part.title}", ""]
-        lines += [line for sentence in part.sentences for line in (sentence, "")]
-        lines += [markdown_table(part.table, part.shown, part.longest), ""]
-    if again := provenance.commands(subject):
-        lines += ["## How to repeat it", "", "```bash", *again, "```", ""]
-    return "\n".join(lines)
-
-
 def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
     """Write the whole report into `folder`; its sections, and why there is no PDF if so."""
-    from train.report.pages import pdf
-
     parts = sections.build(subject)
     data, figures = folder / "data", folder / "figures"
     for one in (data, figures):
@@ -126,8 +122,28 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
         if part.figure:
             alone = drawing.alone(part.figure)
             (figures / f"{part.table.name}.svg").write_text(alone, encoding="utf-8")
-    problem = pdf.write(html(subject, parts, ink=PRINT_INK), folder / "report.pdf")
+    problem = write_pdf(html(subject, parts, ink=PRINT_INK), folder / "report.pdf")
     return parts, problem
+
+
+def write_pdf(page: str, path: Path) -> str:
+    """Write `page` as a PDF; empty, or why it was not written and what to install."""
+    try:
+        from weasyprint import HTML
+    except ImportError:
+        return NO_PDF.format(why="WeasyPrint is missing", how="pip install weasyprint")
+    except OSError as error:  # it loads pango when imported
+        why = "WeasyPrint finds no " + (str(error).split("'")[1] if "'" in str(error) else "pango")
+        return NO_PDF.format(why=why, how=PANGO)
+    for name in ("weasyprint", "fontTools"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # of CSS that only browsers know
+    HTML(string=page, url_fetcher=_fetch_nothing).write_pdf(path)
+    return ""
+
+
+def _fetch_nothing(url: str, *args: object, **kwargs: object) -> dict[str, object]:
+    """The page holds all that it shows."""
+    raise ValueError(f"{url}: a report fetches nothing")
 
 
 def _write_table(table: Table, folder: Path) -> None:

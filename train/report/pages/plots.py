@@ -1,7 +1,6 @@
-"""Facts become vector figures: labelled axes with units, colours for the colour-blind."""
+"""Tables become vector figures: labelled axes with units, colours for the colour-blind."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from train.records.summary import PHASES
@@ -17,6 +16,7 @@ from train.report.pages.drawing import (
     figure_of,
     label_ends,
     marker,
+    note,
     plain,
     whole_numbers,
 )
@@ -43,9 +43,8 @@ def losses(table: Table) -> str:
         for number, label in enumerate(labels):
             mine = table.select(run=label)
             x, y = [row["step"] for row in mine], [row["loss"] for row in mine]
-            style = {"color": colour[label], "linestyle": dashes(number)}
-            upper.plot(x, y, linewidth=2.6 if number == 0 else 1.5, marker=marker(x), **style)
-            ends.append((x[-1], y[-1], label, colour[label]))
+            style = {"linewidth": 2.6 if number == 0 else 1.5, "marker": marker(x)}
+            ends.append(_curve(upper, x, y, label, number, colour[label], **style))
         label_ends(upper, ends)
         upper.set_ylabel("loss")
         if rows == 2:
@@ -55,23 +54,23 @@ def losses(table: Table) -> str:
         return as_svg(figure)
 
 
+def _curve(
+    axis: Any, x: list[Any], y: list[float], label: str, number: int, colour: str, **style: Any
+) -> tuple[float, float, str, str]:
+    """Draw a line with a dash of its own; where it ends, and what to write there."""
+    axis.plot(x, y, color=colour, linestyle=dashes(number), **style)
+    last = max(at for at, value in enumerate(y) if not math.isnan(value))
+    return x[last], y[last], label, colour
+
+
 def _differences(axis: Any, table: Table, apart: list[str], colour: dict[str, str]) -> None:
     ends = []
     for number, label in enumerate(apart):
         mine = [row for row in table.select(run=label) if row["difference"] is not None]
         x = [row["step"] for row in mine]
         y = [abs(row["difference"]) or math.nan for row in mine]  # a gap: a log axis has no zero
-        axis.plot(
-            x,
-            y,
-            color=colour[label],
-            linewidth=2.2 if number == 0 else 1.3,
-            linestyle=dashes(number),
-            marker="o",
-            markersize=2.5,
-        )
-        at, last = [one for one in zip(x, y, strict=True) if not math.isnan(one[1])][-1]
-        ends.append((at, last, label, colour[label]))
+        style = {"linewidth": 2.2 if number == 0 else 1.3, "marker": "o", "markersize": 2.5}
+        ends.append(_curve(axis, x, y, label, number, colour[label], **style))
     zeros = any(value == 0 for label in apart for value in table.column("difference", run=label))
     axis.set_ylabel("difference to\nthe reference" + ("\n(none: a gap)" if zeros else ""))
     if apart:
@@ -98,13 +97,7 @@ def seconds(table: Table) -> str:
             half = row["high_s"] - row["mean_s"] if row["high_s"] is not None else 0.0
             axis.errorbar(row["mean_s"], place, xerr=half, color=INK, capsize=3, linewidth=1.2)
             right = max(left, row["mean_s"] + half)
-            axis.annotate(
-                f"{row['mean_s']:.4g}",
-                (right, place),
-                (5, 0),
-                textcoords="offset points",
-                va="center",
-            )
+            note(axis, f"{row['mean_s']:.4g}", (right, place))
         names = [row["run"] for row in rows]
         _finish(axis, names, f"seconds per iteration{_of_interval(rows)}", 1.1)
         axis.set_ylim(-0.6, len(rows) - 0.4)
@@ -158,8 +151,7 @@ def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) ->
     left, right = panels
     few, most = rows[0]["base_workers"], max(row["workers"] for row in rows)
     left.plot([few, most], [1, most / few], color=INK, linewidth=1, linestyle=(0, (2, 2)))
-    style = {"textcoords": "offset points", "ha": "right", "va": "top"}
-    left.annotate("ideal", (most, most / few), (-14, 0), **style)
+    note(left, "ideal", (most, most / few), (-14, 0), ha="right", va="top")
     right.axhline(1, color=INK, linewidth=1, linestyle=(0, (2, 2)))
     ends = []
     for name in dict.fromkeys(row["series"] for row in rows):
@@ -173,11 +165,11 @@ def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) ->
                     row["workers"], row[value], color=colour[name], marker="o", markersize=4,
                     markerfacecolor=fill,
                 )  # fmt: skip
+        end = x[-1], mine[-1]["efficiency"]
         if x[-1] == most:
-            ends.append((x[-1], mine[-1]["efficiency"], name, colour[name]))
+            ends.append((*end, name, colour[name]))
         else:  # beside its point: a leader to the edge would look like a line of its own
-            style = {"textcoords": "offset points", "color": colour[name], "va": "top"}
-            right.annotate(plain(name), (x[-1], mine[-1]["efficiency"]), (5, -4), **style)
+            note(right, name, end, (5, -4), color=colour[name], va="top")
     left.set_title(plain(f"against {base}"), loc="left", fontsize=9.5)
     for axis, title in ((left, "speed-up"), (right, "efficiency")):
         axis.set_xlabel("workers")
@@ -200,9 +192,8 @@ def metrics(table: Table) -> str:
                 x = [row["epoch"] or row["step"] for row in mine]
                 y = [row["value"] for row in mine]
                 if x:
-                    style = {"color": colour[label], "linestyle": dashes(number)}
-                    axis.plot(x, y, marker="o", markersize=4, clip_on=False, **style)
-                    ends.append((x[-1], y[-1], label, colour[label]))
+                    style = {"marker": "o", "markersize": 4, "clip_on": False}
+                    ends.append(_curve(axis, x, y, label, number, colour[label], **style))
             _range(axis, table.column("value", metric=metric))
             label_ends(axis, ends)
             axis.set_ylabel(plain(metric))
@@ -223,34 +214,23 @@ def _range(axis: Any, values: list[float]) -> None:
 
 
 def pairs(
-    table: Table,
-    label: Callable[[dict[str, Any]], str],
-    first: str,
-    second: str,
-    unit: str,
-    scale: float = 1.0,
+    table: Table, labels: list[str], first: str, second: str, unit: str, scale: float = 1.0
 ) -> str:
     """Two bars for each row: what was expected or predicted, and what was measured."""
-    rows = [row for row in table.rows if row[first] is not None or row[second] is not None][::-1]
-    with figure_of(1.1 + 0.42 * len(rows)) as (figure, axis):
-        for place, row in enumerate(rows):
-            for name, up, fill in ((first, 0.19, INK), (second, -0.19, COLOURS[0])):
+    both = zip(table.rows, labels, strict=True)
+    found = [one for one in both if one[0][first] is not None or one[0][second] is not None][::-1]
+    if not found:
+        return ""
+    with figure_of(1.1 + 0.42 * len(found)) as (figure, axis):
+        for place, (row, _) in enumerate(found):
+            for name, up, fill, alpha in ((first, 0.19, INK, 0.45), (second, -0.19, COLOURS[0], 1)):
                 value = (row[name] or 0.0) / scale
-                axis.barh(
-                    place + up, value, height=0.34, color=fill, alpha=0.45 if fill == INK else 1
-                )
-                words = f"{value:.4g}" if row[name] is not None else "none"
-                if place == len(rows) - 1:
-                    words += f"  {name.rsplit('_', 1)[0].replace('_', ' ')}"
-                axis.annotate(
-                    words,
-                    (value, place + up),
-                    (4, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                )
-        _finish(axis, [label(row) for row in rows], unit, 1.2)
+                axis.barh(place + up, value, height=0.34, color=fill, alpha=alpha)
+                text = f"{value:.4g}" if row[name] is not None else "none"
+                if place == len(found) - 1:
+                    text += f"  {name.rsplit('_', 1)[0].replace('_', ' ')}"
+                note(axis, text, (value, place + up), (4, 0), fontsize=8)
+        _finish(axis, [label for _, label in found], unit, 1.2)
         return as_svg(figure)
 
 
@@ -266,8 +246,7 @@ def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") ->
                 reach = [[value - max(0.0, row[low])], [row[high] - value]]
                 axis.errorbar(value, place, xerr=reach, color=INK, capsize=3, linewidth=1.2)
                 right = row[high]
-            style = {"textcoords": "offset points", "va": "center"}
-            axis.annotate(f"{value:.4g}", (right, place), (5, 0), **style)
+            note(axis, f"{value:.4g}", (right, place))
         of_interval = _of_interval(rows, high) if high else ""
         _finish(axis, [row["run"] for row in rows], unit + of_interval, 1.1)
         return as_svg(figure)

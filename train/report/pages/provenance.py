@@ -61,7 +61,7 @@ def commands(subject: Subject) -> list[str]:
 
 
 def notes(subject: Subject) -> list[str]:
-    """What stands against trusting the report, each with the run it is about."""
+    """Reasons to trust the report less, each with its run."""
     found = list(subject.notes)
     for entry in subject.entries:
         parts = [entry.run, *entry.run.attempts]

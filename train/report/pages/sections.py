@@ -1,9 +1,9 @@
 """A subject becomes the sections of its report: sentences, a figure and a table each."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from train.report.data import event_tables, scaling, tables
+from train.report.data.event_tables import add_up
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
 from train.report.pages import plots, sentences
@@ -24,27 +24,25 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
-    makers: list[Callable[[Subject], Section]] = [
-        _runs,
-        _losses,
-        _metrics,
-        _seconds,
-        _throughput,
-        _speedup,
-        _prediction,
-        _ranks,
-        _evaluation,
-        _traffic,
-        _collectives,
-        _balance,
-        _checkpoints,
-        _failures,
+    ranks, balance = tables.per_rank(subject), event_tables.balance(subject)
+    checkpoints = event_tables.checkpoints(subject)
+    found = [
+        Section("What was run", event_tables.overview(subject)),
+        _losses(subject),
+        _metrics(subject),
+        _seconds(subject),
+        _throughput(subject),
+        _speedup(subject),
+        _prediction(subject),
+        Section("Ranks", ranks, sentences.of_ranks(ranks), longest=40),
+        _evaluation(subject),
+        _traffic(subject),
+        Section("Collectives of a step", event_tables.collectives(subject), longest=24),
+        Section("Balance", balance, sentences.of_balance(balance)),
+        Section("Checkpoints", checkpoints, sentences.of_checkpoints(checkpoints)),
+        _failures(subject),
     ]
-    return [section for make in makers if (section := make(subject)).table.rows]
-
-
-def _runs(subject: Subject) -> Section:
-    return Section("What was run", event_tables.overview(subject))
+    return [section for section in found if section.table.rows]
 
 
 def _losses(subject: Subject) -> Section:
@@ -77,22 +75,20 @@ def _seconds(subject: Subject) -> Section:
 
 
 def _throughput(subject: Subject) -> Section:
-    columns = ["run", "workers", "samples_per_s", "samples_per_s_per_worker"]
-    table = Table("throughput", "Throughput", columns)
+    per_worker = "samples_per_s_per_worker"
+    table = Table("throughput", "Throughput", ["run", "workers", "samples_per_s", per_worker])
     for row in tables.seconds(subject).rows:
         if row["samples_per_s"] is not None:
-            table.add(**{name: row[name] for name in columns})
-    figure = ""
-    if len(table.rows) > 1:
-        figure = plots.bars(table, "samples_per_s_per_worker", "samples per second and worker")
+            table.add(**{name: row[name] for name in table.columns})
+    several = len(table.rows) > 1
+    figure = plots.bars(table, per_worker, "samples per second and worker") if several else ""
     return Section("Throughput", table, figure=figure)
 
 
 def _speedup(subject: Subject) -> Section:
     table = scaling.speedup(subject)
-    wide = [row for row in table.rows if row["ideal"] > 1]
-    if not wide:
-        return Section("", Table("speedup", "", table.columns))
+    if all(row["ideal"] <= 1 for row in table.rows):
+        return Section("", Table("speedup", ""))
     shown = ["series", "workers", "samples_per_s", "base", "speedup", "ideal", "efficiency"]
     lines = sentences.of_speedup(table)
     return Section("Speed-up and efficiency", table, lines, plots.speedup(table), shown)
@@ -104,21 +100,9 @@ def _prediction(subject: Subject) -> Section:
     for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
         more = subject.prediction.get(name)
         lines += [opening + str(one) for one in more] if isinstance(more, list) else []
-    figure = ""
-    if table.rows:
-        figure = plots.pairs(
-            table,
-            lambda row: f"{row['mode']}, {row['workers']} workers",
-            "predicted_s",
-            "measured_s",
-            "seconds per iteration",
-        )
+    labels = [f"{row['mode']}, {row['workers']} workers" for row in table.rows]
+    figure = plots.pairs(table, labels, "predicted_s", "measured_s", "seconds per iteration")
     return Section("Predicted and measured", table, lines, figure)
-
-
-def _ranks(subject: Subject) -> Section:
-    table = tables.per_rank(subject)
-    return Section("Ranks", table, sentences.of_ranks(table), longest=40)
 
 
 def _evaluation(subject: Subject) -> Section:
@@ -132,16 +116,11 @@ def _evaluation(subject: Subject) -> Section:
 def _traffic(subject: Subject) -> Section:
     table = event_tables.traffic(subject)
     totals = _traffic_totals(table)
+    labels = [f"{row['run']}\n{row['host']}, {row['direction']}" for row in totals.rows]
     figure = ""
-    if totals.rows and len(totals.rows) <= 40:
-        figure = plots.pairs(
-            totals,
-            lambda row: f"{row['run']}\n{row['host']}, {row['direction']}",
-            "expected_bytes",
-            "observed_bytes",
-            "MB, all epochs",
-            1e6,
-        )
+    if len(totals.rows) <= 40:
+        names = ("expected_bytes", "observed_bytes")
+        figure = plots.pairs(totals, labels, *names, "MB, all epochs", 1e6)
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     lines = sentences.of_traffic(table)
@@ -155,33 +134,18 @@ def _traffic(subject: Subject) -> Section:
 
 def _traffic_totals(table: Table) -> Table:
     """Over the epochs of training; a part that is not known leaves its total unknown."""
-    columns = ["run", "host", "direction", "expected_bytes", "observed_bytes"]
-    totals = Table("traffic_totals", "Traffic of all epochs", columns)
-    keys = dict.fromkeys(
-        (row["run"], row["host"], row["direction"]) for row in table.rows if row["epoch"]
-    )
-    for run, host, direction in keys:
-        parts = [r for r in table.select(run=run, host=host, direction=direction) if r["epoch"]]
-        sums = {
-            name: None if None in (v := [r[name] for r in parts]) else sum(v)
-            for name in ("expected_bytes", "observed_bytes")
-        }
+    sizes = ("expected_bytes", "observed_bytes")
+    totals = Table("traffic_totals", "Traffic of all epochs", ["run", "host", "direction", *sizes])
+    rows = [row for row in table.rows if row["epoch"]]
+    for run, host, direction in dict.fromkeys((r["run"], r["host"], r["direction"]) for r in rows):
+        parts = [
+            row
+            for row in rows
+            if (row["run"], row["host"], row["direction"]) == (run, host, direction)
+        ]
+        sums = {name: add_up(row[name] for row in parts) for name in sizes}
         totals.add(run=run, host=host, direction=direction, **sums)
     return totals
-
-
-def _collectives(subject: Subject) -> Section:
-    return Section("Collectives of a step", event_tables.collectives(subject), longest=24)
-
-
-def _balance(subject: Subject) -> Section:
-    table = event_tables.balance(subject)
-    return Section("Balance", table, sentences.of_balance(table))
-
-
-def _checkpoints(subject: Subject) -> Section:
-    table = event_tables.checkpoints(subject)
-    return Section("Checkpoints", table, sentences.of_checkpoints(table))
 
 
 def _failures(subject: Subject) -> Section:

@@ -4,12 +4,12 @@ from train.records.summary import PHASES
 from train.report.data.event_tables import BAND, BAND_FROM_BYTES
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import Table, curve, curve_key, name_of, reference
+from train.report.data.tables import Table, curve, curve_key, reference, straggler
 
-PARTED = 1e-3  # a difference of losses that asks for a reason
-# Of the first loss, before anything was learned: what rounding can make of it.
+PARTED = 1e-3  # a larger difference of losses is explained
+# How far rounding alone can move the first loss, as a part of it.
 ROUNDING = {"fp64": 1e-9, "fp32": 1e-5}
-COARSE = 2e-4  # with numbers of 16 bits, where less tells nothing
+COARSE = 2e-4  # with numbers of 16 bits
 
 
 def of_losses(table: Table, subject: Subject) -> list[str]:
@@ -30,7 +30,7 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
 
 
 def _why_apart(subject: Subject) -> list[str]:
-    """From the first loss on: other masks, perhaps. Later: rounding."""
+    """Why curves differ: from the first loss on perhaps by dropout masks, later by rounding."""
     at_once, later = [], []
     for entry in subject.entries:
         base = reference(entry, subject)
@@ -47,7 +47,7 @@ def _why_apart(subject: Subject) -> list[str]:
             later.append(entry)
     found = []
     if later:
-        names = "; ".join(name_of(entry, subject) for entry in later)
+        names = "; ".join(entry.name for entry in later)
         found.append(
             f"Equal at the first step but for rounding, later apart by over {PARTED:g}: {names}. "
             "Rounding that training amplifies does so; other samples, weights or dropout masks "
@@ -64,7 +64,7 @@ def _why_apart(subject: Subject) -> list[str]:
 
 
 def _same_draw(subject: Subject) -> list[str]:
-    """Of runs on as many workers with one split, which even with dropout have one loss curve."""
+    """Compare runs on equally many workers with one split: dropout included, their losses agree."""
     found = []
     for width in sorted({entry.workers for entry in subject.entries}):
         groups: dict[object, list[Entry]] = {}
@@ -82,7 +82,7 @@ def _same_draw(subject: Subject) -> list[str]:
             gap, entry, base = max(apart, key=lambda one: one[0])
             found.append(
                 f"Among runs on {width} worker(s) with one split the largest difference is "
-                f"{gap:.2g} ({name_of(entry, subject)} against {name_of(base, subject)})."
+                f"{gap:.2g} ({entry.name} against {base.name})."
             )
     return found
 
@@ -157,16 +157,11 @@ def of_ranks(table: Table) -> list[str]:
     """Which rank the others wait for, where it is clear."""
     found = []
     for label in table.unique("run"):
-        rows = [row for row in table.select(run=label) if row["own_work_s"] is not None]
-        if len(rows) < 2:
-            continue
-        slow = max(rows, key=lambda row: row["own_work_s"])
-        others = [row["own_work_s"] for row in rows if row is not slow]
-        mean = sum(others) / len(others)
-        if slow["own_work_s"] > 1.1 * mean:
+        if slow := straggler(table.select(run=label)):
+            row, mean_s = slow
             found.append(
-                f"{label}: the others wait for rank {slow['rank']}, whose own work takes "
-                f"{slow['own_work_s']:.4g} s per iteration against {mean:.4g} s."
+                f"{label}: the others wait for rank {row['rank']}, whose own work takes "
+                f"{row['own_work_s']:.4g} s per iteration against {mean_s:.4g} s."
             )
     return found
 

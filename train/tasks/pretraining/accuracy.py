@@ -15,7 +15,7 @@ def per_sample(
     """What there is to count of n samples with m hidden tokens: `COLUMNS`, (n, 4).
 
     Of each hidden token there are its loss and target (m,), its scores (m, vocabulary), and
-    its sample in `rows` (m,); of each sample (n,) whether the next sentence was told.
+    its sample in `rows` (m,); of each sample (n,) whether the next sentence was predicted right.
     """
     each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
     each.append(torch.ones_like(token_losses))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from muster.errors import UsageError
+from train.tasks.language.tokens import BATCH
 from train.tasks.pretraining.documents import Document
-from train.tasks.text.tokens import BATCH
 
 MARKS = 3  # [CLS] A [SEP] B [SEP]
 FLAT = ("tokens", "sentences", "documents", "chunks")

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from muster.errors import UsageError
+from train.tasks.sources.files import require_folder
 
 TEXT = (".txt", ".tokens", ".raw")  # the last two are WikiText's
 SHARDS = (".hdf5", ".h5")
@@ -25,9 +26,7 @@ def find(folder: Path | None) -> dict[str, list[Path]]:
             "--task bert needs --data-dir: a folder with text files "
             f"({', '.join(TEXT)}) or HDF5 shards ({', '.join(SHARDS)})"
         )
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     sets: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix in TEXT + SHARDS and path.is_file() and path.name.lower() not in NOT_TEXT:

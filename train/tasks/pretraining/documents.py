@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines
 
 HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
 TITLE = re.compile(r"^ ?= [^=].* = ?$")

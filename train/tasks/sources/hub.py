@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import UsageError
-from train.tasks.text.columns import Examples, Part, Spec
 
 
 def is_local(name: str) -> bool:
@@ -37,17 +36,6 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
     except (OSError, ValueError) as error:
         file = "vocab.txt" if flag == "--tokenizer" else "config.json"
         raise UsageError(f"{flag} {name}: {_reason(error, f'a folder or {file}')}") from None
-
-
-def read(spec: Spec, part: Part) -> Examples:
-    """All examples of one split, through `datasets`.
-
-    Raises:
-        UsageError: the Hub cannot be reached and the set is not in the local cache.
-    """
-    found = rows(*spec.hub_name, split=part.split)
-    columns = tuple(list(found[name]) for name in spec.hub_text or spec.text)
-    return Examples(columns, list(found["label"]))
 
 
 def rows(*name: str, **options: Any) -> Any:
@@ -83,7 +71,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _hush() -> None:
-    """What loading has to say is said by our errors; retries and progress bars are noise."""
+    """Silence the libraries' retries and progress bars: our errors say what went wrong."""
     for name in ("huggingface_hub", "transformers", "datasets", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
     from transformers.utils.logging import disable_progress_bar

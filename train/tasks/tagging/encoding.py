@@ -1,15 +1,14 @@
 """Words become word pieces; the first piece of each carries its tag."""
 
 import logging
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from muster.errors import UsageError
-from train.tasks.sources.conll import Sentence
-from train.tasks.text.tokens import BATCH
+from train.tasks.language import tokens
+from train.tasks.tagging.conll import Sentence
 
 IGNORED = -100  # the tag of what is no word's first piece
 
@@ -38,24 +37,15 @@ def encode(
         [offsets[i], offsets[i + 1]).
     """
     numbers = {tag: number for number, tag in enumerate(tags)}
-    flat: dict[str, list[int]] = {"tags": []}
-    lengths: list[int] = []
-    for start in range(0, len(sentences), BATCH):
-        part = sentences[start : start + BATCH]
-        encoded = tokenizer(
-            [sentence.words for sentence in part],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=max_seq_length,
-            return_attention_mask=False,
-        )
-        for key, rows in encoded.items():
-            flat.setdefault(key, []).extend(piece for row in rows for piece in row)
-        for row, sentence in enumerate(part):
-            flat["tags"] += _of_first_pieces(encoded.word_ids(row), sentence, numbers)
-        lengths += map(len, encoded["input_ids"])
+
+    def add_tags(encoded: Any, start: int) -> dict[str, list[list[int]]]:
+        part = enumerate(sentences[start : start + tokens.BATCH])
+        return {"tags": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
+
+    words = [[sentence.words for sentence in sentences]]
+    found = tokens.encode(tokenizer, words, max_seq_length, add_tags, is_split_into_words=True)
     lost = sum(len(sentence.words) for sentence in sentences)
-    lost -= sum(tag != IGNORED for tag in flat["tags"])
+    lost -= int((found["tags"] != IGNORED).sum())
     if lost:
         logging.getLogger(__name__).warning(
             "%s set: %d words are beyond --max-seq-length %d, or nothing but control characters; "
@@ -64,8 +54,7 @@ def encode(
             lost,
             max_seq_length,
         )
-    tensors = {key: torch.tensor(values, dtype=torch.int32) for key, values in flat.items()}
-    return {**tensors, "offsets": torch.tensor([0, *accumulate(lengths)])}
+    return found
 
 
 def _of_first_pieces(

@@ -10,12 +10,13 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples
-from train.tasks.sources import cache, hub, tsv
-from train.tasks.text import classifier, tokens
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.language import classifier, tokens
+from train.tasks.language.padding import Padding, Sample, TokenSet
+from train.tasks.language.prepared import PreparedTask
+from train.tasks.sources import cache, hub
+from train.tasks.text import tsv
 from train.tasks.text.columns import Examples, Spec
-from train.tasks.text.padding import Padding, Sample, TokenSet
-from train.tasks.text.prepared import PreparedTask
 
 DEFAULT_MODEL = "bert-base-cased"
 
@@ -50,7 +51,7 @@ class GlueTask(PreparedTask):
         sets = {}
         for name in self.spec.parts:
             examples = self._read(name)
-            sets[name] = tokens.encode(tokenizer, examples, self.config.max_seq_length)
+            sets[name] = tokens.encode(tokenizer, examples.texts, self.config.max_seq_length)
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
             kind = torch.float32 if self.spec.is_regression else torch.int64
             sets[name]["labels"] = torch.tensor(examples.labels, dtype=kind)
@@ -75,8 +76,7 @@ class GlueTask(PreparedTask):
         logits: Tensor = model(**classifier.inputs(model, batch)).logits
         if self._label_order is not None:
             logits = logits[:, self._label_order]
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()  # the loss needs more digits than the layers
+        logits = in_float32(logits)
         labels = batch["labels"]
         if self.spec.is_regression:
             return Output(mse_loss(logits.squeeze(-1), labels.to(logits.dtype)), logits)
@@ -89,7 +89,9 @@ class GlueTask(PreparedTask):
 
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:
-            return hub.read(self.spec, self.spec.parts[name])
+            rows = hub.rows(*self.spec.hub_name, split=self.spec.parts[name].split)
+            columns = tuple(list(rows[column]) for column in self.spec.hub_text or self.spec.text)
+            return Examples(columns, list(rows["label"]))
         return self._read_file(self.spec, tsv.find(self.spec, self.data_dir)[name])
 
     def _source(self) -> Iterator[str | bytes]:

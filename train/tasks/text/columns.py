@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from train.tasks.language.classifier import Labels
+
 HUB_SET = "nyu-mll/glue"
 
 
@@ -20,20 +22,19 @@ DEV: Mapping[str, Part] = MappingProxyType({"": Part("dev.tsv", "validation")})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
-    """One task with a label per text or pair of texts, as its files and the Hub have it."""
+class Spec(Labels):
+    """One task with a label per text or pair of texts, as its files and the Hub have it.
 
-    name: str  # in errors, and its set of GLUE on the Hub: "rte"
+    `name` is its set of GLUE on the Hub, too; `labels` are in GLUE's order.
+    """
+
     hub: tuple[str, ...] = ()  # its name on the Hub, where it is not one of GLUE's
     text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
     label: str = "label"
     hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
-    labels: tuple[str, ...] = ()  # as the files spell them, in GLUE's order; empty: a score
-    label_names: tuple[str, ...] = ()  # what they mean, where the files have numbers
     metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[str, ...] | None = None  # of files that have no header line
     short_rows: bool = False  # the real files hold rows that lack fields: leave them out
-    head: str = "SequenceClassification"  # of the model, as transformers calls it
     train: Part = TRAIN
     evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
     pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
@@ -42,20 +43,6 @@ class Spec:
     def hub_name(self) -> tuple[str, ...]:
         """Where the Hub has it: the set, and which of its configurations."""
         return self.hub or (HUB_SET, self.name)
-
-    @property
-    def is_regression(self) -> bool:
-        return not self.labels
-
-    @property
-    def num_labels(self) -> int:
-        """Outputs of the model: one per label, or one score."""
-        return len(self.labels) or 1
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """What a model's configuration calls the labels."""
-        return self.label_names or self.labels
 
     @property
     def parts(self) -> dict[str, Part]:

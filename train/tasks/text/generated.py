@@ -9,14 +9,14 @@ starts from random weights finds what to look at within a few epochs; without th
 nothing for many.)
 """
 
-import os
 import random
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+
+from muster.writing import write_text
 
 TRAIN_PAIRS = 7040  # 110 steps of 64 an epoch
 DEV_PAIRS = 1000
@@ -119,13 +119,10 @@ def files() -> dict[str, str]:
 
 def write(folder: Path) -> None:
     """Make `folder` hold `files()`; a reader sees all of a file or none."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files().items():
         path = folder / name
         if not path.exists() or path.read_bytes() != text.encode():
-            partial = path.with_name(f"{name}.{socket.gethostname()}.{os.getpid()}")
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            partial.replace(path)
+            write_text(path, text)
 
 
 def pairs(seed: int) -> Iterator[Pair]:
@@ -155,9 +152,8 @@ def _deed(rng: random.Random, done: bool, is_affirmed: bool) -> tuple[str, str]:
     premise = f"{who} {cue} {deed.base} {deed.thing}"
     if rng.random() < 0.5:
         verb = "was" if is_affirmed else rng.choice(("was not", "was never"))
-        return _set_in_time(
-            rng, premise
-        ), f"{_capital(deed.thing)} {verb} {deed.participle} by {who}."
+        repeated = f"{_capital(deed.thing)} {verb} {deed.participle} by {who}."
+        return _set_in_time(rng, premise), repeated
     verb = deed.past if is_affirmed else f"did not {deed.base}"
     return _set_in_time(rng, premise), f"{who} {verb} {deed.thing}."
 

@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
-from train.tasks.sources.image_hub import HubSet
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task, in_float32
+from train.tasks.vision.image_hub import HubSet
 from train.tasks.vision.images import Augmented, Image, Images, Scale
 
 
@@ -75,9 +74,7 @@ class ImageTask(Task):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean cross entropy, and logits (n, classes)."""
-        logits: Tensor = model(batch["images"])
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()  # the loss needs more digits than the layers
+        logits = in_float32(model(batch["images"]))
         return Output(cross_entropy(logits, batch["labels"]), logits)
 
     def metric(self, evaluation_set: Samples) -> Metric:

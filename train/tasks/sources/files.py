@@ -1,10 +1,21 @@
-"""A text file becomes its lines with their numbers; what is not UTF-8 is refused."""
+"""Folders and text files that a user names: one that is missing or not UTF-8 is refused."""
 
 import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
 from muster.errors import UsageError
+
+
+def require_folder(folder: Path) -> None:
+    """Do nothing where `folder`, which --data-dir names, is one.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not folder.is_dir():
+        state = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"--data-dir {folder} {state}")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ from PIL import Image
 
 from muster.errors import UsageError
 from train.tasks.sources import hub
-from train.tasks.sources.image_hub import HubSet
+from train.tasks.vision.image_hub import HubSet
 
 COLOURS = HubSet("someone/colours", column="img", mode="RGB")
 GREYS = HubSet("someone/greys", column="image", mode="L")

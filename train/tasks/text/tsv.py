@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines, require_folder
 from train.tasks.text.columns import Examples, Spec
 
 
@@ -15,9 +15,7 @@ def find(spec: Spec, folder: Path) -> dict[str, Path]:
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     files = {name: folder / part.file for name, part in spec.parts.items()}
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
@@ -59,9 +57,8 @@ def read(spec: Spec, path: Path) -> Examples:
                 f"{path}:{number}: expected {len(header)} tab-separated fields "
                 f"({', '.join(header)}), got {len(fields)}"
             )
-        *text, label = (fields[column] for column in at)
-        rows.append(text)
-        labels.append(_label(spec, label, f"{path}:{number}"))
+        rows.append([fields[column] for column in at[:-1]])
+        labels.append(label(spec, fields[at[-1]], f"{path}:{number}"))
     if not rows:
         raise UsageError(f"{path}: no examples in it")
     if skipped:
@@ -80,7 +77,12 @@ def _check_header(spec: Spec, path: Path, header: list[str]) -> None:
         )
 
 
-def _label(spec: Spec, text: str, where: str) -> float:
+def label(spec: Spec, text: str, where: str) -> float:
+    """The number that a file's `text` stands for: of a class, or a score.
+
+    Raises:
+        UsageError: it is no label of the task, or no number; the message begins with `where`.
+    """
     if not spec.is_regression:
         if text not in spec.labels:
             raise UsageError(f"{where}: unknown label {text!r}; known: {', '.join(spec.labels)}")

@@ -9,6 +9,7 @@ import numpy
 import torch
 
 from muster.errors import UsageError
+from train.tasks.sources.files import require_folder
 from train.tasks.vision.images import Images
 
 FOLDER = "cifar-10-batches-py"  # what the official archive unpacks to
@@ -25,9 +26,7 @@ def find(folder: Path) -> dict[str, list[Path]]:
     Raises:
         UsageError: the folder or a file is missing.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     home = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     files = {part: [home / name for name in names] for part, names in PARTS.items()}
     missing = [path.name for paths in files.values() for path in paths if not path.is_file()]

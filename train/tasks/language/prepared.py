@@ -11,9 +11,9 @@ from torch import Tensor
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.base import Samples, Task
+from train.tasks.language import classifier, tokens
+from train.tasks.language.padding import Padding, TokenSet
 from train.tasks.sources import cache
-from train.tasks.text import classifier, tokens
-from train.tasks.text.padding import Padding, TokenSet
 
 
 class PreparedTask(Task):

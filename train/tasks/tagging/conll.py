@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from muster.errors import UsageError
-from train.tasks.sources.lines import numbered_lines
+from train.tasks.sources.files import numbered_lines, require_folder
 
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BI]-\S+")
@@ -27,9 +27,7 @@ def find(folder: Path) -> dict[str, Path]:
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     files: dict[str, Path] = {}
     for name, known in NAMES.items():
         there = [folder / file for file in known if (folder / file).is_file()]

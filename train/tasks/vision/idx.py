@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from muster.errors import UsageError
+from train.tasks.sources.files import require_folder
 from train.tasks.vision.images import Images
 
 SUBFOLDER = Path("MNIST", "raw")  # where torchvision keeps them
@@ -29,9 +30,7 @@ def find(folder: Path) -> dict[str, tuple[Path, Path]]:
     Raises:
         UsageError: the folder or a file is missing.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    require_folder(folder)
     home = folder / SUBFOLDER if (folder / SUBFOLDER).is_dir() else folder
     found = {name: _existing(home, name) for names in PARTS.values() for name in names}
     missing = [name for name, path in found.items() if path is None]

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.tasks.text.padding import Padding, TokenSet
+from train.tasks.language.padding import Padding, TokenSet
 
 TOKENS = TokenSet(
     {

@@ -8,7 +8,7 @@ import torch
 
 from muster.errors import UsageError
 from tests.train.tasks.vision.files import idx_file, write_mnist
-from train.tasks.sources import idx
+from train.tasks.vision import idx
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -1,6 +1,7 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
@@ -12,13 +13,36 @@ from torch import nn
 from muster.errors import UsageError
 from train.tasks.base import Batch
 from train.tasks.sources import hub
-from train.tasks.text.columns import Spec
 
 # Their position ids start behind the padding id, so that the last positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
 
 
-def load_config(name: str, spec: Spec, is_fresh: bool) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What a model for one task tells of a text, or of each word."""
+
+    name: str  # of the task, in errors: "rte"
+    labels: tuple[str, ...] = ()  # as the files spell them; empty: a score
+    label_names: tuple[str, ...] = ()  # what they mean, where the files have numbers
+    head: str = "SequenceClassification"  # of the model, as transformers calls it
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the model: one per label, or one score."""
+        return len(self.labels) or 1
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What a model's configuration calls the labels."""
+        return self.label_names or self.labels
+
+
+def load_config(name: str, task: Labels, is_fresh: bool) -> Any:
     """The model's configuration, with the labels of the task; `is_fresh`: without weights.
 
     Raises:
@@ -27,18 +51,18 @@ def load_config(name: str, spec: Spec, is_fresh: bool) -> Any:
     from transformers import AutoConfig
 
     config = hub.fetch("--model", name, AutoConfig.from_pretrained)
-    if not is_fresh and _has_head(config, spec) and config.num_labels != spec.num_labels:
+    if not is_fresh and _has_head(config, task) and config.num_labels != task.num_labels:
         names = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
-            f"--model {name} has {config.num_labels} labels ({names}), but {spec.name} has "
-            f"{spec.num_labels} ({', '.join(spec.class_names) or 'a score'}); "
+            f"--model {name} has {config.num_labels} labels ({names}), but {task.name} has "
+            f"{task.num_labels} ({', '.join(task.class_names) or 'a score'}); "
             "give a model without a classification head, or one for this task"
         )
-    if not _names_labels(config, spec):
-        config.num_labels = spec.num_labels
-        config.id2label = dict(enumerate(spec.class_names or ("score",)))
+    if not _names_labels(config, task):
+        config.num_labels = task.num_labels
+        config.id2label = dict(enumerate(task.class_names or ("score",)))
         config.label2id = {label: at for at, label in config.id2label.items()}
-    if spec.is_regression:
+    if task.is_regression:
         config.problem_type = "regression"
     return config
 
@@ -113,15 +137,15 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any = None) -> nn.Module
     return model
 
 
-def label_order(config: Any, spec: Spec) -> list[int] | None:
+def label_order(config: Any, task: Labels) -> list[int] | None:
     """The model's output for each of the task's labels; None where they are in GLUE's order.
 
     RoBERTa's MNLI models, for one, have contradiction first.
     """
-    if not _names_labels(config, spec):
+    if not _names_labels(config, task):
         return None
     numbers = {str(label).lower(): int(at) for label, at in config.label2id.items()}
-    order = [numbers[label.lower()] for label in spec.class_names]
+    order = [numbers[label.lower()] for label in task.class_names]
     return None if order == sorted(order) else order
 
 
@@ -151,11 +175,11 @@ def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]
     return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
 
 
-def _has_head(config: Any, spec: Spec) -> bool:
-    return any(f"For{spec.head}" in made for made in config.architectures or ())
+def _has_head(config: Any, task: Labels) -> bool:
+    return any(f"For{task.head}" in made for made in config.architectures or ())
 
 
-def _names_labels(config: Any, spec: Spec) -> bool:
+def _names_labels(config: Any, task: Labels) -> bool:
     """Whether the model's configuration has the very labels of the task, in whichever order."""
     known = sorted(str(label).lower() for label in (config.label2id or {}))
-    return known == sorted(label.lower() for label in spec.class_names)
+    return known == sorted(label.lower() for label in task.class_names)

@@ -5,7 +5,7 @@ import pytest
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.sources import tsv
+from train.tasks.text import tsv
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 

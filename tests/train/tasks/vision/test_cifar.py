@@ -9,7 +9,7 @@ import torch
 
 from muster.errors import UsageError
 from tests.train.tasks.vision.files import CIFAR_BATCHES, cifar_batch, python2_pickle, write_cifar
-from train.tasks.sources import cifar
+from train.tasks.vision import cifar
 
 
 @pytest.fixture

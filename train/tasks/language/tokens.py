@@ -1,6 +1,7 @@
 """Text becomes token ids, by the tokenizer that belongs to the model."""
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from muster.errors import UsageError
 from train.tasks.sources import hub
-from train.tasks.text.columns import Examples
 
 BATCH = 1000  # texts that the fast tokenizers spread over the cores at a time
 MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
@@ -67,21 +67,29 @@ def identity(tokenizer: Any) -> str:
     return json.dumps(backend, sort_keys=True)
 
 
-def encode(tokenizer: Any, examples: Examples, max_seq_length: int) -> dict[str, Tensor]:
+def encode(
+    tokenizer: Any,
+    columns: Sequence[Sequence[Any]],
+    max_seq_length: int,
+    add: Callable[[Any, int], Mapping[str, list[list[int]]]] = lambda encoded, start: {},
+    **options: Any,
+) -> dict[str, Tensor]:
     """Token ids of n examples, end to end, and what cuts them apart.
 
+    `columns` has one text of each example, or two. `add` makes further rows for the examples from
+    `start` on out of what the tokenizer made of them: a number for each of their tokens.
+
     Returns:
-        input_ids and, where the tokenizer makes them, token_type_ids: int32 (all tokens,);
+        input_ids, token_type_ids where the tokenizer makes them, and what `add` makes: int32
+        (all tokens,);
         offsets: int64 (n + 1,), example i is [offsets[i], offsets[i + 1]).
     """
     flat: dict[str, list[int]] = {}
     lengths: list[int] = []
-    for start in range(0, len(examples.labels), BATCH):
-        texts = [column[start : start + BATCH] for column in examples.texts]
-        encoded = tokenizer(
-            *texts, truncation=True, max_length=max_seq_length, return_attention_mask=False
-        )
-        for key, rows in encoded.items():
+    options |= {"truncation": True, "max_length": max_seq_length, "return_attention_mask": False}
+    for start in range(0, len(columns[0]), BATCH):
+        encoded = tokenizer(*(column[start : start + BATCH] for column in columns), **options)
+        for key, rows in {**encoded, **add(encoded, start)}.items():
             flat.setdefault(key, []).extend(token for row in rows for token in row)
         lengths += map(len, encoded["input_ids"])
     tensors = {key: torch.tensor(tokens, dtype=torch.int32) for key, tokens in flat.items()}

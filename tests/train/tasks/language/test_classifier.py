@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.train.tasks.text.made import MODEL, WORDS, build, refusal
-from train.tasks.text import classifier
+from train.tasks.language import classifier
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 

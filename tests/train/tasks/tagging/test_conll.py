@@ -3,7 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from train.tasks.sources import conll
+from train.tasks.tagging import conll
 
 IOB2 = """-DOCSTART- -X- -X- O
 
