@@ -15,13 +15,14 @@ from configs.plugins import REPOSITORY
 from configs.raw import SWITCH, Given, dashed, from_argv, from_file, joined
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError, refuse
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
-NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup"})
+NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
-FILE_CLASSES = (TrainConfig, LaunchConfig, SshConfig, SlurmConfig, BenchConfig)
+FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 
 
 def parse(

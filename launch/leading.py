@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.launchers.base import Job, Launcher
+from launch.programs.snapshot import new_files
 from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
@@ -29,6 +30,9 @@ def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
             return _lead(launcher, spec, facts)
         except Stopped as stopped:
             return _stopped(spec, 128 + stopped.number)
+        finally:
+            for line in new_files(spec.run_dir):
+                print(line, file=sys.stderr)
 
 
 def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:

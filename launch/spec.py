@@ -47,6 +47,7 @@ class Program:
     argv: tuple[str, ...]
     cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
     python: str | None = None  # what runs it; None: the Python of the node's checkout
+    wrap: tuple[str, ...] = ()  # a command in front of each worker
     takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
 
     @classmethod
@@ -66,6 +67,8 @@ class LaunchSpec:
     workers: str = "torchrun"  # what starts them, a file of launch/starters/
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
+    prologue: str = ""  # text that each node's shell sources before the workers start
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
     attempt: int = 0  # how often it was started before
     max_restarts: int = 0
@@ -89,7 +92,10 @@ class NodeFacts:
 
     def worker(self, program: Program) -> tuple[str, ...]:
         """What follows Python on the command line of a worker here."""
-        return (f"{self.repository}/{WORKER_MAIN}", *program.argv)
+        worker = (f"{self.repository}/{WORKER_MAIN}", *program.argv)
+        if not program.wrap:
+            return worker
+        return (worker[0], "--exec", *program.wrap, program.python or self.python, *worker)
 
 
 @dataclass(frozen=True)

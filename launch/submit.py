@@ -17,6 +17,7 @@ except ModuleNotFoundError as missing:
 
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.launchers.base import Launcher, chosen
 from launch.leading import lead
@@ -30,8 +31,8 @@ from muster.errors import MusterError, UsageError, refuse
 
 def main() -> int:
     argv, words = user_program.split(sys.argv[1:])
-    launch, ssh, slurm, train, bench = cli.parse(
-        [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig],
+    launch, own, ssh, slurm, train, bench = cli.parse(
+        [LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig],
         argv,
         prog="python launch/submit.py",
         description="Start the workers of a run, on this machine or on a cluster. Any program runs "
@@ -44,13 +45,13 @@ def main() -> int:
         return _set_up(launcher)
     program: OwnProgram | UserProgram = OwnProgram(launch, train, bench)
     if words:
-        program = UserProgram(words, launch, train, Path.cwd())
+        program = UserProgram(words, own, launch, train, Path.cwd())
     if launch.dry_run:
         facts = launcher.assume()
         print(launcher.show(program.spec(facts, make=False), facts))
         return 0
     facts = _ask(launcher)
-    spec = program.spec(facts, make=True)
+    spec = program.spec(facts, make=True, snapshot=launcher.takes_snapshot)
     plan = launcher.plan(spec, facts)
     run_record.write_down(spec, plan, name, program.settings(launch, ssh, slurm))
     if not train.quiet:

@@ -84,6 +84,10 @@ JOB = RunFile("job.json", "run", "stays")
 EXIT = RunFile("exit.json", "attempt", "stays")
 SLURM = RunFile("slurm.json", "run", "stays")
 SUBMITIT = RunFile("submitit/**", "run", "stays")
+SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see launch/programs/
+SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "stays")
+SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "stays")
+SECRETS = RunFile(".program.json", "run", "stays")  # what --env gave; its owner's alone
 # By each node's agent, and of each by the side that starts it.
 AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
@@ -161,8 +165,9 @@ def clears(run_dir: Path, path: Path, *, resumed: bool) -> bool:
 
 
 def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
-    for folder, _, names in os.walk(run_dir):
-        for name in names:
+    for folder, folders, names in os.walk(run_dir):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in (*names, *links):
             path = Path(folder, name)
             one = known(path.relative_to(run_dir).as_posix())
             if one is not None and not (resumed and one.cleared == "unless_resumed"):

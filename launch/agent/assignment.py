@@ -37,6 +37,7 @@ class Assignment:
     overwrite: bool = False  # an earlier run's files, on a disk that is not the launcher's
     resumed: bool = False  # from a checkpoint, which then stays
     env: Mapping[str, str] = field(default_factory=dict)
+    prologue: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,6 +79,8 @@ def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) 
             attempt=spec.attempt,
             overwrite=spec.overwrite,
             resumed=spec.resumed,
+            env=spec.secrets,
+            prologue=spec.prologue,
         )
         for index, node in enumerate(facts.nodes)
     ]

@@ -23,6 +23,7 @@ from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.prologue import after_prologue
 from launch.agent.processes.worker_environment import environment_of
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Stoppable
@@ -203,6 +204,8 @@ class Agent:
         env = environment_of(
             assignment, interface, peers.own_address, self._scratch, self._workers.folder
         )
+        if assignment.prologue:
+            env = after_prologue(assignment.prologue, env, self._scratch, assignment.name)
         return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:

@@ -45,6 +45,7 @@ class Job(Protocol):
 class Launcher(ABC):
     """Implemented by each file of launch/launchers/, whose `build` is its class."""
 
+    takes_snapshot = False  # whether a user's program runs as it was when it was submitted
     restarts_jobs = False  # whether its jobs start again by themselves, up to --max-restarts
 
     def __init__(self, settings: Settings) -> None:

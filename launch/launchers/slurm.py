@@ -34,6 +34,7 @@ CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how ma
 class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
+    takes_snapshot = True
     restarts_jobs = True  # slurm/job.sh does, inside the job
 
     def __init__(self, settings: Settings) -> None:

@@ -22,6 +22,8 @@ from muster.errors import MusterError, UsageError
 class Ssh(Launcher):
     """The machines of a hosts file, a manifest, or a list of names."""
 
+    takes_snapshot = True
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._config = settings.launch

@@ -25,8 +25,10 @@ class OwnProgram:
         """What the run does, in few words."""
         return self._launch.measures or f"{self._train.task}, {self._train.sync}"
 
-    def spec(self, facts: Facts, *, make: bool) -> LaunchSpec:
+    def spec(self, facts: Facts, *, make: bool, snapshot: bool = False) -> LaunchSpec:
         """The run on these nodes; with `make`, its folder is this run's from here on.
+
+        The checkout itself runs: there is no snapshot of it.
 
         Raises:
             UsageError: the settings do not suit so many workers, or the folder is not free.

@@ -2,11 +2,12 @@
 
 import importlib.machinery
 import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from configs import cli
 from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.launch import LaunchConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.programs.run_spec import run_spec
+from launch.programs.snapshot import take
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
 
@@ -37,12 +40,17 @@ class UserProgram:
     """A Python script, `-m module`, or any other command, with arguments that nobody touches."""
 
     def __init__(
-        self, words: Sequence[str], launch: LaunchConfig, run: TrainConfig, cwd: Path
+        self,
+        words: Sequence[str],
+        config: ProgramConfig,
+        launch: LaunchConfig,
+        run: TrainConfig,
+        cwd: Path,
     ) -> None:
-        self._words, self._launch, self._cwd = words, launch, cwd
+        self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
         self.title = shlex.join(words)
         self.name = name_of(words)  # in a run's name
-        self.program = of_words(words, cwd)
+        self._python = config.python or own_python(cwd, os.environ)
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
             run,
@@ -51,16 +59,25 @@ class UserProgram:
         )
 
     def check(self, python: str) -> None:
-        """Refuse what cannot start with `python`, as far as that is seen from here.
+        """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
 
         Raises:
             UsageError: the program is not there, or has settings that are not its own.
         """
         foreign_settings = foreign(self.run, self._words[0])
-        refuse([*foreign_settings, *problems(self._words, self._cwd, self._launch, python)])
+        python = self._python or python
+        refuse(
+            [
+                *foreign_settings,
+                *problems(self._words, self._cwd, self._launch, python),
+                *python_problems(python, self._launch.workers),
+            ]
+        )
 
-    def spec(self, facts: Facts, *, make: bool) -> LaunchSpec:
+    def spec(self, facts: Facts, *, make: bool, snapshot: bool = False) -> LaunchSpec:
         """The run on these nodes; with `make`, its folder is this run's from here on.
+
+        `snapshot`: what runs is a copy of the project, unless the user says otherwise.
 
         Raises:
             UsageError: the program cannot start, or the folder is not free.
@@ -72,7 +89,32 @@ class UserProgram:
             run = replace(run, run_id=run_id)
         elif make:
             claim(run.logs_root / run.run_id, run)
-        return run_spec(self.program, run, self._launch)
+        self.run = run
+        return self.run_spec(make=make, snapshot=snapshot)
+
+    def run_spec(self, *, make: bool, snapshot: bool) -> LaunchSpec:
+        """The run, once its folder is known."""
+        run_dir = self.run.logs_root / str(self.run.run_id)
+        cwd = self._cwd
+        if make and snapshot and self._config.snapshot:
+            project = project_of(cwd)
+            taken = take(project, run_dir, self._config.patterns)
+            cwd = taken.root / cwd.resolve().relative_to(project.resolve())
+            if not self.run.quiet:
+                print(taken, file=sys.stderr)
+        places = {"snapshot": str(cwd), "run_dir": str(run_dir), "cwd": str(cwd)}
+        wrap = shlex.split(self._config.wrap or "")
+        program = replace(
+            of_words(self._words, cwd),
+            python=self._python,
+            wrap=tuple(_filled(word, places) for word in wrap),
+        )
+        prologue = self._config.prologue
+        return replace(
+            run_spec(program, self.run, self._launch),
+            secrets=self._config.variables(os.environ),
+            prologue=prologue.read_text(encoding="utf-8") if prologue else "",
+        )
 
     def settings(self, *launch: Any) -> str:
         """The settings of the launch; the program itself is in launch.json."""
@@ -80,6 +122,21 @@ class UserProgram:
         return cli.to_yaml(*launch) + (
             f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
         )
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name, place in places.items():
+        word = word.replace(f"{{{name}}}", place)
+    return word
+
+
+def own_python(cwd: Path, env: Mapping[str, str]) -> str | None:
+    """The Python of the environment that is active, or lies in the project; None without either."""
+    active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
+    for folder in filter(None, active):
+        if (found := Path(folder, "bin", "python")).exists():
+            return str(found)
+    return None
 
 
 def of_words(words: Sequence[str], cwd: Path) -> Program:
@@ -131,6 +188,20 @@ def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str)
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found) is None:
             yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
+
+
+def python_problems(python: str, workers: str) -> Iterator[str]:
+    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    needed = {"torchrun": "torch", "accelerate": "accelerate"}.get(workers)
+    if needed is None or not Path(python).exists():
+        return
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needed!r}) is None)"
+    asked = [python, "-Ic", code]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        yield (
+            f"{python} has no {needed}, which --workers {workers} needs; name another with "
+            "--python, or use --workers manual"
+        )
 
 
 def _script_problems(path: Path, name: str) -> Iterator[str]:

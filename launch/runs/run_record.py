@@ -29,7 +29,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *_without_values(sys.argv)]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
@@ -37,6 +37,19 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
     run_index.note(spec.run_dir)
     begin(spec, launcher, NOT_YET)
+
+
+def _without_values(argv: Sequence[str]) -> list[str]:
+    """A command line as it may be shown: what --env gives a variable is nobody else's business."""
+    shown = []
+    for index, word in enumerate(argv):
+        if word.startswith("--env="):
+            shown.append("--env=" + word.removeprefix("--env=").partition("=")[0])
+        elif index and argv[index - 1] == "--env":
+            shown.append(word.partition("=")[0])
+        else:
+            shown.append(word)
+    return shown
 
 
 def begin(

@@ -22,9 +22,11 @@ from configs.plugins import REPOSITORY
 from configs.run_folder import claim, claim_new
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
+from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.programs.own_program import program_of
 from launch.programs.run_spec import run_spec
+from launch.programs.snapshot import new_files
 from launch.programs.user_program import UserProgram, split
 from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain
@@ -70,14 +72,16 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         MusterError: this node has no address at which others reach it.
     """
     own, words = split(flags)
-    launch, train, bench = cli.parse(
-        [LaunchConfig, TrainConfig, BenchConfig],
+    launch, config, train, bench = cli.parse(
+        [LaunchConfig, ProgramConfig, TrainConfig, BenchConfig],
         own,
         prog="sbatch slurm/*.sh",
         description="In a Slurm job, also of any program: sbatch slurm/multinode.sh -- train.py",
     )
     user = (
-        UserProgram(words, launch, train, Path(os.environ["SLURM_SUBMIT_DIR"])) if words else None
+        UserProgram(words, config, launch, train, Path(os.environ["SLURM_SUBMIT_DIR"]))
+        if words
+        else None
     )
     if user is not None:
         user.check(sys.executable)
@@ -102,9 +106,13 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         if user is None:
             train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
     there = replace(train, redirect=True, overwrite=False)
-    program = program_of(launch, there, bench) if user is None else user.program
+    if user is None:
+        spec = run_spec(program_of(launch, there, bench), train, launch)
+    else:
+        user.run = train
+        spec = user.run_spec(make=True, snapshot=True)
     spec = replace(
-        run_spec(program, train, launch),
+        spec,
         workers=workers,
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
@@ -113,7 +121,6 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job_files.decide_head(spec.run_dir)
     settings = cli.to_yaml(train, launch, bench)
     if user is not None:
-        user.run = train
         settings = user.settings(launch)
     run_record.write_down(spec, [], "slurm", settings)
     run_record.begin(
@@ -147,6 +154,7 @@ def go_on(run_dir: Path) -> None:
 def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
     spec, _ = job_files.read_spec(run_dir)
+    print(*new_files(run_dir), sep="\n", end="", file=sys.stderr)
     given_up = run_record.read_end(run_dir)
     if given_up is not None and given_up["code"] == NO_RETRY:
         return NO_RETRY

@@ -6,11 +6,11 @@ would change its meaning: it is read from here.
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from launch.nodes.ports import among, is_free
@@ -29,6 +29,8 @@ def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     That is `nproc` (workers of each node), `network` and `master_port`.
     """
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
+    if secrets := plain.pop("secrets"):
+        write_json(run_files.SECRETS.path(spec.run_dir), secrets, mode=0o600)
     write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
 
 
@@ -40,8 +42,13 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """
     job = _wait_for(run_files.SLURM.path(run_dir))
     raw = job["spec"]
-    program = Program(**{**raw["program"], "argv": tuple(raw["program"]["argv"])})
-    return LaunchSpec(**{**raw, "run_dir": Path(raw["run_dir"]), "program": program}), job
+    hidden = run_files.SECRETS.path(run_dir)
+    found = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
+    lists = {name: tuple(raw["program"][name]) for name in ("argv", "wrap")}
+    program = Program(**{**raw["program"], **lists})
+    return LaunchSpec(
+        **{**raw, "run_dir": Path(raw["run_dir"]), "program": program, "secrets": found}
+    ), job
 
 
 def decide_head(run_dir: Path) -> None:
@@ -60,7 +67,7 @@ def decide_head(run_dir: Path) -> None:
 def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:
     """Write down where the agents of this attempt meet, and the secret by which they know it."""
     path = _head_file(run_dir, allocation)
-    head = {"address": address, "ports": ports, "token": secrets.token_hex(16)}
+    head = {"address": address, "ports": ports, "token": token_hex(16)}
     write_json(path, head, mode=0o600)
 
 

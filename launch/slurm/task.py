@@ -76,6 +76,8 @@ def act(run_dir: Path) -> int:
         join_s=spec.join_s,
         stop_grace_s=spec.stop_grace_s,
         attempt=spec.attempt,
+        env=spec.secrets,
+        prologue=spec.prologue,
     )
     return Agent(assignment, launcher=None).run()
 

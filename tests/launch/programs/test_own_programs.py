@@ -162,3 +162,66 @@ def test_a_program_is_started_again_with_the_same_command(project):
     code, out, err = submit(*flags, "--", "stops.py", "--crash", cwd=project)
     assert code == 0, err
     assert "restart 1 of 1" in out and "from step 20 attempt 1" in out
+
+
+def environment(project: Path, *flags: str, env: dict[str, str] | None = None) -> dict[str, str]:
+    """What a worker of a run with these flags has."""
+    (project / "show.sh").write_text("#!/bin/sh\nenv -0\n")
+    (project / "show.sh").chmod(0o755)
+    one = [*LOCAL, "--workers", "manual", "--overwrite", "--run-id", "env", *flags]
+    code, _, err = submit(*one, "--", "./show.sh", cwd=project)
+    assert code == 0, err
+    text = (project / "logs" / "env" / "workers" / "rank_00000.out").read_text()
+    return dict(pair.partition("=")[::2] for pair in text.split("\0"))
+
+
+def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
+    monkeypatch.setenv("PASSED", "passed on")
+    (project / ".env").write_text('# a comment\nexport A="from the file"\nB=two words\n')
+    flags = ["--env", "TOKEN=s3cret, 'quoted'", "--env", "PASSED", "--env-file", ".env"]
+    found = environment(project, *flags)
+    assert found["TOKEN"] == "s3cret, 'quoted'" and found["PASSED"] == "passed on"
+    assert found["A"] == "from the file" and found["B"] == "two words"
+    written = [path for path in (project / "logs").rglob("*") if path.is_file()]
+    with_it = {path.name for path in written if b"s3cret" in path.read_bytes()}
+    assert with_it == {"rank_00000.out"}  # where the program itself has printed it
+
+
+def test_a_prologue_sets_the_stage_and_its_failure_is_named(project):
+    prologue = project / "prologue.sh"
+    prologue.write_text("export STAGE=set\nread line || true\necho loaded\n")
+    assert environment(project, "--prologue", "prologue.sh")["STAGE"] == "set"
+    prologue.write_text("echo no such module >&2\nfalse\n")
+    flags = [*LOCAL, "--workers", "manual", "--prologue", "prologue.sh"]
+    code, _, err = submit(*flags, "--", "./show.sh", cwd=project)
+    assert code != 0
+    assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
+
+
+def test_a_command_stands_in_front_of_every_worker(project):
+    wrapper = project / "stand-in"
+    wrapper.write_text('#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    found = environment(project, "--wrap", f"{wrapper} {{run_dir}}")
+    assert found["WRAPPED"] == str(project / "logs" / "env")
+    assert environment(project, "--wrap", "env STAGE=wrapped")["STAGE"] == "wrapped"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "1=2"], "--env '1': use NAME=VALUE, or NAME to pass on"),
+        (["--env", "RANK=2"], "--env RANK: that is what the launcher tells each worker"),
+        (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: it is not set here"),
+        (["--env-file", "none"], "--env-file none: no such file"),
+        (
+            ["--wrap", "x {nothing}"],
+            "--wrap: unknown {nothing}; known: {snapshot}, {run_dir}, {cwd}",
+        ),
+        (["--python", "/bin/true", "--dry-run"], None),
+    ],
+)
+def test_wrong_settings_of_a_program_are_refused(project, flags, message):
+    code, out, err = submit(*LOCAL, "--workers", "manual", *flags, "--", "train.py", cwd=project)
+    assert (code, message or "") == (2 if message else 0, message or "") and (message or "") in err
+    assert message or "/bin/true" in out

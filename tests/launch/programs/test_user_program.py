@@ -7,6 +7,7 @@ import pytest
 
 from configs import cli
 from configs.settings.launch import LaunchConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.programs import user_program
 from launch.programs.user_program import UserProgram, split
@@ -42,8 +43,9 @@ def test_a_run_is_named_by_its_program(words, name):
 
 def check(folder: Path, *argv: str) -> None:
     flags, words = split(argv)
-    launch, run = cli.parse([LaunchConfig, TrainConfig], flags, prog="", description="")
-    UserProgram(words, launch, run, folder).check(sys.executable)
+    classes = [ProgramConfig, LaunchConfig, TrainConfig]
+    config, launch, run = cli.parse(classes, flags, prog="", description="")
+    UserProgram(words, config, launch, run, folder).check(sys.executable)
 
 
 def refusal(folder: Path, *argv: str) -> str:

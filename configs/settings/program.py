@@ -1,0 +1,100 @@
+"""What a program of the user's needs on the nodes, beside its own arguments."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.settings.fields import setting
+from muster.errors import UsageError, refuse
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
+# What launcher and torchrun tell workers is not for the user to set.
+OURS = frozenset(
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramConfig:
+    """What your own program (after --) needs on the nodes; its arguments follow its name.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    env: str = setting(
+        "", "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=True
+    )
+    env_file: Path | None = setting(None, "file of NAME=VALUE lines for the program")
+    prologue: Path | None = setting(
+        None, "shell script that each node sources first: module load, conda activate"
+    )
+    python: str | None = setting(
+        None, "Python of the program on the nodes (default: your environment, else Muster's)"
+    )
+    wrap: str | None = setting(
+        None,
+        "command in front of each worker, such as 'apptainer exec --bind {snapshot},{run_dir} "
+        "image.sif'; {snapshot}, {run_dir} and {cwd} are filled in",
+    )
+    snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
+    include: str = setting(
+        "", "pattern of files that the snapshot takes as well; may be repeated", repeats=True
+    )
+
+    def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        for line in filter(None, self.env.split("\n")):
+            name = line.partition("=")[0]
+            if not NAME.fullmatch(name):
+                yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
+            elif name in OURS:
+                yield f"--env {name}: that is what the launcher tells each worker"
+        for flag, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
+            if path is not None and not path.is_file():
+                yield f"{flag} {path}: no such file"
+        for name in re.findall(r"{(\w*)}", self.wrap or ""):
+            if name not in PLACEHOLDERS:
+                known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+                yield f"--wrap: unknown {{{name}}}; known: {known}"
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables for the program, of which nothing may be written where others read it.
+
+        Raises:
+            UsageError: a line of the file is none, or a variable to pass on is not set.
+        """
+        found = _read(self.env_file) if self.env_file is not None else {}
+        for line in filter(None, self.env.split("\n")):
+            name, equals, value = line.partition("=")
+            if not equals and name not in env:
+                raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
+            found[name] = value if equals else env[name]
+        return found
+
+    @property
+    def patterns(self) -> list[str]:
+        """What --include gave."""
+        return [one for one in self.include.split("\n") if one]
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The variables of an `.env` file: NAME=VALUE lines, comments, `export` and quotes."""
+    found, problems = {}, []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip().removeprefix("export ").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not NAME.fullmatch(name.strip()):
+            problems.append(f"{path}:{number}: not NAME=VALUE")
+            continue
+        value = value.strip()
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        found[name.strip()] = value[1:-1] if quoted else value
+    refuse(problems)
+    return found

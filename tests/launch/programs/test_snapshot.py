@@ -1,0 +1,118 @@
+"""A snapshot is the project as it was: later edits change nothing, and nothing of the user's."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch.programs import snapshot
+from muster.errors import UsageError
+
+
+def git(folder: Path, *words: str) -> None:
+    user = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", *user, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "data").mkdir()
+    (root / "train.py").write_text("committed")
+    (root / "src" / "model.py").write_text("model")
+    (root / "data" / "set.bin").write_text("much")
+    (root / ".gitignore").write_text("data/\nlogs/\n*.ckpt\n")
+    (root / "link.py").symlink_to("train.py")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    (root / "train.py").write_text("changed")
+    (root / "src" / "new.py").write_text("untracked")
+    (root / "last.ckpt").write_text("ignored")
+    return root
+
+
+def run_dir(project: Path, name: str) -> Path:
+    folder = project / "logs" / name
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_it_has_what_git_would_track_as_it_is_now(project):
+    run = run_dir(project, "run")
+    taken = snapshot.take(project, run)
+    root = taken.root
+    assert (root / "train.py").read_text() == "changed"
+    assert (root / "src" / "new.py").read_text() == "untracked"
+    assert (root / "link.py").is_symlink() and (root / "link.py").read_text() == "changed"
+    # what git ignores is the original, in its place
+    assert (root / "data").readlink() == project / "data"
+    assert (root / "last.ckpt").readlink() == project / "last.ckpt"
+    assert not (root / "logs").exists() and not (root / ".git").exists()
+    record = json.loads((run / "snapshot.json").read_text())
+    assert len(record["commit"]) == 40
+    assert "+changed" in (run / "snapshot.diff").read_text()
+    (project / "train.py").write_text("edited while the job waits")
+    assert (root / "train.py").read_text() == "changed"
+
+
+def test_unchanged_files_are_shared_between_snapshots_and_never_with_the_user(project):
+    first = snapshot.take(project, run_dir(project, "first"))
+    (project / "src" / "model.py").write_text("another model")
+    second = snapshot.take(project, run_dir(project, "second"))
+    assert second.shared_bytes > 0 and "shared" in str(second)
+    assert os.path.samefile(first.root / "train.py", second.root / "train.py")
+    assert not os.path.samefile(project / "train.py", second.root / "train.py")
+    assert (second.root / "src" / "model.py").read_text() == "another model"
+    assert (first.root / "src" / "model.py").read_text() == "model"
+
+
+def test_what_a_program_has_changed_in_its_copy_is_not_handed_on(project):
+    first = snapshot.take(project, run_dir(project, "first"))
+    (first.root / "train.py").write_text("changed by the program itself")
+    second = snapshot.take(project, run_dir(project, "second"))
+    assert (second.root / "train.py").read_text() == "changed"
+
+
+def test_files_that_were_made_there_are_named(project):
+    run = run_dir(project, "run")
+    root = snapshot.take(project, run).root
+    assert snapshot.new_files(run) == []
+    (root / "outputs").mkdir()
+    (root / "outputs" / "model.pt").touch()
+    assert snapshot.new_files(run) == [f"made in {root}: outputs/model.pt"]
+
+
+def test_ignored_files_that_were_asked_for_are_copied(project):
+    root = snapshot.take(project, run_dir(project, "run"), ["*.ckpt"]).root
+    assert not (root / "last.ckpt").is_symlink()
+    assert (root / "last.ckpt").read_text() == "ignored"
+
+
+def test_a_folder_without_git_is_copied_up_to_a_size(tmp_path, monkeypatch):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "train.py").write_text("x")
+    taken = snapshot.take(plain, run_dir(plain, "run"))
+    assert taken.files == 1 and (taken.root / "train.py").read_text() == "x"
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 10)
+    (plain / "data.bin").write_text("x" * 100)
+    with pytest.raises(UsageError, match="has more than 10 bytes.*--no-snapshot"):
+        snapshot.take(plain, run_dir(plain, "second"))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.text("ab '\"$\n\u00e9", min_size=1, max_size=8), unique=True, max_size=5))
+def test_any_name_of_a_file_is_one(tmp_path_factory, names):
+    project = tmp_path_factory.mktemp("project")
+    for name in names:
+        (project / name).write_text(name)
+    git(project, "init", "-q")
+    run = run_dir(project, "run")
+    root = snapshot.take(project, run).root
+    assert {path.name: path.read_text() for path in root.iterdir()} == {one: one for one in names}
