@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from launch.nodes.network_choice import Choice
-from launch.ssh.node_report import Probe
+from launch.nodes.survey import Probe
 
 Verdict = Literal["ok", "warn", "FAIL"]
 SHOWN = 8  # names in a row, and lines
@@ -26,8 +26,6 @@ class Node:
     name: str
     probe: Probe
     skew_s: float | None = None  # its clock minus the one here
-    busy_ports: Sequence[int] = ()
-    links: Mapping[str, str] = field(default_factory=dict)  # up or down, by interface
     reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
 
 
@@ -48,11 +46,11 @@ class Findings:
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
-    def interface(self, node: Node) -> Mapping[str, object]:
+    def interface(self, node: Node) -> Mapping[str, Any]:
         """The one that has that address."""
         address = self.address(node)
         found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "mtu": 0, "address": address}
+        return found[0] if found else {"name": "?", "mtu": 0, "state": "unknown"}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def port(findings: Findings) -> Row:
     first, wanted = findings.nodes[0], findings.master_port
     if wanted is None:
         return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
-    if wanted in first.busy_ports:
+    if wanted in first.probe["busy_ports"]:
         found = (f"{first.name}: --master-port {wanted} is in use",)
         return Row("port", "FAIL", found, "leave --master-port out, and a free one is found")
     return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
@@ -61,9 +61,9 @@ def network(findings: Findings) -> Row:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
     down = [
-        f"{node.name}: {name} ({findings.address(node)}) is down"
+        f"{node.name}: {findings.interface(node)['name']} ({findings.address(node)}) is down"
         for node in findings.nodes
-        if node.links.get(name := str(findings.interface(node)["name"])) == "down"
+        if findings.interface(node)["state"] == "down"
     ]
     if down:
         return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")

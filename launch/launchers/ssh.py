@@ -2,20 +2,19 @@
 
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.checks.examination import proof, quick
-from launch.checks.transports import through_ssh
+from launch.checks.examination import Examination, examine
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
+from launch.nodes.survey import Probe, Survey, facts_request
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.ssh import hosts, node_report, node_setup, openssh, transfer
-from launch.ssh.node_report import Probe
+from launch.ssh import hosts, node_setup, openssh, transfer
 from muster.errors import MusterError, UsageError
 
 
@@ -36,21 +35,26 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        specs, names, probes = self._ask()
-        _require_same_environment(names, specs, probes)
-        chosen = network_choice.choose(
-            probes,
-            [spec.host for spec in specs],
-            [spec.address for spec in specs],
-            self._config.network,
-            lambda to: node_report.routes(specs, self._ssh, to),
-        )
-        if self._config.preflight:
-            self._refuse_what_would_fail(specs, probes, chosen)
+        everyone, port = self._specs(), self._config.master_port
+        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+            probes = self._ask(survey)
+            specs = [everyone[index] for index in probes]
+            names = survey.host_names(probes)
+            _require_same_environment(names, specs, list(probes.values()))
+            chosen = network_choice.choose(
+                list(probes.values()),
+                [spec.host for spec in specs],
+                [spec.address for spec in specs],
+                self._config.network,
+                lambda to: survey.routes(probes, to),
+            )
+            if self._config.preflight:
+                found = examine(survey, probes, names, "ssh", lambda: chosen, master_port=port)
+                _refuse_what_would_fail(found)
         return Facts(
             nodes=_facts(specs, names, probes, chosen.addresses),
             master_addr=chosen.addresses[0],
-            master_port=self._config.master_port,
+            master_port=port,
             network=chosen.network,
         )
 
@@ -60,9 +64,12 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        specs, names, probes = self._ask()
-        nowhere = [None] * len(specs)
-        found = _facts(specs, names, probes, nowhere)
+        everyone = self._specs()
+        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+            probes = self._ask(survey)
+            names = survey.host_names(probes)
+        specs = [everyone[index] for index in probes]
+        found = _facts(specs, names, probes, [None] * len(specs))
         node_setup.make_environments(found, self._ssh, say)
 
     def assume(self) -> Facts:
@@ -95,37 +102,24 @@ class Ssh(Launcher):
             spec.run_dir, assignments, start, REPOSITORY, prefixes=True, quiet=spec.quiet
         )
 
-    def _refuse_what_would_fail(
-        self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network_choice.Choice
-    ) -> None:
-        """Have every pair of nodes reach each other before a run depends on it.
+    def _ask(self, survey: Survey) -> dict[int, Probe]:
+        """What each node says of itself; with --nodes 2:4, those that answer if they are enough.
 
         Raises:
-            MusterError: a line for everything that would make the run fail.
+            MusterError: too few do; a line for each that does not.
         """
-        found = quick(
-            through_ssh(specs, self._ssh),
-            hosts=[spec.name for spec in specs],
-            master_port=self._config.master_port,
-            probes=probes,
-            chosen=chosen,
-        )
-        for line in found.warnings:
-            print(f"note: {line}", file=sys.stderr)
-        if found.problems:
-            raise MusterError("\n".join(found.problems))
-
-    def _ask(self) -> tuple[Sequence[NodeSpec], list[str], list[Probe]]:
-        """The nodes, what to call them, and what each says of itself."""
-        specs: Sequence[NodeSpec] = self._specs()
-        with proof() as path:
-            request = node_report.request(self._ssh.remote_dir, path, REPOSITORY)
-            answers: Sequence[Probe | str] = node_report.ask_all(specs, self._ssh, request)
-        least = self._config.least_nodes
-        if self._config.nodes is not None and least < len(specs):  # else all of them are wanted
-            specs, answers = _answering(specs, answers, least)
-        probes = node_report.must_answer(answers)
-        return specs, _names(specs, probes), probes
+        port = self._config.master_port
+        ports = [] if port is None else [port]
+        with facts_request(self._ssh.remote_dir, ports=ports) as request:
+            probes, silent = survey.probes(request)
+        is_elastic = self._config.nodes is not None and self._config.least_nodes < len(
+            probes
+        ) + len(silent)
+        if silent and not (is_elastic and len(probes) >= self._config.least_nodes):
+            raise MusterError("\n".join(silent.values()))
+        for line in silent.values():
+            print(f"note: going on without it: {line}", file=sys.stderr)
+        return probes
 
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
@@ -151,17 +145,16 @@ class Ssh(Launcher):
         return found[: config.nodes]
 
 
-def _answering(
-    specs: Sequence[NodeSpec], answers: Sequence[Probe | str], least: int
-) -> tuple[Sequence[NodeSpec], Sequence[Probe | str]]:
-    """The nodes that answered, where enough did; each of the others becomes a note."""
-    reachable = [index for index, answer in enumerate(answers) if not isinstance(answer, str)]
-    if len(reachable) < least:
-        return specs, answers
-    for answer in answers:
-        if isinstance(answer, str):
-            print(f"note: going on without it: {answer}", file=sys.stderr)
-    return [specs[index] for index in reachable], [answers[index] for index in reachable]
+def _refuse_what_would_fail(found: Examination) -> None:
+    """Print what may matter to a run, and stop at what would make it fail.
+
+    Raises:
+        MusterError: a line for everything of that kind.
+    """
+    for line in found.warnings:
+        print(f"note: {line}", file=sys.stderr)
+    if found.problems:
+        raise MusterError("\n".join(found.problems))
 
 
 def _is_file(hosts: str) -> bool:
@@ -172,16 +165,10 @@ def _is_file(hosts: str) -> bool:
         return False
 
 
-def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
-    """What to call the nodes: their own host names, where no two are the same."""
-    names = [str(probe["host"]).partition(".")[0] for probe in probes]
-    return names if len(set(names)) == len(names) else [spec.name for spec in specs]
-
-
 def _facts(
     specs: Sequence[NodeSpec],
     names: Sequence[str],
-    probes: Sequence[Probe],
+    probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
     return tuple(
@@ -194,7 +181,7 @@ def _facts(
             address=address,
             shared=probe["shared"],
         )
-        for spec, name, probe, address in zip(specs, names, probes, addresses, strict=True)
+        for spec, name, probe, address in zip(specs, names, probes.values(), addresses, strict=True)
     )
 
 

@@ -4,15 +4,20 @@ Whatever ~/.ssh/config says of names, users, keys, agents and jump hosts is as i
 always checked, nothing is ever asked, and a command is one string that is quoted word by word.
 """
 
+import functools
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from configs.settings.launch import SshConfig
+from launch.nodes.survey import LOAD, Transport
 from launch.spec import NodeSpec
 from launch.ssh import connect
 
+AT_ONCE = 16
+FAILED = 255  # ssh's own exit code where it does not get through
 OPTIONS = {
     "BatchMode": "yes",  # a question nobody sees would look like a hang
     "ConnectTimeout": "10",
@@ -46,6 +51,26 @@ EXPLAINED = (
 )  # fmt: skip
 
 
+def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
+    """A probe on each node, through one connection to each."""
+
+    def start(index: int) -> list[str]:
+        return command(nodes[index], config, ["python3", "-c", LOAD, str(index)], index)
+
+    def explain_end(index: int, code: int, error_text: str) -> str:
+        name = nodes[index].name
+        if code == FAILED:
+            return explain(nodes[index], error_text)
+        if "python3" in error_text and "not found" in error_text:
+            return f"{name}: has no python3; there: sudo apt-get install python3 python3-venv"
+        last = error_text.strip().splitlines()[-1:] or ["without a word"]
+        return f"{name}: its Python could not describe it: {last[0]}"
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # ssh itself is asked about each
+        commands = list(pool.map(start, range(len(nodes))))
+    return Transport([node.name for node in nodes], commands, explain_end)
+
+
 def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
     """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
 
@@ -57,7 +82,7 @@ def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int =
 def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     """ssh with all its options, without the host: what rsync is given, too."""
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
-    options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node, file)}
+    options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node.host, node.port, *file)}
     ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
@@ -100,11 +125,11 @@ def explain(node: NodeSpec, error_text: str) -> str:
     return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
 
 
-def _key_checking(node: NodeSpec, file: Sequence[str]) -> str:
+@functools.cache
+def _key_checking(host: str, port: int | None, *file: str) -> str:
     """`accept-new` where the user's own configuration says so for this host, else `yes`."""
-    port = ["-p", str(node.port)] if node.port else []
-    asked = subprocess.run(
-        ["ssh", *file, *port, "-G", "--", node.host], capture_output=True, text=True, check=False
-    )
+    more = ["-p", str(port)] if port else []
+    argv = ["ssh", *file, *more, "-G", "--", host]
+    asked = subprocess.run(argv, capture_output=True, text=True, check=False)
     options = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
     return "accept-new" if options.get("stricthostkeychecking") == "accept-new" else "yes"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from configs.settings.launch import SshConfig
+from launch.nodes import node_facts
 from launch.spec import NodeFacts, NodeSpec
-from launch.ssh import folder_marker, transfer
+from launch.ssh import transfer
 from muster.errors import MusterError
 
 # Takes ssh's place: a host is a home below HOMES.
@@ -35,7 +36,13 @@ MESSAGE = (
 def checkout(tmp_path, monkeypatch):
     """A small one in the place of this."""
     root = tmp_path / "checkout"
-    for name in ("configs/here.yaml", "train/here.py", "launch/here.py", "Makefile"):
+    for name in (
+        "configs/here.yaml",
+        "train/here.py",
+        "launch/here.py",
+        "muster/here.py",
+        "Makefile",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     monkeypatch.setattr(transfer, "REPOSITORY", root)
@@ -70,16 +77,18 @@ def files(folder: str | Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-SENT = [".muster-sent", "Makefile", "configs/here.yaml", "launch/here.py", "train/here.py"]
+SENT = [".muster-sent", "Makefile", "configs/here.yaml"]
+SENT += [f"{package}/here.py" for package in ("launch", "muster", "train")]
 
 
 def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, checkout):
     nodes = hosts("a", "b")
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert [files(node.repository) for node in nodes] == [SENT, SENT]
-    (checkout / "train" / "here.py").unlink()
+    for package in ("muster", "train"):
+        (checkout / package / "here.py").unlink()
     transfer.send_checkout(nodes, SshConfig())
-    assert files(nodes[0].repository) == SENT[:-1]
+    assert files(nodes[0].repository) == SENT[:-2]
 
 
 def test_files_of_somebody_else_are_not_touched(hosts):
@@ -120,7 +129,7 @@ def test_machines_of_one_image_have_equal_folders_and_each_is_written(hosts):
     nodes = hosts("a", "b")
     for node in nodes:
         Path(node.repository).mkdir()
-        Path(node.repository, folder_marker.MARKER).write_text("the same\n")
+        Path(node.repository, node_facts.MARKER).write_text("the same\n")
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert files(nodes[1].repository) == SENT
 
@@ -135,4 +144,4 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
 def test_where_there_is_no_git_what_is_needed_is_sent(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     sent = transfer._files().split("\0")
-    assert {"launch/here.py", "train/here.py", "configs/here.yaml", "Makefile"} <= {*sent}
+    assert {*SENT[1:]} <= {*sent}
