@@ -8,7 +8,7 @@ from launch.checks import network_checks, node_checks
 from launch.checks.findings import Findings, Node, Reach, Row
 from launch.nodes import network_probe, node_facts
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Answer, Probe, Survey
+from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from muster.errors import MusterError
 
 CONNECT_S = 4.0
@@ -31,28 +31,43 @@ class Examination:
         return [row.line for row in self.rows if row.verdict == "warn"]
 
 
+def look(
+    transport: Transport,
+    launcher: str,
+    choose: Callable[[Survey, Mapping[int, Probe]], Choice],
+    master_port: int | None,
+    folder: str | None = None,
+    python: str | None = None,
+) -> Examination:
+    """Ask all nodes what they are like, and examine those that answer.
+
+    `folder` and `python` are those that a run would use there, as in `facts_request`.
+    """
+    with facts_request(folder, python, master_port) as request, Survey(transport) as survey:
+        probes, silent = survey.probes(request)
+        return examine(survey, probes, launcher, choose, master_port, list(silent.values()))
+
+
 def examine(
     survey: Survey,
     probes: Mapping[int, Probe],
-    names: Sequence[str],
     launcher: str,
-    choose: Callable[[], Choice],
-    *,
-    master_port: int | None = None,
+    choose: Callable[[Survey, Mapping[int, Probe]], Choice],
+    master_port: int | None,
     silent: Sequence[str] = (),
 ) -> Examination:
     """Try the network between the nodes that have answered with `probes`, and judge all of it.
 
-    `choose` chooses it; `silent` has a line for each node that has not answered.
+    `choose` chooses the network; `silent` has a line for each node that has not answered.
     """
     trouble, chosen = "", None
     try:
-        chosen = choose() if probes else None
+        chosen = choose(survey, probes) if probes else None
     except MusterError as error:
         trouble = str(error)
     pings = [survey.ask(network_probe.tell_time, probes) for _ in range(PINGS if probes else 0)]
     reached = _try_pairs(survey, list(probes), chosen.addresses) if chosen else {}
-    called = dict(zip(probes, names, strict=True))
+    called = dict(zip(probes, survey.names_of(probes), strict=True))
     nodes = tuple(
         Node(
             name=called[index],

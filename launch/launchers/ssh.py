@@ -3,13 +3,14 @@
 import getpass
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.checks.examination import Examination, examine
+from launch.checks.examination import Examination, examine, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
@@ -35,28 +36,22 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone, port = self._specs(), self._config.master_port
+        everyone, port = self._specs, self._config.master_port
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            specs = [everyone[index] for index in probes]
-            names = survey.host_names(probes)
+            specs, names = [everyone[index] for index in probes], survey.names_of(probes)
             _require_same_environment(names, specs, list(probes.values()))
-            chosen = network_choice.choose(
-                list(probes.values()),
-                [spec.host for spec in specs],
-                [spec.address for spec in specs],
-                self._config.network,
-                lambda to: survey.routes(probes, to),
-            )
+            chosen = self._choose(survey, probes)
             if self._config.preflight:
-                found = examine(survey, probes, names, "ssh", lambda: chosen, master_port=port)
+                found = examine(survey, probes, self.name, lambda *_: chosen, port)
                 _refuse_what_would_fail(found)
-        return Facts(
-            nodes=_facts(specs, names, probes, chosen.addresses),
-            master_addr=chosen.addresses[0],
-            master_port=port,
-            network=chosen.network,
-        )
+        nodes = _facts(specs, names, probes, chosen.addresses)
+        return Facts(nodes, chosen.addresses[0], port, chosen.network)
+
+    def examine(self, facts: Facts) -> Examination:
+        transport = openssh.transport([node.spec for node in facts.nodes], self._ssh)
+        port, folder = self._config.master_port, self._ssh.remote_dir
+        return look(transport, self.name, self._choose, port, folder)
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on every node.
@@ -64,16 +59,16 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        everyone = self._specs()
+        everyone = self._specs
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            names = survey.host_names(probes)
+            names = survey.names_of(probes)
         specs = [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
         node_setup.make_environments(found, self._ssh, say)
 
     def assume(self) -> Facts:
-        specs = self._specs()
+        specs = self._specs
         folder = self._ssh.remote_dir or str(REPOSITORY)
         found = tuple(
             NodeFacts(
@@ -108,19 +103,28 @@ class Ssh(Launcher):
         Raises:
             MusterError: too few do; a line for each that does not.
         """
-        port = self._config.master_port
-        ports = [] if port is None else [port]
-        with facts_request(self._ssh.remote_dir, ports=ports) as request:
+        least = self._config.least_nodes
+        with facts_request(self._ssh.remote_dir, port=self._config.master_port) as request:
             probes, silent = survey.probes(request)
-        is_elastic = self._config.nodes is not None and self._config.least_nodes < len(
-            probes
-        ) + len(silent)
-        if silent and not (is_elastic and len(probes) >= self._config.least_nodes):
+        all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
+        if silent and (all_wanted or len(probes) < least):
             raise MusterError("\n".join(silent.values()))
         for line in silent.values():
             print(f"note: going on without it: {line}", file=sys.stderr)
         return probes
 
+    def _choose(self, survey: Survey, probes: Mapping[int, Probe]) -> network_choice.Choice:
+        """The network that gradients take, among the nodes that answered."""
+        everyone = self._specs
+        return network_choice.choose(
+            list(probes.values()),
+            [everyone[index].host for index in probes],
+            [everyone[index].address for index in probes],
+            self._config.network,
+            lambda to: survey.routes(probes, to),
+        )
+
+    @cached_property
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
         assert config.hosts is not None

@@ -55,6 +55,7 @@ class Transport:
     commands: Sequence[Sequence[str]]
     explain: Callable[[int, int, str], str]
     env: Mapping[str, str] | None = None  # None: as it is here
+    renames: bool = True  # a node that answers is called by its own host name, if no two have it
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,12 @@ class Survey:
         nodes = range(len(self._transport.names))
         return {index: self._why_silent(index) for index in nodes if index not in answers}
 
-    def host_names(self, probes: Mapping[int, Probe]) -> list[str]:
-        """What to call the nodes: their own host names, where no two are the same."""
+    def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
+        """What to call the nodes that answered."""
         names = [str(probe["host"]).partition(".")[0] for probe in probes.values()]
-        given = [self._transport.names[index] for index in probes]
-        return names if len(set(names)) == len(names) else given
+        if self._transport.renames and len(set(names)) == len(names):
+            return names
+        return [self._transport.names[index] for index in probes]
 
     def routes(self, of: Collection[int], to: Sequence[str]) -> list[Mapping[str, str]]:
         """The own address from which each node sends to each of those in `to`, if it has a way."""
@@ -217,12 +219,12 @@ def here(count: int) -> Transport:
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
-    return Transport(names, commands, explain)
+    return Transport(names, commands, explain, renames=False)
 
 
 @contextmanager
 def facts_request(
-    folder: str | None = None, python: str | None = None, ports: Sequence[int] = ()
+    folder: str | None = None, python: str | None = None, port: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """What the nodes are asked: of their checkout in `folder`, of its Python or another one.
 
@@ -239,7 +241,7 @@ def facts_request(
             "proof": str(proof),
             "here": str(REPOSITORY),
             "python": python or os.environ.get("MUSTER_PYTHON"),
-            "ports": list(ports),
+            "ports": [] if port is None else [port],
         }
     finally:
         proof.unlink(missing_ok=True)

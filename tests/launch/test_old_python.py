@@ -69,7 +69,7 @@ def test_what_is_newer_would_be_found():
 
 
 def test_what_the_node_is_like(run):
-    with facts_request(ports=[1]) as request:
+    with facts_request(port=1) as request:
         (found,) = run((node_facts.describe, {"request": request}))
     assert found["interfaces"][0]["address"] == "127.0.0.1"
     assert found["interfaces"][0]["netmask"] == "255.0.0.0"

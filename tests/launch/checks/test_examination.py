@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
-from launch.checks import preflight
+from launch.checks import examination
 from launch.checks.examination import clock_skew_s
+from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, here
-
-SETTINGS = Settings(LaunchConfig(), SshConfig(), SlurmConfig())
 
 
 def look(transport):
-    return preflight._look(transport, SETTINGS, "local", python=sys.executable)
+    def choose(survey, probes):
+        return Choice("127.0.0.0/8", ("127.0.0.1",) * len(probes))
+
+    return examination.look(transport, "local", choose, None, python=sys.executable)
 
 
 def test_this_machine_as_three_nodes_is_well():
