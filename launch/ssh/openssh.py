@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from configs.settings.launch import SshConfig
 from launch.nodes.survey import LOAD, Transport
@@ -51,11 +52,21 @@ EXPLAINED = (
 )  # fmt: skip
 
 
-def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
-    """A probe on each node, through one connection to each."""
+def transport(
+    nodes: Sequence[NodeSpec], config: SshConfig, sockets: Sequence[Path] = ()
+) -> Transport:
+    """A probe on each node, through one connection to each.
+
+    With `sockets`, a path for each node, what `client` is given the same path for takes that
+    connection, too, as long as the probe runs.
+    """
 
     def start(index: int) -> list[str]:
-        return command(nodes[index], config, ["python3", "-c", LOAD, str(index)], index)
+        node, words = nodes[index], ["python3", "-c", LOAD, str(index)]
+        if not sockets:
+            return command(node, config, words, index)
+        master = client(node, config, index, sockets[index], is_master=True)
+        return _command(master, node, words)
 
     def explain_end(index: int, code: int, error_text: str) -> str:
         name = nodes[index].name
@@ -76,13 +87,29 @@ def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int =
 
     Busy servers are called again.
     """
-    return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
+    return _command(client(node, config, turn), node, words)
 
 
-def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
-    """ssh with all its options, without the host: what rsync is given, too."""
+def client(
+    node: NodeSpec,
+    config: SshConfig,
+    turn: int = 0,
+    socket: Path | None = None,
+    *,
+    is_master: bool = False,
+) -> list[str]:
+    """ssh with all its options, without the host: what rsync is given, too.
+
+    With `socket` it takes the connection of the client that is the master there, or is that master;
+    where there is none it opens one of its own. A user's own ControlPath is left alone: a
+    connection that is open there may spare a second factor.
+    """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
-    options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node.host, node.port, *file)}
+    users = _users_options(node.host, node.port, *file)
+    accepts_new = users.get("stricthostkeychecking") == "accept-new"
+    options = {**OPTIONS, "StrictHostKeyChecking": "accept-new" if accepts_new else "yes"}
+    if socket is not None and users.get("controlpath", "none") == "none":
+        options |= {"ControlPath": str(socket), "ControlMaster": "yes" if is_master else "no"}
     ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
@@ -125,11 +152,14 @@ def explain(node: NodeSpec, error_text: str) -> str:
     return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
 
 
+def _command(client: Sequence[str], node: NodeSpec, words: Sequence[str]) -> list[str]:
+    return [*client, "-T", "--", node.host, shlex.join(words)]
+
+
 @functools.cache
-def _key_checking(host: str, port: int | None, *file: str) -> str:
-    """`accept-new` where the user's own configuration says so for this host, else `yes`."""
+def _users_options(host: str, port: int | None, *file: str) -> dict[str, str]:
+    """What the user's own configuration says for this host, in small letters."""
     more = ["-p", str(port)] if port else []
     argv = ["ssh", *file, *more, "-G", "--", host]
     asked = subprocess.run(argv, capture_output=True, text=True, check=False)
-    options = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
-    return "accept-new" if options.get("stricthostkeychecking") == "accept-new" else "yes"
+    return dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())

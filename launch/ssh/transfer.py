@@ -8,6 +8,7 @@ this machine: a folder that several of them see is written once.
 import secrets
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,12 +45,18 @@ def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFac
             failed. One line for every node.
     """
     apart = [node for node in found if not node.shared]
-    firsts = _claimed(apart, config) if apart else []
+    if not apart:
+        return []
     files = _files()
-    with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
-        sent = pool.map(lambda node: _send(node, config, files), firsts)
-        _refuse([problem for problem in sent if problem])
-    return firsts
+    # Not in TMPDIR, whose name may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as folder:
+        sockets = [Path(folder, str(index)) for index in range(len(apart))]
+        transport = openssh.transport([node.spec for node in apart], config, sockets)
+        with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+            firsts = _claimed(apart, survey)
+            sent = pool.map(lambda at: _send(apart[at], config, files, sockets[at]), firsts)
+            _refuse([problem for problem in sent if problem])
+    return [apart[index] for index in firsts]
 
 
 def rsync(
@@ -59,10 +66,11 @@ def rsync(
     folder: str,
     source: Path,
     stdin: str = "",
+    socket: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """rsync, through ssh, what is in `source` here into `folder` on `node`."""
     # ClearAllForwardings and the like are for rsync's ssh as for every other.
-    shell = shlex.join(openssh.client(node.spec, config))
+    shell = shlex.join(openssh.client(node.spec, config, socket=socket))
     host = node.spec.host
     target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
@@ -103,28 +111,26 @@ def _files() -> str:
     return "".join(f"{name}\0" for name in existing)
 
 
-def _claimed(nodes: Sequence[NodeFacts], config: SshConfig) -> list[NodeFacts]:
-    """The first node of each folder, all of which are ours to write from here on.
+def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
+    """The index of the first node of each folder, all of which are ours to write from here on.
 
     Raises:
         MusterError: some folders are not; a line for each.
     """
     folders = {str(index): node.repository for index, node in enumerate(nodes)}
     tokens = {index: f"-{secrets.token_hex(8)}" for index in folders}
-    with Survey(openssh.transport([node.spec for node in nodes], config)) as survey:
-        answers = survey.ask(node_facts.claim, folders=folders, tokens=tokens)
-        silent = survey.silent(answers)
-        _refuse(
-            [
-                silent[index] if index in silent else _objection(node, answers[index].value)
-                for index, node in enumerate(nodes)
-                if index in silent or answers[index].value
-            ]
-        )
-        seen = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
+    answers = survey.ask(node_facts.claim, folders=folders, tokens=tokens)
+    problems = survey.silent(answers)
+    problems |= {
+        index: _objection(nodes[index], answer.value)
+        for index, answer in answers.items()
+        if answer.value
+    }
+    _refuse([problems[index] for index in sorted(problems)])
+    seen = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
     return [
-        node
-        for index, node in enumerate(nodes)
+        index
+        for index in range(len(nodes))
         if index not in seen or min(map(int, seen[index].value), default=index) == index
     ]
 
@@ -145,16 +151,17 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
     )
 
 
-def _send(node: NodeFacts, config: SshConfig, files: str) -> str | None:
+def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str | None:
     """What went wrong."""
     folder = node.repository
     # A module that is gone here must be gone there, or it would still be imported.
     packages = [f"--include=/{name}/***" for name in node_facts.PACKAGES]
     tidy = ["--delete", "--existing", "--ignore-existing", "--exclude=__pycache__", *packages]
     try:
-        sent = rsync(node, config, ["--from0", "--files-from=-"], folder, REPOSITORY, files)
+        listed = ["--from0", "--files-from=-"]
+        sent = rsync(node, config, listed, folder, REPOSITORY, files, socket)
         if sent.returncode == 0:
-            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY)
+            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY, socket=socket)
     except subprocess.TimeoutExpired:
         return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
     if sent.returncode == 0:
