@@ -1,6 +1,6 @@
 """What was found out about all nodes, and a row of the table for each check of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,6 +67,12 @@ class Row:
         """All of it without a table: a preflight prints what is wrong, and nothing else."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
+
+
+def alike(check: str, findings: Findings, value: Callable[[Node], str], fix: str) -> Row:
+    """Whether all nodes have the same; a warning says who has which."""
+    found = groups({node.name: value(node) for node in findings.nodes})
+    return Row(check, "ok", found) if len(found) == 1 else Row(check, "warn", found, fix)
 
 
 def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:

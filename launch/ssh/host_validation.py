@@ -1,4 +1,11 @@
-"""A node's login is what ssh takes for a user, a host and a port, and for nothing else."""
+"""A node's login is what ssh takes for a user, a host and a port, and for nothing else.
+
+A hosts file may come from anywhere, and its words become arguments of ssh and rsync. So a word is
+taken only if it can be nothing else: a name that begins with '-' would be an option, a space or a
+quote would end a word of the remote shell, and a number such as 4 or 10.0.0.010 is another machine
+to the resolver than to the reader. Each `*_problem` returns None, or what is wrong and what to do;
+`Gathered` collects them with the nodes, so that a user sees all problems of a file at once.
+"""
 
 import ipaddress
 import re
@@ -10,7 +17,7 @@ from muster.errors import refuse
 Slots = int | Literal["gpu"]
 
 MOST_NODES = 4096
-MOST_PROBLEMS = 50  # whoever gives a wrong file should still see what was wrong first
+MOST_PROBLEMS = 50  # of a file of the wrong kind the first are enough
 MOST_QUOTED = 80
 LONGEST_HOST = 253  # DNS
 

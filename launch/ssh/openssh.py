@@ -1,7 +1,16 @@
 """Run commands on other machines through OpenSSH itself, so that the user's own settings hold.
 
-Whatever ~/.ssh/config says of names, users, keys, agents and jump hosts is as it is. Host keys are
-always checked, nothing is ever asked, and a command is one string that is quoted word by word.
+How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS come
+before ~/.ssh/config, which decides on everything else: names, users, keys, agents and jump hosts.
+`ssh -G` is asked once for each host what that file says, since two settings of it are kept. Host
+keys are always checked: by `yes`, or by the user's own `accept-new`, never by `no`. A ControlPath
+of the user's is left alone. Nothing is ever asked. sshd gives WORDS to a shell, so they are one
+string that is quoted word by word.
+
+While code is sent, a node's probe and both rsyncs share one connection: the probe's ssh is the
+master of a socket in a folder of this process, and the probe has answered before rsync begins, so
+that the socket is there. Where it is not, or where a server allows one session in a connection, ssh
+opens another. Agents have connections of their own: a master that ends would end all of them.
 """
 
 import functools
@@ -20,7 +29,7 @@ from launch.ssh import connect
 AT_ONCE = 16
 FAILED = 255  # ssh's own exit code where it does not get through
 OPTIONS = {
-    "BatchMode": "yes",  # a question nobody sees would look like a hang
+    "BatchMode": "yes",  # a question that nobody sees would look like a hang
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
     "ServerAliveCountMax": "3",
@@ -28,8 +37,8 @@ OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
-    # An open master of the user's is used, but none is made: what a run starts ends with it, and
-    # would take the user's other logins along.
+    # A master that the user has opened is used, but none is opened in its place: it would end with
+    # the run, and with it the user's other logins.
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
@@ -38,7 +47,7 @@ CHANGED = (
     "its host key is not the one that is known: if the machine was installed anew, remove the old "
     "key with ssh-keygen -R {host}, else beware"
 )
-# What OpenSSH says, what that means, and what to do.
+# What OpenSSH says, what it means, and what to do.
 EXPLAINED = (
     ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
@@ -57,8 +66,8 @@ def transport(
 ) -> Transport:
     """A probe on each node, through one connection to each.
 
-    With `sockets`, a path for each node, what `client` is given the same path for takes that
-    connection, too, as long as the probe runs.
+    `sockets` has a path for each node: a `client` with the same path takes that node's connection,
+    as long as the probe runs.
     """
 
     def start(index: int) -> list[str]:
@@ -77,16 +86,13 @@ def transport(
         last = error_text.strip().splitlines()[-1:] or ["without a word"]
         return f"{name}: its Python could not describe it: {last[0]}"
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # ssh itself is asked about each
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # `ssh -G` runs for each
         commands = list(pool.map(start, range(len(nodes))))
     return Transport([node.name for node in nodes], commands, explain_end)
 
 
 def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
-    """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
-
-    Busy servers are called again.
-    """
+    """The local command that runs `words` on `node`; `turn` others begin before it."""
     return _command(client(node, config, turn), node, words)
 
 
@@ -98,11 +104,11 @@ def client(
     *,
     is_master: bool = False,
 ) -> list[str]:
-    """ssh with all its options, without the host: what rsync is given, too.
+    """ssh with all its options, without the host: rsync needs this part alone.
 
-    With `socket` it takes the connection of the client that is the master there, or is that master;
-    where there is none it opens one of its own. A user's own ControlPath is left alone: a
-    connection that is open there may spare a second factor.
+    With `socket` it takes the connection of the client that is the master there, or is that master
+    itself. A user's own ControlPath comes first: a connection that is open there may save the user
+    a second factor.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     users = _users_options(node.host, node.port, *file)

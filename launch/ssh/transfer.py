@@ -22,15 +22,8 @@ from launch.spec import NodeFacts
 from launch.ssh import openssh
 from muster.errors import MusterError
 
-# Without git (from an archive, say) these are what a node needs.
-NEEDED = (
-    *node_facts.PACKAGES,
-    "slurm",
-    "setup.cfg",
-    "pyproject.toml",
-    "constraints.txt",
-    "Makefile",
-)
+# What a node needs besides the packages where git does not say: in an archive, for instance.
+OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 TIMEOUT_S = 600.0
 SHOWN = 4  # names of what is in the way
 
@@ -55,7 +48,7 @@ def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFac
         with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
             firsts = _claimed(apart, survey)
             sent = pool.map(lambda at: _send(apart[at], config, files, sockets[at]), firsts)
-            _refuse([problem for problem in sent if problem])
+            fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
 
 
@@ -101,14 +94,12 @@ def _files() -> str:
     if not names:
         names = [
             str(path.relative_to(REPOSITORY))
-            for needed in NEEDED
+            for needed in (*node_facts.PACKAGES, *OTHER_FILES)
             for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
             if path.is_file() and "__pycache__" not in path.parts
         ]
-    existing = [
-        name for name in names if (REPOSITORY / name).exists()
-    ]  # deleted, but not committed
-    return "".join(f"{name}\0" for name in existing)
+    # git also names what is deleted and not committed
+    return "".join(f"{name}\0" for name in names if (REPOSITORY / name).exists())
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
@@ -126,7 +117,7 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
         for index, answer in answers.items()
         if answer.value
     }
-    _refuse([problems[index] for index in sorted(problems)])
+    fail([problems[index] for index in sorted(problems)])
     seen = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
     return [
         index
@@ -172,6 +163,11 @@ def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str |
     return f"{node.name}: sending the code failed: {lines[0] if lines else 'without a word'}"
 
 
-def _refuse(problems: Sequence[str]) -> None:
+def fail(problems: Sequence[str]) -> None:
+    """Stop if there are any, with all of them.
+
+    Raises:
+        MusterError: a line for each.
+    """
     if problems:
         raise MusterError("\n".join(problems))
