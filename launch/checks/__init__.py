@@ -1,1 +1,1 @@
-"""Before anything starts: every node is looked at, and each finding names what to do."""
+"""What is wrong with the nodes, found before anything starts; each finding says what to do."""

@@ -1,4 +1,4 @@
-"""Every node is looked at, and every pair of them is tried; nothing heavier than Python runs."""
+"""Look at every node, and try every pair of them; the nodes need Python and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Examination:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each row that fails: a run would, too."""
+        """A line for each row that fails, as a run would."""
         return [row.line for row in self.rows if row.verdict == "FAIL"]
 
     @property
@@ -83,7 +83,7 @@ def examine(
 
 
 def examination(findings: Findings, silent: Sequence[str] = ()) -> Examination:
-    """The rows that the findings make; where nobody answers there is but one."""
+    """The rows that the findings make; only one where no node answers."""
     findings = replace(findings, silent=(*findings.silent, *silent))
     if not findings.nodes:
         return Examination([network_checks.reach(findings)])

@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Findings:
-    """All of it; the rows are made from nothing else."""
+    """What is known of all nodes; the rows are made from nothing else."""
 
     launcher: str
     nodes: Sequence[Node]  # that answered, in the order of their ranks
@@ -42,12 +42,12 @@ class Findings:
     trouble: str = ""  # why no network could be chosen
 
     def address(self, node: Node) -> str | None:
-        """On the network that was chosen."""
+        """The node's address on the network that was chosen."""
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
     def interface(self, node: Node) -> Mapping[str, Any]:
-        """The one that has that address."""
+        """The interface that has that address."""
         address = self.address(node)
         found = [one for one in node.probe["interfaces"] if one["address"] == address]
         return found[0] if found else {"name": "?", "mtu": 0, "state": "unknown"}
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def line(self) -> str:
-        """All of it without a table: a preflight prints what is wrong, and nothing else."""
+        """The row in one line, for a preflight, which prints problems only."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
 
@@ -90,12 +90,12 @@ def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ..
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names, up to a number that one still reads."""
+    """The first names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines, up to a number that one still reads."""
+    """The first lines, and how many more there are."""
     more = (f"and {len(lines) - SHOWN} more",) if len(lines) > SHOWN else ()
     return (*lines[:SHOWN], *more)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from launch.checks.findings import Findings, Node, Row, alike, groups, listed, shortened
 
-SKEW_S = 1.0  # more, and who failed first is told wrongly
+SKEW_S = 1.0  # with more, the worker that failed first is not found by its time
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
 # What the kernel says when a node cannot be reached, and what to do.
 REMEDIES = {
@@ -33,7 +33,7 @@ def reach(findings: Findings) -> Row:
 
 
 def names(findings: Findings) -> Row:
-    """Each node's own name leads to its address on the chosen network, or it does not matter."""
+    """Each node's own name resolves to its address on the chosen network."""
     if findings.launcher == "local":
         return Row("own name", "ok", ("not used: all on this machine",))
     odd = {node.name: why for node in findings.nodes if (why := _resolution(findings, node))}
@@ -114,7 +114,9 @@ def clocks(findings: Findings) -> Row:
     """The clocks agree well enough to tell what came first."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
-        return Row("clocks", "warn", ("no node told its time",), "see the other rows first")
+        return Row(
+            "clocks", "warn", ("no node answered with its time",), "see the other rows first"
+        )
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         found = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
@@ -124,7 +126,7 @@ def clocks(findings: Findings) -> Row:
 
 
 def _resolution(findings: Findings, node: Node) -> str:
-    """What is odd about it, if anything."""
+    """What is odd about how a node's own name resolves; "" if nothing is."""
     address = node.probe["resolves"]
     if address is None:
         return f"{node.probe['host']} does not resolve there"
@@ -144,7 +146,7 @@ def _resolution(findings: Findings, node: Node) -> str:
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """What went wrong, in as few lines as it takes: by node where one cannot be reached at all."""
+    """What went wrong: one line for a node that no other reaches, or that reaches no other."""
     found = []
     left = dict(failed)
     others = len(findings.nodes) - 1

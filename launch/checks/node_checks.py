@@ -1,4 +1,4 @@
-"""Rows on what each node is: its Python, its code, its processors, its room."""
+"""Rows on each node by itself: its Python, code, processors, memory and disk."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def python(findings: Findings) -> Row:
 
 
 def code(findings: Findings) -> Row:
-    """The checkout of every node is the one here, or will be before a run."""
+    """Every node has the checkout of this machine, or gets it before a run."""
     apart = {node.name for node in findings.nodes if not node.probe["shared"]}
     foreign = [node for node in findings.nodes if node.probe["foreign"]]
     if foreign and findings.launcher == "ssh":

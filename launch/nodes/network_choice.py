@@ -79,7 +79,7 @@ def choose(
 
 
 def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
-    """Two names of one machine would be taken for two nodes."""
+    """Refuse two names of one machine: they would be taken for two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
         every = sorted(one["address"] for one in probe["interfaces"])
@@ -97,7 +97,7 @@ def _refuse_absent(
     hosts: Sequence[str],
     addresses: Sequence[str | None],
 ) -> None:
-    """An address that was given is meant, and a node that does not have it cannot listen there."""
+    """Refuse an address that was given for a node and that the node does not have."""
     wrong = [
         f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
@@ -108,7 +108,7 @@ def _refuse_absent(
 
 
 def _own(probes: Sequence[Probe]) -> list[list[str]]:
-    """Of each node the addresses that no other has, as one of a bridge for containers may."""
+    """The addresses of each node that no other node has: those of container bridges are alike."""
     every = [[one["address"] for one in probe["interfaces"]] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
@@ -118,7 +118,7 @@ def _own(probes: Sequence[Probe]) -> list[list[str]]:
 
 
 def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """Every network on which each node has one of the addresses left: the first that it has."""
+    """Every network that all nodes are on, with the first address of each node in it."""
     found: dict[str, dict[int, str]] = {}
     for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
         for one in probe["interfaces"]:
@@ -129,7 +129,7 @@ def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str,
 
 
 class _Logins:
-    """The addresses that ssh came by, and all those of the same interfaces."""
+    """The addresses through which ssh logged in, and all others of the same interfaces."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self.addresses: set[str] = set()
@@ -142,7 +142,7 @@ class _Logins:
 
 
 def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
-    """Less is better."""
+    """The sort key of a network, given the nodes' addresses on it: the lowest is the best."""
     own, first = set(addresses), ipaddress.ip_address(addresses[0])
     near = bool(own & logins.beside)
     return near, first.version, bool(own & logins.addresses), not first.is_private
@@ -151,10 +151,10 @@ def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, b
 def _routed(
     left: Sequence[Sequence[str]], settled: Sequence[bool], logins: _Logins, routes: Routes
 ) -> list[str] | None:
-    """Node 0's address and those from which the others send there; None if there are none.
+    """Node 0's address, and those from which the others send to it; None if there are none.
 
-    The network that ssh came by is the last to be taken. A node that is `settled` has only those
-    addresses left that it was told to use.
+    Addresses through which ssh logged in come last. For a node that is `settled`, the addresses
+    left are those that the user asked for.
     """
     if all(len(own) == 1 for own in left) and all(settled):
         found = [own[0] for own in left]

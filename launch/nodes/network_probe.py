@@ -1,9 +1,9 @@
-"""What a node finds out about the way to the others: its clock, its routes, and who is reached.
+"""What a node finds out about the network: the time, its routes, and which nodes it reaches.
 
 Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.6
 alone. Every pair of nodes is tried in two questions: `listen` has all of them take connections, and
 only when all have answered does `connect` send to each of the others. Each direction is tried by
-itself, as a firewall may close but one.
+itself, as a firewall may close one of them only.
 """
 
 import socket
@@ -21,7 +21,7 @@ def tell_time(asked):  # type: ignore[no-untyped-def]
 
 
 def routes(asked):  # type: ignore[no-untyped-def]
-    """The own address by which each address in `to` is left for, where there is a way at all."""
+    """For each address in `to` that there is a route to: this node's address that it sends from."""
     found = {}
     for address in asked["to"]:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -35,7 +35,7 @@ def routes(asked):  # type: ignore[no-untyped-def]
 
 
 def listen(asked):  # type: ignore[no-untyped-def]
-    """Take connections at this node's address; the port."""
+    """Take connections at this node's address; returns the port."""
     address = asked["addresses"][asked["node"]]
     server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     servers.append(server)
@@ -46,7 +46,7 @@ def listen(asked):  # type: ignore[no-untyped-def]
 
 
 def connect(asked):  # type: ignore[no-untyped-def]
-    """Send to all other nodes at once: "" or what went wrong, and how long connecting took (s)."""
+    """Send to all other nodes at once; for each what went wrong, or "", and connect time (s)."""
     found: dict = {}  # type: ignore[type-arg]
     threads = [
         threading.Thread(target=_try, args=(node, server, asked["patience_s"], found), daemon=True)

@@ -20,7 +20,7 @@ from subprocess import DEVNULL, PIPE  # `capture_output` came with Python 3.7
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files: it goes into folders with this file only.
 MARKER = ".muster-sent"
-# An environment may be made before the code comes, and a disk of its own has the other.
+# An environment may be there before the code; a disk's own file system has the other.
 HARMLESS = (".venv", "lost+found")
 # The kernel's answers on its addresses: see man rtnetlink.
 GET_ADDRESSES, DUMP, ERROR, DONE = 22, 0x301, 2, 3
@@ -40,11 +40,11 @@ print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
 
 
 def describe(asked):  # type: ignore[no-untyped-def]
-    """All of it; `request` is as `survey.facts_request` makes it."""
+    """Everything that checks and launchers ask for; `request` comes from `survey.facts_request`."""
     request = asked["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
     shared = os.path.exists(request["proof"])
-    if shared and request["named"]:  # that one is meant, also by who sees the one here
+    if shared and request["named"]:  # the user means that folder, even where this one is seen
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
     python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
@@ -103,7 +103,7 @@ def claimed_by(asked):  # type: ignore[no-untyped-def]
 
 
 def code_hash(folder):  # type: ignore[no-untyped-def]
-    """Of all Python files that run there; None where there is no checkout."""
+    """A hash of all Python files that would run there; None where there is no checkout."""
     total = hashlib.sha256()
     found = False
     for package in PACKAGES:
@@ -120,7 +120,7 @@ def code_hash(folder):  # type: ignore[no-untyped-def]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """What stands in a folder to which the code was never sent, and where it shall not go."""
+    """The names in a folder that the code was never sent to, so that it must not go there."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
@@ -188,7 +188,7 @@ def _addresses():  # type: ignore[no-untyped-def]
 
 
 def _attributes(data):  # type: ignore[no-untyped-def]
-    """Of one answer, by kind."""
+    """The attributes of one answer, by kind."""
     found = {}
     while data:
         size, kind = struct.unpack_from("=HH", data)
@@ -217,7 +217,7 @@ def _gpus():  # type: ignore[no-untyped-def]
 
 
 def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
-    """The lines that a command prints; none where it cannot be run, fails, or does not end."""
+    """The lines that a command prints; none if it cannot be run, fails, or takes too long."""
     try:
         done = subprocess.run(
             argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, check=False, timeout=timeout_s

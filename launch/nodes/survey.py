@@ -1,4 +1,4 @@
-"""All nodes are asked the same at once, and each that can answers: one connection for everything.
+"""Ask all nodes the same question at once, over one connection to each for all questions.
 
 How it works: a `Transport` names the commands that start Python on the nodes, through ssh, as one
 step of srun, or here. Each gets the text of `remote_probe` through stdin, and then one question
@@ -28,12 +28,12 @@ from configs.plugins import REPOSITORY
 from launch.nodes import network_probe, node_facts, remote_probe
 from launch.nodes.channel import Channel
 
-# The first line says how long the text is; all else is for the probe itself.
+# The first line is the size of the text that follows; all after that is for the probe.
 LOAD = (
     "import sys; stdin = sys.stdin.buffer; size = int(stdin.readline());"
     " exec(compile(stdin.read(size), 'remote_probe', 'exec'))"
 )
-# Of the checkout on nodes that do not see this one, in the home there.
+# The checkout's folder in the home of a node that does not see this checkout.
 FOLDER = "muster"
 # srun may wait for nodes, and ssh for names, before the first answer; and a machine may be busy.
 ANSWER_S = 90.0
@@ -55,7 +55,7 @@ class Transport:
     commands: Sequence[Sequence[str]]
     explain: Callable[[int, int, str], str]
     env: Mapping[str, str] | None = None  # None: as it is here
-    renames: bool = True  # a node that answers is called by its own host name, if no two have it
+    renames: bool = True  # nodes that answer take their host names, where no two are the same
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Survey:
     def __enter__(self) -> "Survey":
         source = Path(remote_probe.__file__).read_bytes()
         for command in self._transport.commands:
-            errors = tempfile.TemporaryFile()  # open as long as the probe
+            errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -162,7 +162,7 @@ class Survey:
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
-        """What the nodes say of themselves, and one line on why for each that does not."""
+        """What each node says of itself; for each that does not answer, one line on why."""
         answers = self.ask(node_facts.describe, request=request)
         found = {index: answers[index].value for index in sorted(answers)}
         return found, self.silent(answers)
@@ -180,7 +180,7 @@ class Survey:
         return [self._transport.names[index] for index in probes]
 
     def routes(self, of: Collection[int], to: Sequence[str]) -> list[Mapping[str, str]]:
-        """The own address from which each node sends to each of those in `to`, if it has a way."""
+        """For each node: its own address from which it sends to each address in `to`, if it can."""
         answers = self.ask(network_probe.routes, of, to=list(to))
         return [answers[index].value if index in answers else {} for index in of]
 
@@ -211,7 +211,7 @@ class Survey:
 
 
 def here(count: int) -> Transport:
-    """As many processes of this machine as nodes are pretended."""
+    """A process of this machine for each node: local runs pretend to have several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
         lines = error_text.strip().splitlines()
@@ -226,7 +226,7 @@ def here(count: int) -> Transport:
 def facts_request(
     folder: str | None = None, python: str | None = None, port: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """What the nodes are asked: of their checkout in `folder`, of its Python or another one.
+    """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
 
     A node sees this machine's files if it sees the file that is there meanwhile: a path that both
     have says nothing, as machines of one image have the same.

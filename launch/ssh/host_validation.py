@@ -62,7 +62,7 @@ def _ipv6_problem(host: str) -> str | None:
     except ValueError:
         return f"host {quoted(host)} is not an IPv6 address; write [fd00::1]:22, or host:22"
     if ip.scope_id is not None:
-        return f"host {quoted(host)} has a zone, which means nothing to others; leave out '%' on"
+        return f"host {quoted(host)} has a zone, which is of one machine; leave out all from '%' on"
     return None
 
 
@@ -74,7 +74,7 @@ def port_problem(port: str) -> str | None:
 
 
 def address_problem(address: str) -> str | None:
-    """What keeps other nodes from reaching this one at `address`, and what to do."""
+    """Why other nodes cannot reach this one at `address`, and what to do."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -134,13 +134,13 @@ class Gathered:
         self._nodes.append(node)
 
     def check(self, where: str) -> None:
-        """Go on only if nothing was wrong so far.
+        """Stop if anything was wrong so far.
 
         Raises:
             UsageError: with a line for each problem.
         """
         if len(self._problems) == MOST_PROBLEMS:
-            self._problems.append(f"{where}: there may be more; mend these first")
+            self._problems.append(f"{where}: there may be more; correct these first")
         refuse(self._problems)
 
     def nodes(self, where: str, none: str) -> tuple[NodeSpec, ...]:

@@ -1,4 +1,4 @@
-"""Make the environment on every node at once, where there is no internet from wheels sent there."""
+"""Make the environment on all nodes at once; those without internet are sent the wheels."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from muster.errors import MusterError
 NO_INTERNET = 75
 TIMEOUT_S = 1800.0
 SCRIPT = Path(__file__).with_suffix(".sh")
-# Beside the checkout on the node, so that its next synchronisation does not carry it along.
+# In .venv, which git ignores, so that sending the checkout leaves it alone.
 WHEELS = ".venv/wheels"
 
 
@@ -43,7 +43,7 @@ def make_environments(
 
 
 def _make(node: NodeFacts, config: SshConfig, wheels: str = "") -> tuple[int, str]:
-    """The script's exit code on a node, and what it said last."""
+    """The script's exit code on a node, and its last line."""
     words = ["bash", "-s", "--", node.repository, wheels, os.environ.get("TORCH_INDEX", "")]
     try:
         done = openssh.run(node.spec, config, words, SCRIPT.read_text(encoding="utf-8"), TIMEOUT_S)

@@ -55,9 +55,9 @@ EXPLAINED = (
     ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
     ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
     ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
-    ("Connection timed out", "no answer; is it up, and is no firewall between?"),
-    ("No route to host", "no way there; is it up, and is its address right?"),
-    ("Network is unreachable", "no way there; is this machine on a network that reaches it?"),
+    ("Connection timed out", "no answer; is it up, or does a firewall block it?"),
+    ("No route to host", "no route to it; is it up, and is its address right?"),
+    ("Network is unreachable", "no route to it; is this machine on a network that reaches it?"),
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from muster.errors import MusterError
 # What a node needs besides the packages where git does not say: in an archive, for instance.
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 TIMEOUT_S = 600.0
-SHOWN = 4  # names of what is in the way
+SHOWN = 4  # names of files in the way
 
 
 def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFacts]:
@@ -61,8 +61,7 @@ def rsync(
     stdin: str = "",
     socket: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """rsync, through ssh, what is in `source` here into `folder` on `node`."""
-    # ClearAllForwardings and the like are for rsync's ssh as for every other.
+    """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
     shell = shlex.join(openssh.client(node.spec, config, socket=socket))
     host = node.spec.host
     target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
@@ -79,7 +78,7 @@ def rsync(
 
 
 def _known_to_git() -> list[str]:
-    """What it tracks, and what it would; nothing where there is no git, or no repository."""
+    """The files that git tracks, or would; none where there is no git, or no repository."""
     argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         listed = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -143,9 +142,9 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
 
 
 def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str | None:
-    """What went wrong."""
+    """Copy the files, then delete modules that are gone here; returns what went wrong."""
     folder = node.repository
-    # A module that is gone here must be gone there, or it would still be imported.
+    # A module that is gone here would still be imported there.
     packages = [f"--include=/{name}/***" for name in node_facts.PACKAGES]
     tidy = ["--delete", "--existing", "--ignore-existing", "--exclude=__pycache__", *packages]
     try:
@@ -164,7 +163,7 @@ def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str |
 
 
 def fail(problems: Sequence[str]) -> None:
-    """Stop if there are any, with all of them.
+    """Stop if there are any problems.
 
     Raises:
         MusterError: a line for each.
