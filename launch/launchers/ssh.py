@@ -3,7 +3,7 @@
 import getpass
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
@@ -36,12 +36,12 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone, port = self._specs, self._config.master_port
+        everyone, port = self._specs(), self._config.master_port
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             specs, names = [everyone[index] for index in probes], survey.names_of(probes)
             _require_same_environment(names, specs, list(probes.values()))
-            chosen = self._choose(survey, probes)
+            chosen = self._choose(everyone, survey, probes)
             if self._config.preflight:
                 found = examine(survey, probes, self.name, lambda *_: chosen, port)
                 _refuse_what_would_fail(found)
@@ -49,9 +49,10 @@ class Ssh(Launcher):
         return Facts(nodes, chosen.addresses[0], port, chosen.network)
 
     def examine(self, facts: Facts) -> Examination:
-        transport = openssh.transport([node.spec for node in facts.nodes], self._ssh)
-        port, folder = self._config.master_port, self._ssh.remote_dir
-        return look(transport, self.name, self._choose, port, folder)
+        specs = [node.spec for node in facts.nodes]
+        choose, port = partial(self._choose, specs), self._config.master_port
+        transport = openssh.transport(specs, self._ssh)
+        return look(transport, self.name, choose, port, self._ssh.remote_dir)
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on every node.
@@ -59,7 +60,7 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        everyone = self._specs
+        everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             names = survey.names_of(probes)
@@ -68,7 +69,7 @@ class Ssh(Launcher):
         node_setup.make_environments(found, self._ssh, say)
 
     def assume(self) -> Facts:
-        specs = self._specs
+        specs = self._specs()
         folder = self._ssh.remote_dir or str(REPOSITORY)
         found = tuple(
             NodeFacts(
@@ -113,9 +114,10 @@ class Ssh(Launcher):
             print(f"note: going on without it: {line}", file=sys.stderr)
         return probes
 
-    def _choose(self, survey: Survey, probes: Mapping[int, Probe]) -> network_choice.Choice:
+    def _choose(
+        self, everyone: Sequence[NodeSpec], survey: Survey, probes: Mapping[int, Probe]
+    ) -> network_choice.Choice:
         """The network that gradients take, among the nodes that answered."""
-        everyone = self._specs
         return network_choice.choose(
             list(probes.values()),
             [everyone[index].host for index in probes],
@@ -124,7 +126,6 @@ class Ssh(Launcher):
             lambda to: survey.routes(probes, to),
         )
 
-    @cached_property
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
         assert config.hosts is not None
