@@ -21,7 +21,7 @@ from dataclasses import replace
 from configs.run_folder import claim
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
-from launch.checks import bandwidth, preflight
+from launch.checks import bandwidth
 from launch.checks.check_table import console, show
 from launch.launchers.base import Launcher, chosen
 from launch.leading import conclude
@@ -50,7 +50,8 @@ def main() -> int:
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
     refuse(launcher.problems())
-    examination = preflight.all_nodes(launcher.assume(), name, Settings(launch, ssh, slurm))
+    as_asked: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
+    examination = as_asked.examine(launcher.assume())
     show(examination.rows)
     if examination.problems:
         count = len(examination.problems)

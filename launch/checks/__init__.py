@@ -1,5 +1,1 @@
-"""Before anything starts: every node is looked at, and each finding names what to do."""
-
-from launch.checks.examination import quick
-
-__all__ = ["quick"]
+"""What is wrong with the nodes, found before anything starts; each finding says what to do."""

@@ -1,4 +1,4 @@
-"""What the workers measured, as tables, and in words what it says of the slowest way."""
+"""What the workers measured, as tables, and a sentence on the slowest connections."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from rich.table import Table
 
 Measured = Mapping[str, Any]
 Direction = tuple[int, int]  # from a rank to a rank
-# A pair this far below what three quarters of all are below is worth a line: less is noise of busy
-# machines. Not below the median: one slow node of three makes two pairs of three slow.
+# A pair is named if it carries less than this part of the upper quartile: smaller differences are
+# noise of busy machines. Not of the median: one slow node of three makes two of three pairs slow.
 SLOW = 0.5
 SHOWN = 4  # pairs in a sentence
 # What nccl-tests prints, in its order.
@@ -34,7 +34,7 @@ def tables(measured: Measured, called: Sequence[str]) -> Iterator[tuple[str, Tab
 
 
 def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
-    """The slowest way in words, and a line for everything that was wrong."""
+    """A sentence on the slowest pairs, and a line for every wrong result."""
     problems = [
         f"{one['name']} of {one['bytes']} bytes: {one['wrong']} values are wrong; something "
         "between the nodes changes data: check memory, cables and drivers"
@@ -48,7 +48,7 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def best(measured: Measured) -> dict[Direction, float]:
-    """Gbit/s from each rank to each other, at the size that the way carries best."""
+    """Gbit/s from each rank to each other, at the message size that is fastest."""
     found: dict[Direction, float] = {}
     for one in measured["pairs"]:
         pair = (one["from"], one["to"])
@@ -57,7 +57,7 @@ def best(measured: Measured) -> dict[Direction, float]:
 
 
 def _words(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
-    """Each pair by its slower direction, as few of them as it takes."""
+    """The sentence: each pair by its slower direction, and no more pairs than needed."""
     pairs: dict[Direction, float] = {}
     for (one, other), speed in directions.items():
         pair = min(one, other), max(one, other)

@@ -1,4 +1,4 @@
-"""A person sees at one glance what is wrong, on which node, and what to do."""
+"""The doctor's table: what is wrong, on which node, and what to do."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 
 def console() -> Console:
-    """As wide as the terminal; a file has room for the whole of most lines."""
+    """As wide as the terminal; in a file wide enough for most lines."""
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if wide else 120, highlight=False)
 

@@ -1,11 +1,11 @@
 """What was found out about all nodes, and a row of the table for each check of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from launch.nodes.network_choice import Choice
-from launch.ssh.node_report import Probe
+from launch.nodes.survey import Probe
 
 Verdict = Literal["ok", "warn", "FAIL"]
 SHOWN = 8  # names in a row, and lines
@@ -26,14 +26,12 @@ class Node:
     name: str
     probe: Probe
     skew_s: float | None = None  # its clock minus the one here
-    busy_ports: Sequence[int] = ()
-    links: Mapping[str, str] = field(default_factory=dict)  # up or down, by interface
     reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All of it; the rows are made from nothing else."""
+    """What is known of all nodes; the rows are made from nothing else."""
 
     launcher: str
     nodes: Sequence[Node]  # that answered, in the order of their ranks
@@ -44,15 +42,15 @@ class Findings:
     trouble: str = ""  # why no network could be chosen
 
     def address(self, node: Node) -> str | None:
-        """On the network that was chosen."""
+        """The node's address on the network that was chosen."""
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
-    def interface(self, node: Node) -> Mapping[str, object]:
-        """The one that has that address."""
+    def interface(self, node: Node) -> Mapping[str, Any]:
+        """The interface that has that address."""
         address = self.address(node)
         found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "mtu": 0, "address": address}
+        return found[0] if found else {"name": "?", "mtu": 0, "state": "unknown"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,15 @@ class Row:
 
     @property
     def line(self) -> str:
-        """All of it without a table: a preflight prints what is wrong, and nothing else."""
+        """The row in one line, for a preflight, which prints problems only."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
+
+
+def alike(check: str, findings: Findings, value: Callable[[Node], str], fix: str) -> Row:
+    """Whether all nodes have the same; a warning says who has which."""
+    found = groups({node.name: value(node) for node in findings.nodes})
+    return Row(check, "ok", found) if len(found) == 1 else Row(check, "warn", found, fix)
 
 
 def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:
@@ -86,12 +90,12 @@ def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ..
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names, up to a number that one still reads."""
+    """The first names, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines, up to a number that one still reads."""
+    """The first lines, and how many more there are."""
     more = (f"and {len(lines) - SHOWN} more",) if len(lines) > SHOWN else ()
     return (*lines[:SHOWN], *more)

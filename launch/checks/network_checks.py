@@ -3,9 +3,9 @@
 import ipaddress
 from collections.abc import Callable, Sequence
 
-from launch.checks.findings import Findings, Node, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Node, Row, alike, groups, listed, shortened
 
-SKEW_S = 1.0  # more, and who failed first is told wrongly
+SKEW_S = 1.0  # with more, the worker that failed first is not found by its time
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
 # What the kernel says when a node cannot be reached, and what to do.
 REMEDIES = {
@@ -19,11 +19,10 @@ REMEDIES = {
 
 def reach(findings: Findings) -> Row:
     """Every node answered."""
-    how = {"ssh": "ssh", "slurm": "srun", "local": "a process here"}.get(findings.launcher, "")
+    how = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
-        return Row(
-            "reach", "ok", (f"{how} works on {len(findings.nodes)} of {len(findings.nodes)}",)
-        )
+        count = len(findings.nodes)
+        return Row("reach", "ok", (f"{how} works on {count} of {count}",))
     parted = [line.partition("; ") for line in findings.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
     fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
@@ -34,7 +33,7 @@ def reach(findings: Findings) -> Row:
 
 
 def names(findings: Findings) -> Row:
-    """Each node's own name leads to its address on the chosen network, or it does not matter."""
+    """Each node's own name resolves to its address on the chosen network."""
     if findings.launcher == "local":
         return Row("own name", "ok", ("not used: all on this machine",))
     odd = {node.name: why for node in findings.nodes if (why := _resolution(findings, node))}
@@ -49,7 +48,7 @@ def port(findings: Findings) -> Row:
     first, wanted = findings.nodes[0], findings.master_port
     if wanted is None:
         return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
-    if wanted in first.busy_ports:
+    if wanted in first.probe["busy_ports"]:
         found = (f"{first.name}: --master-port {wanted} is in use",)
         return Row("port", "FAIL", found, "leave --master-port out, and a free one is found")
     return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
@@ -61,9 +60,9 @@ def network(findings: Findings) -> Row:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
     down = [
-        f"{node.name}: {name} ({findings.address(node)}) is down"
+        f"{node.name}: {findings.interface(node)['name']} ({findings.address(node)}) is down"
         for node in findings.nodes
-        if node.links.get(name := str(findings.interface(node)["name"])) == "down"
+        if findings.interface(node)["state"] == "down"
     ]
     if down:
         return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")
@@ -82,49 +81,42 @@ def mtu(findings: Findings) -> Row:
     """Packets of one size fit everywhere."""
     if findings.chosen is None:
         return Row("MTU", "warn", ("no network to look at",))
-    found = groups({node.name: str(findings.interface(node)["mtu"]) for node in findings.nodes})
-    if len(found) > 1:
-        fix = "large transfers may hang or crawl; give all the same: ip link set INTERFACE mtu N"
-        return Row("MTU", "warn", found, fix)
-    return Row("MTU", "ok", found)
+    fix = "large transfers may hang or crawl; give all the same: ip link set INTERFACE mtu N"
+    return alike("MTU", findings, lambda node: str(findings.interface(node)["mtu"]), fix)
 
 
 def pairs(findings: Findings) -> Row:
     """Data goes from every node to every other."""
+    count = len(findings.nodes)
+    wanted = count * (count - 1)
     directions = {
         (one.name, other): reach for one in findings.nodes for other, reach in one.reached.items()
     }
-    wanted = len(findings.nodes) * (len(findings.nodes) - 1)
     failed = {pair: reach.trouble for pair, reach in directions.items() if reach.trouble}
-    if len(directions) < wanted:
-        lacking = [
-            node.name for node in findings.nodes if len(node.reached) < len(findings.nodes) - 1
-        ]
-        if findings.chosen is None or not failed:
-            fix = "see the other rows first"
-            return Row("every pair", "FAIL", (f"not tried from {listed(lacking)}",), fix)
+    if len(directions) < wanted and not failed:
+        untried = [node.name for node in findings.nodes if len(node.reached) < count - 1]
+        fix = "see the other rows first"
+        return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), fix)
     if failed:
         on = findings.chosen.network if findings.chosen else "the network"
-        fixes = {
-            REMEDIES.get(why, "there: ip -br addr; ip route").format(network=on)
-            for why in failed.values()
-        }
+        otherwise = "there: ip -br addr; ip route"
+        fixes = {REMEDIES.get(why, otherwise).format(network=on) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not directions:
         return Row("every pair", "ok", ("one node: nothing to connect",))
     slowest = max(directions, key=lambda pair: directions[pair].connect_s or 0.0)
     took_ms = (directions[slowest].connect_s or 0.0) * 1000
-    found = (
-        f"{len(directions)} of {wanted} ways work; slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
-    )
-    return Row("every pair", "ok", (found,))
+    how = f"slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
+    return Row("every pair", "ok", (f"{len(directions)} of {wanted} ways work; {how}",))
 
 
 def clocks(findings: Findings) -> Row:
     """The clocks agree well enough to tell what came first."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
-        return Row("clocks", "warn", ("no node told its time",), "see the other rows first")
+        return Row(
+            "clocks", "warn", ("no node answered with its time",), "see the other rows first"
+        )
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         found = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
@@ -134,7 +126,7 @@ def clocks(findings: Findings) -> Row:
 
 
 def _resolution(findings: Findings, node: Node) -> str:
-    """What is odd about it, if anything."""
+    """What is odd about how a node's own name resolves; "" if nothing is."""
     address = node.probe["resolves"]
     if address is None:
         return f"{node.probe['host']} does not resolve there"
@@ -154,21 +146,21 @@ def _resolution(findings: Findings, node: Node) -> str:
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """What went wrong, in as few lines as it takes: by node where one cannot be reached at all."""
+    """What went wrong: one line for a node that no other reaches, or that reaches no other."""
     found = []
     left = dict(failed)
+    others = len(findings.nodes) - 1
     for node in findings.nodes:
         to = {pair: why for pair, why in left.items() if pair[1] == node.name}
-        if len(to) == len(findings.nodes) - 1 > 1 and len(set(to.values())) == 1:
-            found.append(
-                f"nobody reaches {node.name} ({findings.address(node)}): {to.popitem()[1]}"
-            )
-            left = {pair: why for pair, why in left.items() if pair[1] != node.name}
+        if len(to) == others > 1 and len({*to.values()}) == 1:
+            at = findings.address(node)
+            found.append(f"nobody reaches {node.name} ({at}): {next(iter(to.values()))}")
+            left = {pair: why for pair, why in left.items() if pair not in to}
     for node in findings.nodes:
         out = {pair: why for pair, why in left.items() if pair[0] == node.name}
-        if len(out) >= len(findings.nodes) - 1 - len(found) > 1 and len(set(out.values())) == 1:
-            found.append(f"{node.name} reaches nobody: {out.popitem()[1]}")
-            left = {pair: why for pair, why in left.items() if pair[0] != node.name}
+        if len(out) >= others - len(found) > 1 and len({*out.values()}) == 1:
+            found.append(f"{node.name} reaches nobody: {next(iter(out.values()))}")
+            left = {pair: why for pair, why in left.items() if pair not in out}
     found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
     return shortened(found)
 

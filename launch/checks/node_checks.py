@@ -1,14 +1,15 @@
-"""Rows on what each node is: its Python, its code, its processors, its room."""
+"""Rows on each node by itself: its Python, code, processors, memory and disk."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launch.checks.findings import Findings, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Row, alike, groups, listed, shortened
 
 GB = 1_000_000_000
 # What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
 MEMORY_BYTES, DISK_BYTES = 11.5 * GB, 10 * GB
 NEEDED = ("torch", "transformers")
+SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "launch/ssh.sh HOSTS --setup"
 
 
@@ -35,7 +36,7 @@ def python(findings: Findings) -> Row:
 
 
 def code(findings: Findings) -> Row:
-    """The checkout of every node is the one here, or will be before a run."""
+    """Every node has the checkout of this machine, or gets it before a run."""
     apart = {node.name for node in findings.nodes if not node.probe["shared"]}
     foreign = [node for node in findings.nodes if node.probe["foreign"]]
     if foreign and findings.launcher == "ssh":
@@ -108,50 +109,33 @@ def tools(findings: Findings) -> Row:
 
 def gpus(findings: Findings) -> Row:
     """The same number, kind and driver everywhere."""
-    found = groups({node.name: _gpus(node.probe["gpus"]) for node in findings.nodes})
-    if len(found) > 1:
-        fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
-        return Row("GPUs", "warn", found, fix)
-    return Row("GPUs", "ok", found)
+    return alike("GPUs", findings, lambda node: _gpus(node.probe["gpus"]), SLOWEST)
 
 
 def cores(findings: Findings) -> Row:
     """What a worker may use of the processors."""
-    found = groups({node.name: _cores(node.probe) for node in findings.nodes})
-    if len(found) > 1:
-        fix = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
-        return Row("cores", "warn", found, fix)
-    return Row("cores", "ok", found)
+    return alike("cores", findings, lambda node: _cores(node.probe), SLOWEST)
 
 
 def memory(findings: Findings) -> Row:
     """Enough for the courses' models."""
-    return _room(
-        findings,
-        "memory",
-        "memory_bytes",
-        MEMORY_BYTES,
-        "take larger machines, or a smaller --model",
-    )
+    fix = "take larger machines, or a smaller --model"
+    return _room("memory", findings, "memory_bytes", MEMORY_BYTES, fix)
 
 
 def disk(findings: Findings) -> Row:
     """Enough for an environment, data and a model."""
-    return _room(
-        findings, "free disk", "disk_bytes", DISK_BYTES, "make room, or use another folder"
-    )
+    fix = "make room, or use another folder"
+    return _room("free disk", findings, "disk_bytes", DISK_BYTES, fix)
 
 
-def _room(findings: Findings, check: str, key: str, least: float, fix: str) -> Row:
+def _room(check: str, findings: Findings, key: str, least: float, fix: str) -> Row:
     amounts = {node.name: node.probe[key] for node in findings.nodes}
-    low = {name: f"{amount / GB:.1f} GB" for name, amount in amounts.items() if amount < least}
+    low = [f"{name}: {one / GB:.1f} GB" for name, one in amounts.items() if one < least]
     if low:
-        found = tuple(f"{name}: {amount}" for name, amount in low.items())
-        return Row(check, "warn", found, f"below the {round(least / GB)} GB to have; {fix}")
-    least_here, most = (f"{bound(amounts.values()) / GB:.0f}" for bound in (min, max))
-    return Row(
-        check, "ok", (f"{least_here} GB" if least_here == most else f"{least_here} to {most} GB",)
-    )
+        return Row(check, "warn", tuple(low), f"below the {round(least / GB)} GB to have; {fix}")
+    span = sorted({f"{bound(amounts.values()) / GB:.0f}" for bound in (min, max)}, key=float)
+    return Row(check, "ok", (f"{' to '.join(span)} GB",))
 
 
 def _versions(probe: Mapping[str, Any]) -> str:
@@ -170,14 +154,5 @@ def _cores(probe: Mapping[str, Any]) -> str:
     return f"{total}" if usable == total else f"{usable} of {total} may be used"
 
 
-ROWS: Sequence[Callable[[Findings], Row]] = (
-    python,
-    code,
-    shared,
-    writing,
-    tools,
-    gpus,
-    cores,
-    memory,
-    disk,
-)
+ROWS: Sequence[Callable[[Findings], Row]]
+ROWS = (python, code, shared, writing, tools, gpus, cores, memory, disk)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from configs import plugins
 from configs.settings.launch import LaunchConfig, Settings
+from launch.checks.examination import Examination
 from launch.runs.run_state import LeaderWatcher, Watcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
@@ -93,6 +94,14 @@ class Launcher(ABC):
     @abstractmethod
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
+
+    def examine(self, facts: Facts) -> Examination:
+        """Look at the nodes that `assume` has told of, as the doctor shows them.
+
+        Raises:
+            UsageError: this launcher has no way to ask its nodes.
+        """
+        raise UsageError(f"--launcher {self.name}: the doctor knows no way to its nodes")
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on the nodes.

@@ -1,15 +1,18 @@
 """Start the workers on this machine; several nodes are pretended, one agent for each."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
+from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
 from launch.nodes import gpus
+from launch.nodes.network_choice import Choice
 from launch.nodes.ports import among, free_port, is_free
+from launch.nodes.survey import Probe, Survey, here
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from muster.errors import MusterError, UsageError
 
@@ -53,6 +56,13 @@ class Local(Launcher):
         return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
 
     assume = probe
+
+    def examine(self, facts: Facts) -> Examination:
+        def choose(survey: Survey, probes: Mapping[int, Probe]) -> Choice:
+            return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
+
+        port, transport = self.settings.launch.master_port, here(len(facts.nodes))
+        return look(transport, self.name, choose, port, python=sys.executable)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         return AgentJob(

@@ -8,15 +8,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
+from launch.checks.examination import Examination, examination, look
+from launch.checks.findings import Findings
 from launch.launchers.base import Launcher
 from launch.nodes import interpreter
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
-from launch.slurm import batch, job_files, partitions
+from launch.slurm import batch, job_files, node_survey, partitions
 from launch.slurm.allocation import scrubbed
 from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.slurm.run_watcher import SlurmRunWatcher
@@ -77,6 +80,17 @@ class Slurm(Launcher):
 
     def assume(self) -> Facts:
         return self._facts(interpreter.python())
+
+    def examine(self, facts: Facts) -> Examination:
+        # Slurm itself would let one wait for what never comes, and then call the nodes busy.
+        found = partitions.partitions(os.environ)
+        if problems := list(partitions.problems(self._config, self._slurm, found)):
+            return examination(Findings(self.name, ()), problems)
+
+        transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
+        choose = partial(node_survey.choose, network=self._config.network)
+        port, python = self._config.master_port, interpreter.python()
+        return look(transport, self.name, choose, port, python=python)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         command = shlex.join(["bash", "slurm/job.sh", *_job_arguments(spec, facts)])

@@ -2,20 +2,20 @@
 
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.checks.examination import proof, quick
-from launch.checks.transports import through_ssh
+from launch.checks.examination import Examination, examine, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
+from launch.nodes.survey import Probe, Survey, facts_request
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.ssh import hosts, node_report, node_setup, openssh, transfer
-from launch.ssh.node_report import Probe
+from launch.ssh import hosts, node_setup, openssh, transfer
 from muster.errors import MusterError, UsageError
 
 
@@ -38,23 +38,23 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        specs, names, probes = self._ask()
-        _require_same_environment(names, specs, probes)
-        chosen = network_choice.choose(
-            probes,
-            [spec.host for spec in specs],
-            [spec.address for spec in specs],
-            self._config.network,
-            lambda to: node_report.routes(specs, self._ssh, to),
-        )
-        if self._config.preflight:
-            self._refuse_what_would_fail(specs, probes, chosen)
-        return Facts(
-            nodes=_facts(specs, names, probes, chosen.addresses),
-            master_addr=chosen.addresses[0],
-            master_port=self._config.master_port,
-            network=chosen.network,
-        )
+        everyone, port = self._specs(), self._config.master_port
+        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+            probes = self._ask(survey)
+            specs, names = [everyone[index] for index in probes], survey.names_of(probes)
+            _require_same_environment(names, specs, list(probes.values()))
+            chosen = self._choose(everyone, survey, probes)
+            if self._config.preflight:
+                found = examine(survey, probes, self.name, lambda *_: chosen, port)
+                _refuse_what_would_fail(found)
+        nodes = _facts(specs, names, probes, chosen.addresses)
+        return Facts(nodes, chosen.addresses[0], port, chosen.network)
+
+    def examine(self, facts: Facts) -> Examination:
+        specs = [node.spec for node in facts.nodes]
+        choose, port = partial(self._choose, specs), self._config.master_port
+        transport = openssh.transport(specs, self._ssh)
+        return look(transport, self.name, choose, port, self._ssh.remote_dir)
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on every node.
@@ -62,9 +62,12 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        specs, names, probes = self._ask()
-        nowhere = [None] * len(specs)
-        found = _facts(specs, names, probes, nowhere)
+        everyone = self._specs()
+        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+            probes = self._ask(survey)
+            names = survey.names_of(probes)
+        specs = [everyone[index] for index in probes]
+        found = _facts(specs, names, probes, [None] * len(specs))
         node_setup.make_environments(found, self._ssh, say)
 
     def assume(self) -> Facts:
@@ -97,37 +100,33 @@ class Ssh(Launcher):
             spec.run_dir, assignments, start, REPOSITORY, prefixes=True, quiet=spec.quiet
         )
 
-    def _refuse_what_would_fail(
-        self, specs: Sequence[NodeSpec], probes: Sequence[Probe], chosen: network_choice.Choice
-    ) -> None:
-        """Have every pair of nodes reach each other before a run depends on it.
+    def _ask(self, survey: Survey) -> dict[int, Probe]:
+        """What each node says of itself; with --nodes 2:4, those that answer if they are enough.
 
         Raises:
-            MusterError: a line for everything that would make the run fail.
+            MusterError: too few do; a line for each that does not.
         """
-        found = quick(
-            through_ssh(specs, self._ssh),
-            hosts=[spec.name for spec in specs],
-            master_port=self._config.master_port,
-            probes=probes,
-            chosen=chosen,
-        )
-        for line in found.warnings:
-            print(f"note: {line}", file=sys.stderr)
-        if found.problems:
-            raise MusterError("\n".join(found.problems))
-
-    def _ask(self) -> tuple[Sequence[NodeSpec], list[str], list[Probe]]:
-        """The nodes, what to call them, and what each says of itself."""
-        specs: Sequence[NodeSpec] = self._specs()
-        with proof() as path:
-            request = node_report.request(self._ssh.remote_dir, path, REPOSITORY)
-            answers: Sequence[Probe | str] = node_report.ask_all(specs, self._ssh, request)
         least = self._config.least_nodes
-        if self._config.nodes is not None and least < len(specs):  # else all of them are wanted
-            specs, answers = _answering(specs, answers, least)
-        probes = node_report.must_answer(answers)
-        return specs, _names(specs, probes), probes
+        with facts_request(self._ssh.remote_dir, port=self._config.master_port) as request:
+            probes, silent = survey.probes(request)
+        all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
+        if silent and (all_wanted or len(probes) < least):
+            raise MusterError("\n".join(silent.values()))
+        for line in silent.values():
+            print(f"note: going on without it: {line}", file=sys.stderr)
+        return probes
+
+    def _choose(
+        self, everyone: Sequence[NodeSpec], survey: Survey, probes: Mapping[int, Probe]
+    ) -> network_choice.Choice:
+        """The network that gradients take, among the nodes that answered."""
+        return network_choice.choose(
+            list(probes.values()),
+            [everyone[index].host for index in probes],
+            [everyone[index].address for index in probes],
+            self._config.network,
+            lambda to: survey.routes(probes, to),
+        )
 
     def _specs(self) -> tuple[NodeSpec, ...]:
         config = self._config
@@ -153,17 +152,16 @@ class Ssh(Launcher):
         return found[: config.nodes]
 
 
-def _answering(
-    specs: Sequence[NodeSpec], answers: Sequence[Probe | str], least: int
-) -> tuple[Sequence[NodeSpec], Sequence[Probe | str]]:
-    """The nodes that answered, where enough did; each of the others becomes a note."""
-    reachable = [index for index, answer in enumerate(answers) if not isinstance(answer, str)]
-    if len(reachable) < least:
-        return specs, answers
-    for answer in answers:
-        if isinstance(answer, str):
-            print(f"note: going on without it: {answer}", file=sys.stderr)
-    return [specs[index] for index in reachable], [answers[index] for index in reachable]
+def _refuse_what_would_fail(found: Examination) -> None:
+    """Print what may matter to a run, and stop at what would make it fail.
+
+    Raises:
+        MusterError: a line for everything of that kind.
+    """
+    for line in found.warnings:
+        print(f"note: {line}", file=sys.stderr)
+    if found.problems:
+        raise MusterError("\n".join(found.problems))
 
 
 def _is_file(hosts: str) -> bool:
@@ -174,16 +172,10 @@ def _is_file(hosts: str) -> bool:
         return False
 
 
-def _names(specs: Sequence[NodeSpec], probes: Sequence[Probe]) -> list[str]:
-    """What to call the nodes: their own host names, where no two are the same."""
-    names = [str(probe["host"]).partition(".")[0] for probe in probes]
-    return names if len(set(names)) == len(names) else [spec.name for spec in specs]
-
-
 def _facts(
     specs: Sequence[NodeSpec],
     names: Sequence[str],
-    probes: Sequence[Probe],
+    probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
     return tuple(
@@ -196,7 +188,7 @@ def _facts(
             address=address,
             shared=probe["shared"],
         )
-        for spec, name, probe, address in zip(specs, names, probes, addresses, strict=True)
+        for spec, name, probe, address in zip(specs, names, probes.values(), addresses, strict=True)
     )
 
 

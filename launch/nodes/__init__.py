@@ -1,1 +1,1 @@
-"""What nodes are like: each is asked, over whatever reaches it."""
+"""What nodes are like, as they say themselves: how they are asked, and what this machine has."""

@@ -1,4 +1,4 @@
-"""Which interface of this machine gradients take, by name, since gloo and nccl ask for one."""
+"""The interface of this machine that gradients take: gloo and nccl want its name."""
 
 import ipaddress
 import socket
@@ -7,7 +7,7 @@ from muster.errors import MusterError
 
 
 def name_of(address: str, network: str | None, node: str) -> str | None:
-    """The interface that has `address`; None if none of them says so.
+    """The interface that has `address`; None if no interface shows it.
 
     Raises:
         MusterError: `address` is not in the `network` that was asked for.
@@ -23,16 +23,16 @@ def name_of(address: str, network: str | None, node: str) -> str | None:
 
 
 def variables(interface: str | None, address: str) -> dict[str, str]:
-    """What has gloo and nccl use the interface, and nccl the kind of address that it is to use."""
+    """The variables that make gloo and nccl use the interface, and nccl IPv6 where it has to."""
     if interface is None:
         return {}
-    # nccl would take eth10 for eth1, too, without the sign before it.
+    # Without the "=" nccl would match prefixes: eth1 would be eth10 as well.
     found = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
 
 
 def addresses() -> dict[str, str]:
-    """The addresses of this machine that others may reach, each with its interface's name."""
+    """This machine's addresses that other machines may reach, each with its interface's name."""
     import psutil  # here, since --help and --dry-run do not need it
 
     return {

@@ -1,10 +1,25 @@
-"""Which network the nodes' gradients take, chosen from what each node says of its interfaces."""
+"""Which network the nodes' gradients take, chosen from what each node says of its interfaces.
+
+How it works: each node begins with all addresses that no other node has, and each thing that was
+asked for leaves fewer: `--network`, then the address that a hosts file or a manifest gives, or that
+is the host itself. On what is left the nodes look for a network that all are on. An experiment
+network is to win over the one that one logs in through, so the address that ssh came by
+(`SSH_CONNECTION`), and all others of that interface, come last; then IPv4 comes before IPv6, and
+private addresses before public ones. Where no network has all nodes, as on a routed fabric with an
+address of /32 each, the kernels are asked: an address of node 0 will do if every other node has a
+route to it, and each node takes the address that its kernel would send from.
+
+Gloo and NCCL need an address that is the node's own, so one that was given and that the node does
+not have is an error, and not a hint.
+"""
 
 import ipaddress
+import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from launch.nodes.survey import Probe
 from muster.errors import MusterError
 
 # For each node: the own address from which it sends to each of the addresses that it is given.
@@ -25,66 +40,50 @@ class Choice:
 
 
 def choose(
-    probes: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    own_addresses: Sequence[str | None],
+    probes: Sequence[Probe],
+    hosts: Sequence[str],
+    given: Sequence[str | None],
     network: str | None,
     routes: Routes,
 ) -> Choice:
-    """The addresses that the nodes reach each other at.
-
-    Those in the network asked for by --network; those that a hosts file or manifest gave; those
-    that are the nodes' names. What this leaves open: those on a network that all are on, best a
-    private one other than that which ssh came by, as an experiment network is. Without such a
-    network, what `routes` says of the ways to node 0.
+    """The addresses that the nodes reach each other at; `given` are those of a hosts file.
 
     Raises:
-        MusterError: there are none of these; lists what each node has.
+        MusterError: there are none; lists what each node has.
     """
-    _refuse_twins(probes, names)
-    _refuse_absent(probes, names, own_addresses)
+    _refuse_twins(probes, hosts)
+    _refuse_absent(probes, hosts, given)
     left = _own(probes)
     if network is not None:
         wanted = ipaddress.ip_network(network)
         left = [[one for one in own if ipaddress.ip_address(one) in wanted] for own in left]
         if not all(left):
-            have = _all(probes, names)
+            have = _all(probes, hosts)
             raise MusterError(f"not all nodes have an address in --network {network}: {have}")
-    elif not any(own_addresses):
-        own_addresses = _numeric(names, left)
-    named = [
-        address if address in own else None
-        for address, own in zip(own_addresses, left, strict=True)
-    ]
+    elif not any(given) and all(host in own for host, own in zip(hosts, left, strict=True)):
+        given = hosts
+    named = [one if one in own else None for one, own in zip(given, left, strict=True)]
     left = [[one] if one else own for one, own in zip(named, left, strict=True)]
-    common = _common(probes, left)
-    came_by = _CameBy(probes)
-    if common:
-        ranked = sorted(common, key=lambda net: _rank(common[net], came_by))
-        best = ranked[0]
-        others = tuple(net for net in common if net != best)
-        return Choice(best, tuple(common[best]), others)
+    logins = _Logins(probes)
+    if common := _common(probes, left):
+        best, *others = sorted(common, key=lambda net: _rank(common[net], logins))
+        return Choice(best, tuple(common[best]), tuple(net for net in common if net in others))
     settled = [network is not None or one is not None for one in named]
-    addresses = _routed(left, settled, came_by, routes)
+    addresses = _routed(left, settled, logins, routes)
     if addresses is None:
         raise MusterError(
-            f"the nodes have no network in common: {_all(probes, names)}; where they reach each "
+            f"the nodes have no network in common: {_all(probes, hosts)}; where they reach each "
             "other all the same, give each its address= in a hosts file"
         )
     return Choice(network or _covering(addresses), tuple(addresses), routed=True)
 
 
-def _refuse_twins(probes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """Two names of one machine would be taken for two nodes."""
+def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
+    """Refuse two names of one machine: they would be taken for two nodes."""
     seen: dict[tuple[str, ...], str] = {}
-    for name, probe in zip(names, probes, strict=True):
-        own = tuple(
-            sorted(
-                one["address"]
-                for one in probe["interfaces"]
-                if not ipaddress.ip_address(one["address"]).is_loopback
-            )
-        )
+    for name, probe in zip(hosts, probes, strict=True):
+        every = sorted(one["address"] for one in probe["interfaces"])
+        own = tuple(one for one in every if not ipaddress.ip_address(one).is_loopback)
         if own and own in seen:
             raise MusterError(
                 f"{seen[own]} and {name} are the same machine ({', '.join(own)}); name it once, "
@@ -94,48 +93,32 @@ def _refuse_twins(probes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 
 
 def _refuse_absent(
-    probes: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
+    probes: Sequence[Probe],
+    hosts: Sequence[str],
     addresses: Sequence[str | None],
 ) -> None:
-    """An address that was given is meant, and a node that does not have it cannot listen there."""
+    """Refuse an address that was given for a node and that the node does not have."""
     wrong = [
         f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
-        for probe, name, address in zip(probes, names, addresses, strict=True)
+        for probe, name, address in zip(probes, hosts, addresses, strict=True)
         if address and address not in [one["address"] for one in probe["interfaces"]]
     ]
     if wrong:
         raise MusterError("\n".join(wrong))
 
 
-def _own(probes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Of each node the addresses that no other has, as one of a bridge for containers may."""
+def _own(probes: Sequence[Probe]) -> list[list[str]]:
+    """The addresses of each node that no other node has: those of container bridges are alike."""
     every = [[one["address"] for one in probe["interfaces"]] for probe in probes]
+    count = Counter(itertools.chain(*map(set, every)))
     return [
-        [
-            one
-            for one in own
-            if not ipaddress.ip_address(one).is_loopback
-            and sum(one in others for others in every) == 1
-        ]
+        [one for one in own if count[one] == 1 and not ipaddress.ip_address(one).is_loopback]
         for own in every
     ]
 
 
-def _numeric(names: Sequence[str], own: Sequence[Sequence[str]]) -> Sequence[str | None]:
-    """The nodes' names, if all of them are addresses of theirs."""
-    hosts = [name.rpartition("@")[2] for name in names]
-    bare = [host[1:].partition("]")[0] if host[:1] == "[" else host for host in hosts]
-    found = [one if one in own[i] else one.partition(":")[0] for i, one in enumerate(bare)]
-    if all(one in usable for one, usable in zip(found, own, strict=True)):
-        return found
-    return [None] * len(names)
-
-
-def _common(
-    probes: Sequence[Mapping[str, Any]], left: Sequence[Sequence[str]]
-) -> dict[str, list[str]]:
-    """Every network on which each node has one of the addresses left: the first that it has."""
+def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """Every network that all nodes are on, with the first address of each node in it."""
     found: dict[str, dict[int, str]] = {}
     for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
         for one in probe["interfaces"]:
@@ -145,10 +128,10 @@ def _common(
     return {net: [*each.values()] for net, each in found.items() if len(each) == len(probes)}
 
 
-class _CameBy:
-    """The addresses that ssh came by, and all those of the same interfaces."""
+class _Logins:
+    """The addresses through which ssh logged in, and all others of the same interfaces."""
 
-    def __init__(self, probes: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, probes: Sequence[Probe]) -> None:
         self.addresses: set[str] = set()
         self.beside: set[str] = set()
         for probe in probes:
@@ -158,32 +141,32 @@ class _CameBy:
             self.beside |= {address for address, name in own.items() if name in cards}
 
 
-def _rank(addresses: Sequence[str], came_by: _CameBy) -> tuple[bool, int, bool, bool]:
-    """Less is better."""
+def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
+    """The sort key of a network, given the nodes' addresses on it: the lowest is the best."""
     own, first = set(addresses), ipaddress.ip_address(addresses[0])
-    near = bool(own & came_by.beside)
-    return near, first.version, bool(own & came_by.addresses), not first.is_private
+    near = bool(own & logins.beside)
+    return near, first.version, bool(own & logins.addresses), not first.is_private
 
 
 def _routed(
-    left: Sequence[Sequence[str]], settled: Sequence[bool], came_by: _CameBy, routes: Routes
+    left: Sequence[Sequence[str]], settled: Sequence[bool], logins: _Logins, routes: Routes
 ) -> list[str] | None:
-    """Node 0's address and those from which the others send there; None if there are none.
+    """Node 0's address, and those from which the others send to it; None if there are none.
 
-    The network that ssh came by is the last to be taken. A node that is `settled` has only those
-    addresses left that it was told to use.
+    Addresses through which ssh logged in come last. For a node that is `settled`, the addresses
+    left are those that the user asked for.
     """
     if all(len(own) == 1 for own in left) and all(settled):
         found = [own[0] for own in left]
         return found if len({ipaddress.ip_address(one).version for one in found}) == 1 else None
-    heads = sorted(left[0], key=lambda one: _rank([one], came_by))
+    heads = sorted(left[0], key=lambda one: _rank([one], logins))
     sources = routes(heads) if heads else []
     for head in heads:
         found = [head]
         for own, is_chosen, source in zip(left[1:], settled[1:], sources[1:], strict=True):
             ways = [source[head]] if source.get(head) in own else list(own[:1]) if is_chosen else []
-            near = head in came_by.addresses
-            found += [way for way in ways if is_chosen or near or way not in came_by.addresses]
+            near = head in logins.addresses
+            found += [way for way in ways if is_chosen or near or way not in logins.addresses]
         if len(found) == len(left):
             return found
     return None
@@ -197,9 +180,9 @@ def _covering(addresses: Sequence[str]) -> str:
     return str(net)
 
 
-def _all(probes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+def _all(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
     return "; ".join(
         f"{name} has "
         + ", ".join(f"{one['address']} on {one['name']}" for one in probe["interfaces"])
-        for name, probe in zip(names, probes, strict=True)
+        for name, probe in zip(hosts, probes, strict=True)
     )

@@ -1,9 +1,11 @@
-"""What one node is like, found out on that node, by whatever Python 3 it has.
+"""What one node is like, and whether its folder may hold the checkout, found out on that node.
 
-Its text is sent to `python3` there, before anything of ours is; so it needs the standard library
-of Python 3.6 alone. It prints one line of JSON.
+Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.6
+alone.
 """
 
+import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -13,10 +15,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-from subprocess import PIPE  # `capture_output` came with Python 3.7
+from subprocess import DEVNULL, PIPE  # `capture_output` came with Python 3.7
 
-MARK = "muster:"
+PACKAGES = ("configs", "launch", "muster", "train")
+# Sending the code overwrites and deletes files: it goes into folders with this file only.
+MARKER = ".muster-sent"
+# An environment may be there before the code; a disk's own file system has the other.
+HARMLESS = (".venv", "lost+found")
 # The kernel's answers on its addresses: see man rtnetlink.
 GET_ADDRESSES, DUMP, ERROR, DONE = 22, 0x301, 2, 3
 IFA_ADDRESS, IFA_LOCAL = 1, 2
@@ -34,45 +39,74 @@ print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
 """
 
 
-def describe(request):  # type: ignore[no-untyped-def]
-    """All of it; `request` is as nodes.py makes it."""
-    home = os.path.expanduser("~")
-    folder = os.path.join(home, os.path.expanduser(request["folder"]))
-    shared = bool(request.get("proof")) and os.path.exists(request["proof"])
-    if shared and request.get("named"):  # that one is meant, also by who sees the one here
+def describe(asked):  # type: ignore[no-untyped-def]
+    """Everything that checks and launchers ask for; `request` comes from `survey.facts_request`."""
+    request = asked["request"]
+    folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
+    shared = os.path.exists(request["proof"])
+    if shared and request["named"]:  # the user means that folder, even where this one is seen
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
-    python = request.get("python") or os.path.join(folder, ".venv", "bin", "python")
+    python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
     return {
         "host": socket.gethostname(),
         "resolves": _resolved(socket.gethostname()),
-        "home": home,
         "shared": shared,
         "folder": folder,
         "python": python,
         "versions": _versions(python),
         "code": code_hash(folder),
-        "foreign": [] if shared else _foreign(folder, request["marker"], request["harmless"]),
+        "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "disk_bytes": _disk_bytes(folder),
+        "disk_bytes": shutil.disk_usage(_existing(folder)).free,
         "writable": _writable(folder),
         "gpus": _gpus(),
-        "busy_ports": [port for port in request.get("ports", []) if not _is_free(port)],
+        "busy_ports": [port for port in request["ports"] if not _is_free(port)],
         "rsync": shutil.which("rsync") is not None,
         "venv": _can_make_environments(),
-        "time_unix_s": time.time(),
     }
 
 
+def claim(asked):  # type: ignore[no-untyped-def]
+    """Mark this node's folder as one for the checkout: make it where it is not there yet.
+
+    Returns what stands against it: the names of what else it holds, or why it cannot be written.
+    """
+    node = asked["node"]
+    folder = asked["folders"][node]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        foreign = _foreign(folder)
+        if foreign:
+            return {"foreign": foreign}
+        open(os.path.join(folder, MARKER), "a").close()
+        token = os.path.join(folder, MARKER + asked["tokens"][node])
+        open(token, "x").close()
+    except OSError as error:
+        return {"failed": error.strerror or str(error)}
+    atexit.register(_remove, token)
+    return {}
+
+
+def claimed_by(asked):  # type: ignore[no-untyped-def]
+    """The nodes whose `claim` is seen in this node's folder: it is theirs as well.
+
+    Their folders' names tell nothing: machines of one image have equal folders, and nodes that
+    share a home may have it at different places.
+    """
+    own = os.path.join(asked["folders"][asked["node"]], MARKER)
+    return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
+
+
 def code_hash(folder):  # type: ignore[no-untyped-def]
-    """Of all Python files that run there; None where there is no checkout."""
+    """A hash of all Python files that would run there; None where there is no checkout."""
     total = hashlib.sha256()
     found = False
-    for package in ("configs", "launch", "train"):
+    for package in PACKAGES:
         for root, folders, files in os.walk(os.path.join(folder, package)):
             folders.sort()
             for name in sorted(files):
@@ -85,10 +119,15 @@ def code_hash(folder):  # type: ignore[no-untyped-def]
     return total.hexdigest()[:16] if found else None
 
 
-def _foreign(folder, marker, harmless):  # type: ignore[no-untyped-def]
-    """What stands in a folder to which the code was never sent, and where it shall not go."""
+def _foreign(folder):  # type: ignore[no-untyped-def]
+    """The names in a folder that the code was never sent to, so that it must not go there."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [] if marker in names else sorted(name for name in names if name not in harmless)
+    return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
+
+
+def _remove(path):  # type: ignore[no-untyped-def]
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _resolved(host):  # type: ignore[no-untyped-def]
@@ -100,11 +139,9 @@ def _resolved(host):  # type: ignore[no-untyped-def]
 
 def _versions(python):  # type: ignore[no-untyped-def]
     try:
-        done = subprocess.run(
-            [python, "-c", VERSIONS], stdout=PIPE, stderr=PIPE, check=False, timeout=60
-        )
-        return json.loads(done.stdout.decode()) if done.returncode == 0 else None
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        lines = _output([python, "-c", VERSIONS], timeout_s=60)
+        return json.loads(lines[-1]) if lines else None
+    except ValueError:
         return None
 
 
@@ -117,13 +154,19 @@ def _interfaces():  # type: ignore[no-untyped-def]
             netmask = socket.inet_ntoa(struct.pack("!Q", 0xFFFFFFFF << (32 - length))[4:])
         try:
             name = socket.if_indextoname(index)
-            with open("/sys/class/net/%s/mtu" % name) as mtu:
-                size = int(mtu.read())
+            mtu, state = (_link(name, what) for what in ("mtu", "operstate"))
         except OSError:  # gone meanwhile
             continue
         address = socket.inet_ntop(family, packed)
-        found.append({"name": name, "address": address, "netmask": netmask, "mtu": size})
+        one = {"name": name, "address": address, "netmask": netmask}
+        found.append(dict(one, mtu=int(mtu), state=state))
     return found
+
+
+def _link(name, what):  # type: ignore[no-untyped-def]
+    """What the kernel says of an interface; `operstate` is up, down, or unknown for a tunnel."""
+    with open("/sys/class/net/%s/%s" % (name, what)) as file:
+        return file.read().strip()
 
 
 def _addresses():  # type: ignore[no-untyped-def]
@@ -145,7 +188,7 @@ def _addresses():  # type: ignore[no-untyped-def]
 
 
 def _attributes(data):  # type: ignore[no-untyped-def]
-    """Of one answer, by kind."""
+    """The attributes of one answer, by kind."""
     found = {}
     while data:
         size, kind = struct.unpack_from("=HH", data)
@@ -160,10 +203,6 @@ def _existing(folder):  # type: ignore[no-untyped-def]
     return folder
 
 
-def _disk_bytes(folder):  # type: ignore[no-untyped-def]
-    return shutil.disk_usage(_existing(folder)).free
-
-
 def _writable(folder):  # type: ignore[no-untyped-def]
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)):
@@ -173,13 +212,19 @@ def _writable(folder):  # type: ignore[no-untyped-def]
 
 
 def _gpus():  # type: ignore[no-untyped-def]
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return [line.strip() for line in _output(argv, timeout_s=30) if line.strip()]
+
+
+def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
+    """The lines that a command prints; none if it cannot be run, fails, or takes too long."""
     try:
-        done = subprocess.run(asked, stdout=PIPE, stderr=PIPE, check=False, timeout=30)
+        done = subprocess.run(
+            argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, check=False, timeout=timeout_s
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
-    return [line.strip() for line in lines if line.strip()]
+    return [] if done.returncode else done.stdout.decode(errors="replace").splitlines()
 
 
 def _is_free(port):  # type: ignore[no-untyped-def]
@@ -193,9 +238,5 @@ def _is_free(port):  # type: ignore[no-untyped-def]
 
 
 def _can_make_environments():  # type: ignore[no-untyped-def]
-    asked = [sys.executable or "python3", "-c", "import ensurepip, venv"]
-    return subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
-if __name__ == "__main__":
-    print(MARK + json.dumps(describe(json.loads(sys.argv[1]))))
+    argv = [sys.executable or "python3", "-c", "import ensurepip, venv"]
+    return subprocess.run(argv, stdin=DEVNULL, stderr=DEVNULL, check=False).returncode == 0

@@ -11,7 +11,7 @@ PORTS = range(20_000, 32_000)
 
 
 def among(ports: Sequence[int] | None) -> range:
-    """The ports from the first to the last of `ports`; without those `PORTS`."""
+    """All ports from the first of `ports` to the last; `PORTS` where none are given."""
     return range(ports[0], ports[1] + 1) if ports else PORTS
 
 
@@ -34,7 +34,7 @@ def free_port(start: int | None = None, ports: range = PORTS) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a store could listen on `port`, on all of this machine's addresses, as torch's do."""
+    """Whether a store like torch's could listen on `port` at all addresses of this machine."""
     try:
         socket.create_server(("", port)).close()
     except OSError:

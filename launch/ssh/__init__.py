@@ -1,1 +1,1 @@
-"""Machines that one logs in to: which they are, how they are reached, what is sent there."""
+"""Machines that one logs in to: the hosts file, how ssh reaches them, and what is sent there."""

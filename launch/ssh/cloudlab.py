@@ -1,4 +1,4 @@
-"""A CloudLab experiment's manifest becomes nodes: where to log in, and where they train."""
+"""Read a CloudLab manifest: where to log in, and the network that the nodes train on."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -67,7 +67,7 @@ def _root(text: str, where: str) -> ET.Element:
     Raises:
         UsageError: `text` is not XML, not such a document, or declares entities.
     """
-    # looked for in the text, as a parser would have expanded entities by the time it tells of them
+    # looked for in the text: a parser would have expanded entities before it reports them
     if found := re.search(r"<!(DOCTYPE|ENTITY)", text):
         line = text.count("\n", 0, found.start()) + 1
         raise UsageError(f"{where}:{line}: {found[0]!r} has no place in a manifest; {ASK}")

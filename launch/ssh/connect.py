@@ -1,10 +1,13 @@
-"""Log in, and again where a server on the way is busy: sshd drops logins when many come at once.
+"""Log in, and once more where a busy server has dropped the login: `connect.py TURN ssh ...`.
 
-An sshd with OpenSSH's own MaxStartups begins to drop connections at random when ten have not logged
-in yet, and all logins of a run may go through one jump host. A dropped one has asked for nothing
-yet, so that another try loses nothing.
+An sshd with OpenSSH's own MaxStartups drops connections at random while ten others are logging in,
+and all logins of a run may go through one jump host. TURN is how many logins begin at the same
+moment, before this one: a few are let through at once and the others wait. A login that was dropped
+has not read anything of stdin yet, so another try loses nothing.
 
-python dial.py TURN ssh ...        TURN: how many others are called at this moment, before this one
+What ssh writes to stderr is passed on as it comes, but for the lines of a dropped login, which are
+shown only if all tries fail. Whatever ends this process ends ssh: SIGTERM is passed on, and the
+kernel sends it where this process is killed. A terminal's Ctrl-C reaches ssh by itself.
 """
 
 import ctypes
@@ -15,7 +18,7 @@ import sys
 import time
 
 BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
-WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that says nothing for 15 s is taken for lost
+WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that is silent for 15 s is taken for lost
 AT_ONCE, EVERY_S = 8, 0.25
 FAILED = 255  # ssh's own code where it does not get through
 PR_SET_PDEATHSIG = 1
@@ -23,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     turn, *argv = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells ssh as well
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to ssh as well
     time.sleep(int(turn) // AT_ONCE * EVERY_S)
     for wait_s in WAITS_S:
         code, held_back = call(argv)
@@ -37,7 +40,7 @@ def main() -> int:
 
 
 def call(argv: list[str]) -> tuple[int, bytes]:
-    """ssh's exit code, and what it said of a busy server; all else is passed on as it comes."""
+    """ssh's exit code, and its lines on a login that was dropped; all others are passed on."""
     ssh = subprocess.Popen(argv, stderr=subprocess.PIPE, preexec_fn=_as_child)  # noqa: PLW1509
     signal.signal(signal.SIGTERM, lambda *_: ssh.terminate())
     assert ssh.stderr is not None
@@ -53,7 +56,7 @@ def call(argv: list[str]) -> tuple[int, bytes]:
 
 
 def _as_child() -> None:
-    """Be interrupted as usual, and end with the parent, however that ends."""
+    """Take Ctrl-C as usual, and end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -1,4 +1,11 @@
-"""A node's login is what ssh takes for a user, a host and a port, and for nothing else."""
+"""A node's login is what ssh takes for a user, a host and a port, and for nothing else.
+
+A hosts file may come from anywhere, and its words become arguments of ssh and rsync. So a word is
+taken only if it can be nothing else: a name that begins with '-' would be an option, a space or a
+quote would end a word of the remote shell, and a number such as 4 or 10.0.0.010 is another machine
+to the resolver than to the reader. Each `*_problem` returns None, or what is wrong and what to do;
+`Gathered` collects them with the nodes, so that a user sees all problems of a file at once.
+"""
 
 import ipaddress
 import re
@@ -10,7 +17,7 @@ from muster.errors import refuse
 Slots = int | Literal["gpu"]
 
 MOST_NODES = 4096
-MOST_PROBLEMS = 50  # whoever gives a wrong file should still see what was wrong first
+MOST_PROBLEMS = 50  # of a file of the wrong kind the first are enough
 MOST_QUOTED = 80
 LONGEST_HOST = 253  # DNS
 
@@ -55,7 +62,7 @@ def _ipv6_problem(host: str) -> str | None:
     except ValueError:
         return f"host {quoted(host)} is not an IPv6 address; write [fd00::1]:22, or host:22"
     if ip.scope_id is not None:
-        return f"host {quoted(host)} has a zone, which means nothing to others; leave out '%' on"
+        return f"host {quoted(host)} has a zone, which is of one machine; leave out all from '%' on"
     return None
 
 
@@ -67,7 +74,7 @@ def port_problem(port: str) -> str | None:
 
 
 def address_problem(address: str) -> str | None:
-    """What keeps other nodes from reaching this one at `address`, and what to do."""
+    """Why other nodes cannot reach this one at `address`, and what to do."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -127,13 +134,13 @@ class Gathered:
         self._nodes.append(node)
 
     def check(self, where: str) -> None:
-        """Go on only if nothing was wrong so far.
+        """Stop if anything was wrong so far.
 
         Raises:
             UsageError: with a line for each problem.
         """
         if len(self._problems) == MOST_PROBLEMS:
-            self._problems.append(f"{where}: there may be more; mend these first")
+            self._problems.append(f"{where}: there may be more; correct these first")
         refuse(self._problems)
 
     def nodes(self, where: str, none: str) -> tuple[NodeSpec, ...]:

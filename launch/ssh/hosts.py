@@ -1,4 +1,4 @@
-"""Hosts, as people write them, become nodes in the order of writing: the first has rank 0."""
+"""Read hosts as people write them; the nodes keep the order, and the first has rank 0."""
 
 import ipaddress
 import itertools
@@ -79,7 +79,7 @@ def parse_hosts(
 
 
 def _text_of(path: Path, gathered: Gathered) -> str:
-    """What stands in the file; empty, with a problem gathered, where it cannot be read."""
+    """The text of the file; where it cannot be read, "" and a gathered problem."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -111,7 +111,7 @@ def _checked(user: str | None, where: str, gathered: Gathered) -> str | None:
 def _options(
     words: Sequence[str], default_slots: Slots, where: str, gathered: Gathered
 ) -> tuple[Slots, str | None]:
-    """What a line says behind its hosts."""
+    """The options of a line: slots and address."""
     raw: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -137,7 +137,7 @@ def _options(
 
 
 def _gather(hosts: str, like: NodeSpec, where: str, gathered: Gathered) -> None:
-    """Add the nodes that `hosts` means, `like` in what it does not say."""
+    """Add the nodes that `hosts` means; what it leaves open is as in `like`."""
     terms = _terms(hosts)
     for term in terms:
         try:
@@ -156,7 +156,7 @@ def _gather(hosts: str, like: NodeSpec, where: str, gathered: Gathered) -> None:
 
 
 def _terms(hosts: str) -> list[str]:
-    """`hosts` cut at each comma outside brackets, its order kept: NodeSet would sort it."""
+    """`hosts` cut at each comma outside brackets; ClusterShell's NodeSet would lose the order."""
     commas = [found.start() for found in re.finditer(r"\[[^\]]*|,", hosts) if found[0] == ","]
     return [hosts[a + 1 : b] for a, b in itertools.pairwise([-1, *commas, len(hosts)])]
 
@@ -187,7 +187,7 @@ def _places(hosts: str, room: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _canonical(address: str) -> str:
-    """`address` as the kernel writes it, to be compared; anything else as it is."""
+    """`address` as the kernel writes it, so that it can be compared; other text is unchanged."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
@@ -195,7 +195,7 @@ def _canonical(address: str) -> str:
 
 
 def _expanded(text: str, room: int) -> list[str]:
-    """`text` with each of its ranges replaced by each of their numbers, as written.
+    """Every name that `text` means: each range is replaced by each of its numbers, in their order.
 
     Raises:
         ValueError: with the problem as its text.
@@ -209,7 +209,7 @@ def _expanded(text: str, room: int) -> list[str]:
     count = 1
     for body in ranges:
         count *= sum(_length(item, text) for item in body)
-        if count > max(room, 1):  # before there is a list of them
+        if count > max(room, 1):  # checked before a list of that length is made
             raise ValueError(f"{quoted(text)} makes more than {MOST_NODES} nodes; give fewer")
     choices = [[literals[0]]]
     for body, literal in zip(ranges, literals[1:], strict=True):
@@ -218,7 +218,7 @@ def _expanded(text: str, room: int) -> list[str]:
 
 
 def _length(item: str, text: str) -> int:
-    """How many numbers `item` means, from its ends only."""
+    """How many numbers `item` means; they are not made for that."""
     found = _RANGE.fullmatch(item)
     if found is None:
         raise _bad_range(item, text)

@@ -1,4 +1,4 @@
-"""Make the environment on every node at once, where there is no internet from wheels sent there."""
+"""Make the environment on all nodes at once; those without internet are sent the wheels."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from muster.errors import MusterError
 NO_INTERNET = 75
 TIMEOUT_S = 1800.0
 SCRIPT = Path(__file__).with_suffix(".sh")
-# Beside the checkout on the node, so that its next synchronisation does not carry it along.
+# In .venv, which git ignores, so that sending the checkout leaves it alone.
 WHEELS = ".venv/wheels"
 
 
@@ -29,47 +29,41 @@ def make_environments(
         MusterError: one line for every node on which it failed.
     """
     apart = transfer.send_checkout(nodes, config)
-    together = [node for node in nodes if node.shared][:1]
-    wheels: list[Path] = []
-
-    def make(node: NodeFacts, folder: str = "") -> int | str:
-        code, text = _make(node, config, folder)
-        if code != NO_INTERNET or folder:
-            return 0 if code == 0 else f"{text or node.name + ': without a word'}"
-        return code
-
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        first = list(pool.map(make, [*together, *apart]))
-        without = [
-            node
-            for node, result in zip([*together, *apart], first, strict=True)
-            if result == NO_INTERNET
-        ]
-        problems = [result for result in first if isinstance(result, str)]
-        if without and not problems:
-            say(f"no internet on {', '.join(node.name for node in without)}: gathering wheels here")
-            wheels.append(_gather())
-            sent = list(pool.map(lambda node: _send_wheels(node, config, wheels[0]), without))
-            problems += [problem for problem in sent if problem]
-            if not problems:
-                second = pool.map(lambda node: make(node, WHEELS), without)
-                problems += [result for result in second if isinstance(result, str)]
-    if problems:
-        raise MusterError("\n".join(problems))
+    each = [*[node for node in nodes if node.shared][:1], *apart]
+    with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+        made = list(pool.map(lambda node: _make(node, config), each))
+        transfer.fail([text for code, text in made if code not in (0, NO_INTERNET)])
+        offline = [node for node, (code, _) in zip(each, made, strict=True) if code == NO_INTERNET]
+        if not offline:
+            return
+        say(f"no internet on {', '.join(node.name for node in offline)}: gathering wheels here")
+        wheels = _gather()
+        again = list(pool.map(lambda node: _make_from(wheels, node, config), offline))
+    transfer.fail([text for code, text in again if code])
 
 
-def _make(node: NodeFacts, config: SshConfig, wheels: str) -> tuple[int, str]:
-    """The script's exit code on a node, and what it said last."""
+def _make(node: NodeFacts, config: SshConfig, wheels: str = "") -> tuple[int, str]:
+    """The script's exit code on a node, and its last line."""
     words = ["bash", "-s", "--", node.repository, wheels, os.environ.get("TORCH_INDEX", "")]
     try:
         done = openssh.run(node.spec, config, words, SCRIPT.read_text(encoding="utf-8"), TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return 1, f"{node.name}: making the environment took longer than {TIMEOUT_S / 60:.0f} min"
-    if done.returncode == 255:
+    if done.returncode == openssh.FAILED:
         return 1, openssh.explain(node.spec, done.stderr)
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = (done.stderr.strip().splitlines() or ["without a word"])[-1].strip()
     return done.returncode, last if last.startswith(node.name) else f"{node.name}: {last}"
+
+
+def _make_from(wheels: Path, node: NodeFacts, config: SshConfig) -> tuple[int, str]:
+    """As `_make`, from wheels that are sent there first."""
+    folder = f"{node.repository}/{WHEELS}"
+    done = openssh.run(node.spec, config, ["mkdir", "-p", "--", folder])
+    if done.returncode == 0:
+        done = transfer.rsync(node, config, ["--delete"], folder, wheels)
+    if done.returncode:
+        return done.returncode, f"{node.name}: {done.stderr.strip()}"
+    return _make(node, config, WHEELS)
 
 
 def _gather() -> Path:
@@ -96,12 +90,3 @@ def _gather() -> Path:
             last = done.stderr.strip().splitlines()[-1:] or ["without a word"]
             raise MusterError(f"this machine cannot fetch the packages either: {last[0]}")
     return folder
-
-
-def _send_wheels(node: NodeFacts, config: SshConfig, wheels: Path) -> str | None:
-    make = ["mkdir", "-p", "--", f"{node.repository}/{WHEELS}"]
-    made = openssh.run(node.spec, config, make)
-    if made.returncode:
-        return f"{node.name}: {made.stderr.strip()}"
-    sent = transfer.rsync(node, config, ["--delete"], f"{node.repository}/{WHEELS}", wheels)
-    return f"{node.name}: {sent.stderr.strip()}" if sent.returncode else None

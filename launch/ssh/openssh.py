@@ -1,20 +1,35 @@
 """Run commands on other machines through OpenSSH itself, so that the user's own settings hold.
 
-Whatever ~/.ssh/config says of names, users, keys, agents and jump hosts is as it is. Host keys are
-always checked, nothing is ever asked, and a command is one string that is quoted word by word.
+How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS come
+before ~/.ssh/config, which decides on everything else: names, users, keys, agents and jump hosts.
+`ssh -G` is asked once for each host what that file says, since two settings of it are kept. Host
+keys are always checked: by `yes`, or by the user's own `accept-new`, never by `no`. A ControlPath
+of the user's is left alone. Nothing is ever asked. sshd gives WORDS to a shell, so they are one
+string that is quoted word by word.
+
+While code is sent, a node's probe and both rsyncs share one connection: the probe's ssh is the
+master of a socket in a folder of this process, and the probe has answered before rsync begins, so
+that the socket is there. Where it is not, or where a server allows one session in a connection, ssh
+opens another. Agents have connections of their own: a master that ends would end all of them.
 """
 
+import functools
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from configs.settings.launch import SshConfig
+from launch.nodes.survey import LOAD, Transport
 from launch.spec import NodeSpec
 from launch.ssh import connect
 
+AT_ONCE = 16
+FAILED = 255  # ssh's own exit code where it does not get through
 OPTIONS = {
-    "BatchMode": "yes",  # a question nobody sees would look like a hang
+    "BatchMode": "yes",  # a question that nobody sees would look like a hang
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
     "ServerAliveCountMax": "3",
@@ -22,8 +37,8 @@ OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
-    # An open master of the user's is used, but none is made: what a run starts ends with it, and
-    # would take the user's other logins along.
+    # A master that the user has opened is used, but none is opened in its place: it would end with
+    # the run, and with it the user's other logins.
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
@@ -32,7 +47,7 @@ CHANGED = (
     "its host key is not the one that is known: if the machine was installed anew, remove the old "
     "key with ssh-keygen -R {host}, else beware"
 )
-# What OpenSSH says, what that means, and what to do.
+# What OpenSSH says, what it means, and what to do.
 EXPLAINED = (
     ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
@@ -40,24 +55,67 @@ EXPLAINED = (
     ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
     ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
     ("Connection refused", "nothing listens for ssh there; is it up, and is the port right?"),
-    ("Connection timed out", "no answer; is it up, and is no firewall between?"),
-    ("No route to host", "no way there; is it up, and is its address right?"),
-    ("Network is unreachable", "no way there; is this machine on a network that reaches it?"),
+    ("Connection timed out", "no answer; is it up, or does a firewall block it?"),
+    ("No route to host", "no route to it; is it up, and is its address right?"),
+    ("Network is unreachable", "no route to it; is this machine on a network that reaches it?"),
 )  # fmt: skip
 
 
-def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
-    """The local command that runs `words` on `node`, which is the `turn`th of many called at once.
+def transport(
+    nodes: Sequence[NodeSpec], config: SshConfig, sockets: Sequence[Path] = ()
+) -> Transport:
+    """A probe on each node, through one connection to each.
 
-    Busy servers are called again.
+    `sockets` has a path for each node: a `client` with the same path takes that node's connection,
+    as long as the probe runs.
     """
-    return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
+
+    def start(index: int) -> list[str]:
+        node, words = nodes[index], ["python3", "-c", LOAD, str(index)]
+        if not sockets:
+            return command(node, config, words, index)
+        master = client(node, config, index, sockets[index], is_master=True)
+        return _command(master, node, words)
+
+    def explain_end(index: int, code: int, error_text: str) -> str:
+        name = nodes[index].name
+        if code == FAILED:
+            return explain(nodes[index], error_text)
+        if "python3" in error_text and "not found" in error_text:
+            return f"{name}: has no python3; there: sudo apt-get install python3 python3-venv"
+        last = error_text.strip().splitlines()[-1:] or ["without a word"]
+        return f"{name}: its Python could not describe it: {last[0]}"
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # `ssh -G` runs for each
+        commands = list(pool.map(start, range(len(nodes))))
+    return Transport([node.name for node in nodes], commands, explain_end)
 
 
-def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
-    """ssh with all its options, without the host: what rsync is given, too."""
+def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
+    """The local command that runs `words` on `node`; `turn` others begin before it."""
+    return _command(client(node, config, turn), node, words)
+
+
+def client(
+    node: NodeSpec,
+    config: SshConfig,
+    turn: int = 0,
+    socket: Path | None = None,
+    *,
+    is_master: bool = False,
+) -> list[str]:
+    """ssh with all its options, without the host: rsync needs this part alone.
+
+    With `socket` it takes the connection of the client that is the master there, or is that master
+    itself. A user's own ControlPath comes first: a connection that is open there may save the user
+    a second factor.
+    """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
-    options = {**OPTIONS, "StrictHostKeyChecking": _key_checking(node, file)}
+    users = _users_options(node.host, node.port, *file)
+    accepts_new = users.get("stricthostkeychecking") == "accept-new"
+    options = {**OPTIONS, "StrictHostKeyChecking": "accept-new" if accepts_new else "yes"}
+    if socket is not None and users.get("controlpath", "none") == "none":
+        options |= {"ControlPath": str(socket), "ControlMaster": "yes" if is_master else "no"}
     ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
@@ -100,11 +158,14 @@ def explain(node: NodeSpec, error_text: str) -> str:
     return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
 
 
-def _key_checking(node: NodeSpec, file: Sequence[str]) -> str:
-    """`accept-new` where the user's own configuration says so for this host, else `yes`."""
-    port = ["-p", str(node.port)] if node.port else []
-    asked = subprocess.run(
-        ["ssh", *file, *port, "-G", "--", node.host], capture_output=True, text=True, check=False
-    )
-    options = dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
-    return "accept-new" if options.get("stricthostkeychecking") == "accept-new" else "yes"
+def _command(client: Sequence[str], node: NodeSpec, words: Sequence[str]) -> list[str]:
+    return [*client, "-T", "--", node.host, shlex.join(words)]
+
+
+@functools.cache
+def _users_options(host: str, port: int | None, *file: str) -> dict[str, str]:
+    """What the user's own configuration says for this host, in small letters."""
+    more = ["-p", str(port)] if port else []
+    argv = ["ssh", *file, *more, "-G", "--", host]
+    asked = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())

@@ -1,28 +1,31 @@
 """Send this checkout to nodes that do not see it: what git would take along, and nothing else.
 
 Files are overwritten and deleted there, so it goes into a folder only that was new or empty when
-it came there first (see `claim`). Nodes may share a home with each other and not with this
-machine: a folder that several of them see is written once.
+it came there first (see `node_facts.claim`). Nodes may share a home with each other and not with
+this machine: a folder that several of them see is written once.
 """
 
 import secrets
 import shlex
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
+from launch.nodes import node_facts
+from launch.nodes.survey import Survey
 from launch.spec import NodeFacts
-from launch.ssh import folder_marker, node_report, openssh
+from launch.ssh import openssh
 from muster.errors import MusterError
 
-PACKAGES = ("configs", "launch", "train")
-# Without git (from an archive, say) these are what a node needs.
-NEEDED = (*PACKAGES, "slurm", "setup.cfg", "pyproject.toml", "constraints.txt", "Makefile")
+# What a node needs besides the packages where git does not say: in an archive, for instance.
+OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 TIMEOUT_S = 600.0
-SHOWN = 4  # names of what is in the way
+SHOWN = 4  # names of files in the way
 
 
 def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFacts]:
@@ -35,14 +38,18 @@ def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFac
             failed. One line for every node.
     """
     apart = [node for node in found if not node.shared]
+    if not apart:
+        return []
     files = _files()
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        identities = list(pool.map(lambda node: _claim(node, config), apart))
-        _refuse([one for one in identities if isinstance(one, MusterError)])
-        firsts = _one_of_each_folder(apart, list(map(str, identities)), config)
-        sent = pool.map(lambda node: _send(node, config, files), firsts)
-        _refuse([problem for problem in sent if problem is not None])
-    return firsts
+    # Not in TMPDIR, whose name may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as folder:
+        sockets = [Path(folder, str(index)) for index in range(len(apart))]
+        transport = openssh.transport([node.spec for node in apart], config, sockets)
+        with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+            firsts = _claimed(apart, survey)
+            sent = pool.map(lambda at: _send(apart[at], config, files, sockets[at]), firsts)
+            fail([problem for problem in sent if problem])
+    return [apart[index] for index in firsts]
 
 
 def rsync(
@@ -52,10 +59,10 @@ def rsync(
     folder: str,
     source: Path,
     stdin: str = "",
+    socket: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """rsync, through ssh, what is in `source` here into `folder` on `node`."""
-    # ClearAllForwardings and the like are for rsync's ssh as for every other.
-    shell = shlex.join(openssh.client(node.spec, config))
+    """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
+    shell = shlex.join(openssh.client(node.spec, config, socket=socket))
     host = node.spec.host
     target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
@@ -71,7 +78,7 @@ def rsync(
 
 
 def _known_to_git() -> list[str]:
-    """What it tracks, and what it would; nothing where there is no git, or no repository."""
+    """The files that git tracks, or would; none where there is no git, or no repository."""
     argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         listed = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -86,32 +93,47 @@ def _files() -> str:
     if not names:
         names = [
             str(path.relative_to(REPOSITORY))
-            for needed in NEEDED
+            for needed in (*node_facts.PACKAGES, *OTHER_FILES)
             for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
             if path.is_file() and "__pycache__" not in path.parts
         ]
-    existing = [
-        name for name in names if (REPOSITORY / name).exists()
-    ]  # deleted, but not committed
-    return "".join(f"{name}\0" for name in existing)
+    # git also names what is deleted and not committed
+    return "".join(f"{name}\0" for name in names if (REPOSITORY / name).exists())
 
 
-def _claim(node: NodeFacts, config: SshConfig) -> str | MusterError:
-    """The identity of the node's folder, which is ours to write from here on; or why it is not."""
+def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
+    """The index of the first node of each folder, all of which are ours to write from here on.
+
+    Raises:
+        MusterError: some folders are not; a line for each.
+    """
+    folders = {str(index): node.repository for index, node in enumerate(nodes)}
+    tokens = {index: f"-{secrets.token_hex(8)}" for index in folders}
+    answers = survey.ask(node_facts.claim, folders=folders, tokens=tokens)
+    problems = survey.silent(answers)
+    problems |= {
+        index: _objection(nodes[index], answer.value)
+        for index, answer in answers.items()
+        if answer.value
+    }
+    fail([problems[index] for index in sorted(problems)])
+    seen = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
+    return [
+        index
+        for index in range(len(nodes))
+        if index not in seen or min(map(int, seen[index].value), default=index) == index
+    ]
+
+
+def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
+    """Why the code does not go into a node's folder, and what to do."""
     folder = node.repository
-    reply = node_report.ask(
-        node.spec, config, folder_marker.__file__, [folder, secrets.token_hex(16)]
-    )
-    if isinstance(reply, str):
-        return MusterError(reply)
-    if "identity" in reply:
-        return str(reply["identity"])
     if "failed" in reply:
-        return MusterError(f"{node.name}: cannot write into {folder}: {reply['failed']}")
+        return f"{node.name}: cannot write into {folder}: {reply['failed']}"
     names = reply["foreign"]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    mark = shlex.join(["touch", f"{folder}/{folder_marker.MARKER}"])
-    return MusterError(
+    mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
+    return (
         f"{node.name}: {folder} holds {', '.join(names[:SHOWN])}{more}, which Muster did not send "
         "there, and to send the code would overwrite and delete files; name an empty or a new "
         "folder with --remote-dir, or, if all of it may go (a copy that an earlier version sent): "
@@ -119,49 +141,32 @@ def _claim(node: NodeFacts, config: SshConfig) -> str | MusterError:
     )
 
 
-def _one_of_each_folder(
-    apart: Sequence[NodeFacts], identities: Sequence[str], config: SshConfig
-) -> list[NodeFacts]:
-    """The nodes less those whose folder is that of one before them."""
-    firsts: dict[str, NodeFacts] = {}
-    each = []
-    for node, identity in zip(apart, identities, strict=True):
-        first = firsts.setdefault(identity, node)
-        if first is node or not _sees_folder_of(first, node, config):
-            each.append(node)
-    return each
-
-
-def _sees_folder_of(first: NodeFacts, node: NodeFacts, config: SshConfig) -> bool:
-    """Whether both have one folder, and not two copies of it, as machines of one image have."""
-    name = f"{folder_marker.MARKER}-{secrets.token_hex(8)}"
-    openssh.run(first.spec, config, ["touch", f"{first.repository}/{name}"])
-    seen = openssh.run(node.spec, config, ["test", "-e", f"{node.repository}/{name}"])
-    openssh.run(first.spec, config, ["rm", "-f", f"{first.repository}/{name}"])
-    return seen.returncode == 0
-
-
-def _send(node: NodeFacts, config: SshConfig, files: str) -> MusterError | None:
-    """What went wrong."""
+def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str | None:
+    """Copy the files, then delete modules that are gone here; returns what went wrong."""
     folder = node.repository
-    # A module that is gone here must be gone there, or it would still be imported.
-    packages = [f"--include=/{name}/***" for name in PACKAGES]
+    # A module that is gone here would still be imported there.
+    packages = [f"--include=/{name}/***" for name in node_facts.PACKAGES]
     tidy = ["--delete", "--existing", "--ignore-existing", "--exclude=__pycache__", *packages]
     try:
-        sent = rsync(node, config, ["--from0", "--files-from=-"], folder, REPOSITORY, files)
+        listed = ["--from0", "--files-from=-"]
+        sent = rsync(node, config, listed, folder, REPOSITORY, files, socket)
         if sent.returncode == 0:
-            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY)
+            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY, socket=socket)
     except subprocess.TimeoutExpired:
-        return MusterError(f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s")
+        return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
     if sent.returncode == 0:
         return None
     if "rsync: not found" in sent.stderr or "rsync: command not found" in sent.stderr:
-        return MusterError(f"{node.name}: has no rsync; there: sudo apt-get install rsync")
+        return f"{node.name}: has no rsync; there: sudo apt-get install rsync"
     lines = [line for line in sent.stderr.splitlines() if line.strip()]
-    why = lines[0] if lines else "without a word"
-    return MusterError(f"{node.name}: sending the code failed: {why}")
+    return f"{node.name}: sending the code failed: {lines[0] if lines else 'without a word'}"
 
 
-def _refuse(problems: Sequence[MusterError]) -> None:
+def fail(problems: Sequence[str]) -> None:
+    """Stop if there are any problems.
+
+    Raises:
+        MusterError: a line for each.
+    """
     if problems:
-        raise MusterError("\n".join(map(str, problems)))
+        raise MusterError("\n".join(problems))

@@ -3,19 +3,16 @@
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import vermin
 
-from launch.checks import remote_probe
-from launch.nodes import node_facts, route
-from launch.ssh import folder_marker, node_report
+from launch.nodes import network_probe, node_facts, remote_probe
+from launch.nodes.survey import facts_request
 
-SENT = {
-    module.__name__: module.__file__ for module in (remote_probe, folder_marker, node_facts, route)
-}
-PROBE = node_report.request(None, None, Path("/"))
+SENT = {module.__name__: module.__file__ for module in (remote_probe, node_facts, network_probe)}
 
 
 def old_python() -> str | None:
@@ -31,13 +28,31 @@ def run():
     if python is None:
         pytest.skip("no python3.6 on PATH; vermin has looked at the same files")
 
-    def run(path: str, *words: str, text: str = "") -> list[str]:
-        # as they are sent: read from stdin where the script reads nothing from there
+    def run(*questions: tuple) -> list:
+        """What each function returns, asked one after another of one node with number 0."""
+        sent = set()
+        lines = []
+        for number, (function, asked) in enumerate(questions):
+            name = function.__module__
+            if name not in sent:
+                asked = {**asked, "source": Path(SENT[name]).read_text()}
+            sent.add(name)
+            whole = {"number": number, "module": name, "function": function.__name__, **asked}
+            lines.append(remote_probe.MARK + json.dumps(whole) + "\n")
         done = subprocess.run(
-            [python, path, *words], input=text, capture_output=True, text=True, timeout=60
+            [python, remote_probe.__file__, "0"],
+            input="".join(lines),
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stderr
-        return [line.removeprefix(node_facts.MARK) for line in done.stdout.splitlines()]
+        parts = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines()]
+        assert {part["node"] for part in parts} == {"0"}
+        text = "".join(part["part"] + "\n" * (not part["more"]) for part in parts)
+        replies = list(map(json.loads, text.splitlines()))
+        assert [reply["to"] for reply in replies] == list(range(len(questions)))
+        return [reply.get("value", reply.get("failed")) for reply in replies]
 
     return run
 
@@ -53,37 +68,30 @@ def test_what_is_newer_would_be_found():
     assert vermin.visit(text).minimum_versions()[1] == (3, 7)
 
 
-def test_the_probe(run):
-    (line,) = run(node_facts.__file__, json.dumps(PROBE))
-    found = json.loads(line)
+def test_what_the_node_is_like(run):
+    with facts_request(port=1) as request:
+        (found,) = run((node_facts.describe, {"request": request}))
     assert found["interfaces"][0]["address"] == "127.0.0.1"
     assert found["interfaces"][0]["netmask"] == "255.0.0.0"
+    assert found["shared"] and found["folder"] == request["here"]
 
 
 def test_the_claim(run, tmp_path):
-    (line,) = run(folder_marker.__file__, str(tmp_path / "new"), "abc")
-    assert json.loads(line) == {"identity": "abc"}
-    (line,) = run(folder_marker.__file__, str(tmp_path / "new"), "other")
-    assert json.loads(line) == {"identity": "abc"}
-    (line,) = run(folder_marker.__file__, str(tmp_path), "abc")
-    assert json.loads(line) == {"foreign": ["new"]}
+    new = {"folders": {"0": str(tmp_path / "new")}, "tokens": {"0": "-a", "1": "-b"}}
+    assert run((node_facts.claim, new), (node_facts.claimed_by, new)) == [{}, ["0"]]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [node_facts.MARKER]
+    assert run((node_facts.claim, new)) == [{}]
+    full = {"folders": {"0": str(tmp_path)}, "tokens": {"0": "-a"}}
+    assert run((node_facts.claim, full)) == [{"foreign": ["new"]}]
 
 
-def test_the_route(run):
-    (line,) = run(route.__file__, json.dumps({"to": ["127.0.0.1"]}))
-    assert json.loads(line) == {"127.0.0.1": "127.0.0.1"}
-
-
-def test_the_guest_in_every_question(run):
-    source = Path(node_facts.__file__).read_text()
-    asked = [
-        {"do": "describe", "request": PROBE, "source": source},
-        {"do": "time"},
-        {"do": "listen", "addresses": {"0": "127.0.0.1"}, "ports": [1]},
-        {"do": "connect", "servers": {"1": ["127.0.0.1", 1]}, "patience_s": 1},
-    ]
-    lines = [node_facts.MARK + json.dumps({**one, "number": at}) for at, one in enumerate(asked)]
-    parts = list(map(json.loads, run(remote_probe.__file__, "0", text="\n".join(lines) + "\n")))
-    assert sum(not one["more"] for one in parts) == 4
-    text = "".join(one["part"] for one in parts)
-    assert '"failed"' not in text and '"connection refused"' in text
+def test_the_network(run):
+    time_unix_s, routes, port, reached = run(
+        (network_probe.tell_time, {}),
+        (network_probe.routes, {"to": ["127.0.0.1"]}),
+        (network_probe.listen, {"addresses": {"0": "127.0.0.1"}}),
+        (network_probe.connect, {"servers": {"1": ["127.0.0.1", 1]}, "patience_s": 1}),
+    )
+    assert abs(time_unix_s - time.time()) < 60 and port > 0
+    assert routes == {"127.0.0.1": "127.0.0.1"}
+    assert reached == {"1": ["connection refused", None]}

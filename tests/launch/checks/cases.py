@@ -12,14 +12,13 @@ def probe(index, **spoilt):
     healthy = {
         "host": f"node{index}",
         "resolves": f"10.10.1.{index + 1}",
-        "home": "/home/me",
         "shared": True,
         "folder": "/home/me/muster",
         "python": "/home/me/muster/.venv/bin/python",
         "versions": VERSIONS,
         "code": "c0de",
         "foreign": [],
-        "interfaces": [{**interface, "mtu": 1500}],
+        "interfaces": [{**interface, "mtu": 1500, "state": "up"}],
         "came_by": [],
         "cores": 8,
         "usable_cores": 8,
@@ -27,6 +26,7 @@ def probe(index, **spoilt):
         "disk_bytes": 50_000_000_000,
         "writable": True,
         "gpus": [],
+        "busy_ports": [],
         "rsync": True,
         "venv": True,
     }
@@ -34,7 +34,7 @@ def probe(index, **spoilt):
     return {**healthy, **spoilt}
 
 
-def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, links=None, **spoilt):
+def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, **spoilt):
     """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
     names = [f"node{index}" for index in range(count)]
     made = [
@@ -42,7 +42,6 @@ def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, li
             name=name,
             probe=probe(index, **(nodes or {}).get(index, {})),
             skew_s=(skews or {}).get(index, 0.0001),
-            links=(links or {}).get(index, {"e0": "up"}),
             reached={
                 other: Reach((unreached or {}).get((name, other), ""), 0.001)
                 for other in names

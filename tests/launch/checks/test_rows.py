@@ -60,7 +60,7 @@ def test_one_spoilt_node_spoils_one_row_which_names_it(name):
 
 
 def test_a_name_on_a_control_network_is_explained():
-    control = {"name": "c0", "address": "192.168.7.2", "netmask": "255.255.255.0", "mtu": 1500}
+    control = {**probe(1)["interfaces"][0], "name": "c0", "address": "192.168.7.2"}
     spoilt = {"resolves": "192.168.7.2", "interfaces": [control, *probe(1)["interfaces"]]}
     row = network_checks.names(findings(nodes={1: spoilt}))
     assert row.verdict == "warn"
@@ -89,11 +89,11 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
 
 
 def test_a_port_that_is_taken_fails():
-    taken = findings(master_port=29500)
-    first = replace(taken.nodes[0], busy_ports=[29500])
-    row = network_checks.port(replace(taken, nodes=[first, *taken.nodes[1:]]))
+    taken = findings(master_port=29500, nodes={0: {"busy_ports": [29500]}})
+    row = network_checks.port(taken)
     assert row.verdict == "FAIL" and "--master-port 29500 is in use" in row.found[0]
-    assert network_checks.port(taken).found == ("node0: --master-port 29500 is free",)
+    free = findings(master_port=29500, nodes={1: {"busy_ports": [29500]}})
+    assert network_checks.port(free).found == ("node0: --master-port 29500 is free",)
 
 
 def test_no_network_fails_and_so_does_one_whose_link_is_down():
@@ -102,7 +102,8 @@ def test_no_network_fails_and_so_does_one_whose_link_is_down():
     )
     assert ["network" in line for line in without.problems] == [True]
     assert "the nodes have no network in common: a" in without.problems[0]
-    row = network_checks.network(findings(links={2: {"e0": "down"}}))
+    down = {**probe(2)["interfaces"][0], "state": "down"}
+    row = network_checks.network(findings(nodes={2: {"interfaces": [down]}}))
     assert row.verdict == "FAIL" and row.found == ("node2: e0 (10.10.1.3) is down",)
     assert "ip link set" in row.fix
 

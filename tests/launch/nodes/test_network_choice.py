@@ -145,7 +145,7 @@ def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
     expected = Choice("fd00::/64", ("fd00::1", "fd00::2"))
     assert chosen(probes, NAMES, NONE, "fd00::/64") == expected
     assert chosen(probes, NAMES, NONE, None) == expected
-    assert chosen(probes, ["me@[fd00::1]:22", "fd00::2"], NONE, None) == expected
+    assert chosen(probes, ["fd00::1", "fd00::2"], NONE, None) == expected
     pairs = zip(probes, PROBES, strict=True)
     both = [{**four, "interfaces": six["interfaces"] + four["interfaces"]} for six, four in pairs]
     assert chosen(both, NAMES, NONE, None).network == "10.10.1.0/24"

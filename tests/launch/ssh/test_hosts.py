@@ -273,7 +273,7 @@ def test_all_problems_are_told_at_once(problems):
 def test_of_very_many_problems_the_first_are_told(problems):
     found = problems("a;b\n" * 1000)
     assert len(found) == 51
-    assert found[-1] == "hosts: there may be more; mend these first"
+    assert found[-1] == "hosts: there may be more; correct these first"
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

@@ -7,23 +7,10 @@ from pathlib import Path
 import pytest
 
 from configs.settings.launch import SshConfig
-from launch.spec import NodeFacts, NodeSpec
-from launch.ssh import folder_marker, transfer
+from launch.nodes import node_facts
+from launch.ssh import transfer
 from muster.errors import MusterError
 
-# Takes ssh's place: a host is a home below HOMES.
-SSH = """#!/bin/bash
-while [[ $1 == -* ]]; do
-    case $1 in
-        -G) exit 0 ;;
-        -o | -F | -l | -p) shift 2 ;;
-        *) shift ;;
-    esac
-done
-export HOME="{homes}/$1"
-shift
-cd "$HOME" && exec sh -c "$*"
-"""
 MESSAGE = (
     "a: {folder} holds configs, data, train, which Muster did not send there, and to send the"
     " code would overwrite and delete files; name an empty or a new folder with --remote-dir, or,"
@@ -31,55 +18,23 @@ MESSAGE = (
 )
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A small one in the place of this."""
-    root = tmp_path / "checkout"
-    for name in ("configs/here.yaml", "train/here.py", "launch/here.py", "Makefile"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(name)
-    monkeypatch.setattr(transfer, "REPOSITORY", root)
-    return root
-
-
-@pytest.fixture
-def hosts(tmp_path, monkeypatch, checkout):
-    """Makes hosts; each has a home of its own, but those that are given another's."""
-    homes = tmp_path / "homes"
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "ssh").write_text(SSH.format(homes=homes))
-    (programs / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
-
-    def make(*names: str, **homes_of: str) -> list[NodeFacts]:
-        for name in names:
-            (homes / name).mkdir(parents=True)
-        for name, other in homes_of.items():
-            (homes / name).symlink_to(homes / other)
-        return [
-            NodeFacts(NodeSpec(name, 1), name, "python3", f"{homes}/{name}/muster", 1, shared=False)
-            for name in (*names, *homes_of)
-        ]
-
-    return make
-
-
 def files(folder: str | Path) -> list[str]:
     root = Path(folder)
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-SENT = [".muster-sent", "Makefile", "configs/here.yaml", "launch/here.py", "train/here.py"]
+SENT = [".muster-sent", "Makefile", "configs/here.yaml"]
+SENT += [f"{package}/here.py" for package in ("launch", "muster", "train")]
 
 
 def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, checkout):
     nodes = hosts("a", "b")
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert [files(node.repository) for node in nodes] == [SENT, SENT]
-    (checkout / "train" / "here.py").unlink()
+    for package in ("muster", "train"):
+        (checkout / package / "here.py").unlink()
     transfer.send_checkout(nodes, SshConfig())
-    assert files(nodes[0].repository) == SENT[:-1]
+    assert files(nodes[0].repository) == SENT[:-2]
 
 
 def test_files_of_somebody_else_are_not_touched(hosts):
@@ -120,7 +75,7 @@ def test_machines_of_one_image_have_equal_folders_and_each_is_written(hosts):
     nodes = hosts("a", "b")
     for node in nodes:
         Path(node.repository).mkdir()
-        Path(node.repository, folder_marker.MARKER).write_text("the same\n")
+        Path(node.repository, node_facts.MARKER).write_text("the same\n")
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert files(nodes[1].repository) == SENT
 
@@ -135,4 +90,4 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
 def test_where_there_is_no_git_what_is_needed_is_sent(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     sent = transfer._files().split("\0")
-    assert {"launch/here.py", "train/here.py", "configs/here.yaml", "Makefile"} <= {*sent}
+    assert {*SENT[1:]} <= {*sent}

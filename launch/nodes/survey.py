@@ -1,0 +1,247 @@
+"""Ask all nodes the same question at once, over one connection to each for all questions.
+
+How it works: a `Transport` names the commands that start Python on the nodes, through ssh, as one
+step of srun, or here. Each gets the text of `remote_probe` through stdin, and then one question
+after another: `ask` sends the text of a function's module and its arguments, and gathers what the
+function returned on each node. Nothing is installed on a node or left there; as a probe ends when
+its stdin does, nothing goes on there when this process is gone.
+
+Nodes come and go while they are asked. An answer counts for the latest question only: one that
+comes later than `timeout_s` would otherwise be taken for the answer to the next. A command's end is
+looked for before what it has sent is read, so that a last answer is not lost.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from json import loads
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from configs.plugins import REPOSITORY
+from launch.nodes import network_probe, node_facts, remote_probe
+from launch.nodes.channel import Channel
+
+# The first line is the size of the text that follows; all after that is for the probe.
+LOAD = (
+    "import sys; stdin = sys.stdin.buffer; size = int(stdin.readline());"
+    " exec(compile(stdin.read(size), 'remote_probe', 'exec'))"
+)
+# The checkout's folder in the home of a node that does not see this checkout.
+FOLDER = "muster"
+# srun may wait for nodes, and ssh for names, before the first answer; and a machine may be busy.
+ANSWER_S = 90.0
+TICK_S = 0.001  # the clocks are compared through it
+END_S = 3.0
+
+Probe = Mapping[str, Any]  # what a node says of itself, see `node_facts.describe`
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Commands that start a probe on each node: as many as nodes, or one that starts them all.
+
+    `explain` makes one line of a command that ended too early, for the node of that index, from its
+    exit code and its stderr.
+    """
+
+    names: Sequence[str]  # of the nodes, in messages
+    commands: Sequence[Sequence[str]]
+    explain: Callable[[int, int, str], str]
+    env: Mapping[str, str] | None = None  # None: as it is here
+    renames: bool = True  # nodes that answer take their host names, where no two are the same
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node's function returned, and when it was asked and heard, by the clock here."""
+
+    value: Any
+    asked_unix_s: float
+    heard_unix_s: float
+
+
+class Survey:
+    """The probes on all nodes, from their start to their end."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._number = 0  # of the latest question
+        self._sent: set[str] = set()  # modules
+        self._parts: dict[int, str] = {}  # of an answer that is not complete, by node
+        self._failed: dict[int, str] = {}  # what went wrong in the latest function, by node
+        self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
+
+    def __enter__(self) -> "Survey":
+        source = Path(remote_probe.__file__).read_bytes()
+        for command in self._transport.commands:
+            errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self._transport.env,
+            )
+            assert process.stdin is not None and process.stdout is not None
+            reads, writes = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
+            process.stdin.close()
+            process.stdout.close()
+            with suppress(BrokenPipeError):  # it has failed already, and will say why
+                os.write(writes, b"%d\n%s" % (len(source), source))  # less than a pipe holds
+            self._starts.append((process, Channel(reads, writes), errors))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for _, channel, _ in self._starts:
+            channel.close()  # whereupon its probes end
+        deadline = time.monotonic() + END_S
+        for process, _, errors in self._starts:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
+            errors.close()
+
+    def ask(
+        self,
+        function: Callable[..., Any],
+        of: Collection[int] | None = None,
+        timeout_s: float = ANSWER_S,
+        **arguments: Any,
+    ) -> dict[int, Answer]:
+        """What `function(arguments)` returned, by node, on those that answered in time.
+
+        `function` is one of a module that is sent as it is; it must run on Python 3.6. `of`: the
+        nodes to wait for, as others have never answered; None: all.
+        """
+        module = sys.modules[function.__module__]
+        if module.__name__ not in self._sent:
+            arguments["source"] = Path(str(module.__file__)).read_text(encoding="utf-8")
+            self._sent.add(module.__name__)
+        self._number += 1
+        self._failed.clear()
+        wanted = set(range(len(self._transport.names)) if of is None else of)
+        asked, deadline = time.time(), time.monotonic() + timeout_s
+        for _, channel, _ in self._starts:
+            channel.send(
+                number=self._number,
+                module=module.__name__,
+                function=function.__name__,
+                **arguments,
+            )
+        answers: dict[int, Answer] = {}
+        while left := wanted - answers.keys() - self._failed.keys():
+            is_over = time.monotonic() >= deadline or all(
+                self._channel(index).ended for index in left
+            )
+            for _, channel, _ in self._starts:
+                for part in channel.receive():
+                    node, reply = int(part["node"]), self._whole(part)
+                    if reply is None or reply["to"] != self._number:
+                        continue
+                    if "failed" in reply:
+                        self._failed[node] = reply["failed"]
+                    else:
+                        answers[node] = Answer(reply["value"], asked, time.time())
+            if is_over:
+                break
+            time.sleep(TICK_S)
+        return answers
+
+    def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
+        """What each node says of itself; for each that does not answer, one line on why."""
+        answers = self.ask(node_facts.describe, request=request)
+        found = {index: answers[index].value for index in sorted(answers)}
+        return found, self.silent(answers)
+
+    def silent(self, answers: Mapping[int, Answer]) -> dict[int, str]:
+        """One line for each node without an answer: why there is none, and what to do."""
+        nodes = range(len(self._transport.names))
+        return {index: self._why_silent(index) for index in nodes if index not in answers}
+
+    def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
+        """What to call the nodes that answered."""
+        names = [str(probe["host"]).partition(".")[0] for probe in probes.values()]
+        if self._transport.renames and len(set(names)) == len(names):
+            return names
+        return [self._transport.names[index] for index in probes]
+
+    def routes(self, of: Collection[int], to: Sequence[str]) -> list[Mapping[str, str]]:
+        """For each node: its own address from which it sends to each address in `to`, if it can."""
+        answers = self.ask(network_probe.routes, of, to=list(to))
+        return [answers[index].value if index in answers else {} for index in of]
+
+    def _channel(self, index: int) -> Channel:
+        return self._starts[min(index, len(self._starts) - 1)][1]
+
+    def _why_silent(self, index: int) -> str:
+        name = self._transport.names[index]
+        if index in self._failed:
+            return f"{name}: its Python could not describe it: {self._failed[index]}"
+        process, channel, errors = self._starts[min(index, len(self._starts) - 1)]
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(END_S if channel.ended else 0)
+            errors.seek(0)
+            lines = [*channel.noise, errors.read().decode(errors="replace")]
+            return self._transport.explain(index, code, "\n".join(lines))
+        within = f"no answer within {ANSWER_S:.0f} s"
+        return f"{name}: {within}; is it overloaded, or does its login shell ask?"
+
+    def _whole(self, part: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer whose last part this is."""
+        index = int(part["node"])
+        self._parts[index] = self._parts.get(index, "") + part["part"]
+        if part["more"]:
+            return None
+        reply: dict[str, Any] = loads(self._parts.pop(index))
+        return reply
+
+
+def here(count: int) -> Transport:
+    """A process of this machine for each node: local runs pretend to have several."""
+
+    def explain(index: int, code: int, error_text: str) -> str:
+        lines = error_text.strip().splitlines()
+        return f"node{index}: python failed: {lines[-1] if lines else 'without a word'}; see above"
+
+    names = [f"node{index}" for index in range(count)]
+    commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
+    return Transport(names, commands, explain, renames=False)
+
+
+@contextmanager
+def facts_request(
+    folder: str | None = None, python: str | None = None, port: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
+
+    A node sees this machine's files if it sees the file that is there meanwhile: a path that both
+    have says nothing, as machines of one image have the same.
+    """
+    proof = REPOSITORY / "logs" / f".shared-{os.urandom(8).hex()}"
+    proof.parent.mkdir(exist_ok=True)
+    proof.touch()
+    try:
+        yield {
+            "folder": folder or FOLDER,
+            "named": folder is not None,
+            "proof": str(proof),
+            "here": str(REPOSITORY),
+            "python": python or os.environ.get("MUSTER_PYTHON"),
+            "ports": [] if port is None else [port],
+        }
+    finally:
+        proof.unlink(missing_ok=True)

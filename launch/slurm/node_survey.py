@@ -1,0 +1,68 @@
+"""Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from configs.settings.launch import SlurmConfig
+from launch.nodes import network_choice
+from launch.nodes.network_choice import Choice
+from launch.nodes.survey import LOAD, Probe, Survey, Transport
+from launch.slurm import partitions
+from launch.slurm.allocation import scrubbed
+
+NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
+PATIENCE_S = 60  # of srun, for nodes that are busy
+NOT_FOR_SRUN = frozenset(
+    "array chdir error export open_mode output parsable requeue no_requeue signal wrap"
+    " slurm time wait".split()
+)
+
+
+def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
+    """One step: in the job that this process is in, if it is in one, else in one of its own."""
+    inside = "SLURM_JOB_ID" in env
+    own = [f"--immediate={PATIENCE_S}", "--time=2", "--job-name=muster-doctor"]
+    own += [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in {**vars(config), **config.more}.items()
+        if value and name not in NOT_FOR_SRUN
+    ]
+    argv = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--quiet"]
+    argv += ["--overlap"] if inside else own
+    argv += ["python3", "-c", LOAD, NODE_VARIABLE]
+
+    def explain(index: int, code: int, error_text: str) -> str:
+        lines = error_text.splitlines()
+        lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in lines]
+        why = lines[0] if lines else "without a word"
+        return f"srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
+
+    names = [f"node{index}" for index in range(count)]
+    return Transport(names, [argv], explain, env if inside else scrubbed(env))
+
+
+def choose(survey: Survey, probes: Mapping[int, Probe], network: str | None) -> Choice:
+    """The network that gradients take: by Slurm's own addresses where `network` does not say."""
+    each, names = list(probes.values()), survey.names_of(probes)
+    return network_choice.choose(
+        each, names, addresses(each), network, lambda to: survey.routes(probes, to)
+    )
+
+
+def addresses(probes: Sequence[Probe]) -> list[str | None]:
+    """The addresses by which Slurm itself reaches these nodes."""
+    hosts = [str(one["host"]).partition(".")[0] for one in probes]
+    argv = ["scontrol", "show", "node", "--oneliner", ",".join(hosts)]
+    found: dict[str, str] = {}
+    for line in partitions.ask(argv, os.environ).stdout.splitlines():
+        pairs = dict(word.partition("=")[::2] for word in line.split())
+        try:
+            found[pairs.get("NodeHostName", "")] = socket.gethostbyname(pairs["NodeAddr"])
+        except (OSError, KeyError):
+            continue
+    own = [[interface["address"] for interface in one["interfaces"]] for one in probes]
+    # Slurm may reach a node at an address that the node does not know itself.
+    return [
+        one if one in has else None for one, has in zip(map(found.get, hosts), own, strict=True)
+    ]

@@ -1,0 +1,69 @@
+"""Real probes on this machine are asked for what a module's functions return there."""
+
+import time
+from pathlib import Path
+
+from launch.nodes import network_probe, node_facts
+from launch.nodes.survey import Survey, Transport, facts_request, here
+
+
+def spell(asked):
+    return "x" * asked["length"]
+
+
+def fail(asked):
+    raise KeyError(asked["node"])
+
+
+def pid(asked):
+    import os
+
+    return os.getpid()
+
+
+def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
+    with Survey(here(2)) as survey:
+        answers = survey.ask(spell, length=5000)
+    assert [answers[i].value for i in (0, 1)] == ["x" * 5000] * 2
+
+
+def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
+    with Survey(here(2)) as survey:
+        addresses = {"0": "127.0.0.1", "1": "192.0.2.1"}
+        answers = survey.ask(network_probe.listen, addresses=addresses)
+        assert answers.keys() == {0}
+        (line,) = survey.silent(answers).values()
+        assert line.startswith("node1: its Python could not describe it: ") and "assign" in line
+        assert survey.ask(fail) == {}
+        assert survey.silent({})[0] == "node0: its Python could not describe it: '0'"
+        assert survey.ask(spell, length=1)[1].value == "x"
+
+
+def test_one_probe_answers_all_and_ends_with_the_survey():
+    with Survey(here(1)) as survey:
+        first, second = (survey.ask(pid)[0].value for _ in range(2))
+        assert first == second
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{first}").exists():
+        assert time.monotonic() < deadline
+
+
+def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
+    well = here(2)
+    transport = Transport(well.names, [well.commands[0], ["sleep", "60"]], well.explain)
+    with Survey(transport) as survey:
+        assert survey.ask(spell, [0], length=1).keys() == {0}
+        answers = survey.ask(spell, timeout_s=0.2, length=1)
+        assert answers.keys() == {0}
+        assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
+
+
+def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
+    with Survey(here(1)) as survey:
+        with facts_request() as request:
+            (usual,), _ = (list(one.values()) for one in survey.probes(request))
+        with facts_request(str(tmp_path / "own")) as request:
+            (named,), _ = (list(one.values()) for one in survey.probes(request))
+    assert usual["shared"] and usual["folder"] == request["here"]
+    assert not named["shared"] and named["folder"] == str(tmp_path / "own")
+    assert usual["code"] == node_facts.code_hash(request["here"]) and named["code"] is None

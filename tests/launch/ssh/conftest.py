@@ -1,0 +1,60 @@
+"""A small checkout in the place of this, and hosts that are folders here, for the real rsync."""
+
+import pytest
+
+from launch.spec import NodeFacts, NodeSpec
+from launch.ssh import transfer
+
+# Takes ssh's place: a host is a home below HOMES.
+SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do
+    case $1 in
+        -G) exit 0 ;;
+        -o | -F | -l | -p) shift 2 ;;
+        *) shift ;;
+    esac
+done
+export HOME="{homes}/$1"
+shift
+cd "$HOME" && exec sh -c "$*"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A small one in the place of this."""
+    root = tmp_path / "checkout"
+    for name in (
+        "configs/here.yaml",
+        "train/here.py",
+        "launch/here.py",
+        "muster/here.py",
+        "Makefile",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    monkeypatch.setattr(transfer, "REPOSITORY", root)
+    return root
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch, checkout):
+    """Makes hosts; each has a home of its own, but those that are given another's."""
+    homes = tmp_path / "homes"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ssh").write_text(SSH.format(homes=homes))
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    def make(*names: str, **homes_of: str) -> list[NodeFacts]:
+        for name in names:
+            (homes / name).mkdir(parents=True)
+        for name, other in homes_of.items():
+            (homes / name).symlink_to(homes / other)
+        return [
+            NodeFacts(NodeSpec(name, 1), name, "python3", f"{homes}/{name}/muster", 1, shared=False)
+            for name in (*names, *homes_of)
+        ]
+
+    return make
