@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.launchers.base import Job, Launcher
-from launch.programs.snapshot import new_files
+from launch.programs.project_snapshot import new_files
 from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome

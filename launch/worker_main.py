@@ -149,7 +149,7 @@ def end_with(error: BaseException) -> NoReturn:
 
 def note_stop() -> str:
     """Say, once for all ranks, that the run can be continued, and why it was to stop."""
-    request = getattr(sys.modules.get("muster.stopping"), "request", None)
+    request = getattr(sys.modules.get("muster.orderly_stop"), "request", None)
     why = getattr(request, "why", "") or "by itself"
     run_dir, checkpoints = os.environ.get("MUSTER_RUN_DIR"), os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:

@@ -1,5 +1,5 @@
 """What a program imports to work well with its launcher; it needs the standard library alone."""
 
-from muster.stopping import on_stop, stopping
+from muster.orderly_stop import on_stop, stopping
 
 __all__ = ["on_stop", "stopping"]

@@ -2,9 +2,7 @@
 
 import os
 import shlex
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,19 +15,17 @@ from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Launcher
 from launch.nodes import interpreter
-from launch.runs import run_record
-from launch.runs.log_tail import Follower
 from launch.slurm import batch, job_files, node_survey, partitions
 from launch.slurm.allocation import scrubbed
-from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
+from launch.slurm.job_state import Watcher
 from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.slurm.submitted_job import SlurmJob
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import UsageError, refuse
 from muster.run_files import SUBMITIT
 
 DEFAULT_TIME = "60"
-POLL_S = 1.0
 NOTICE_S = 90  # before the time limit
 CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
 
@@ -97,7 +93,7 @@ class Slurm(Launcher):
         lines = [_script(self._options(spec, facts), command), "", "# which runs, on each node:"]
         return "\n".join([*lines, super().show(spec, facts)])
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> "SlurmJob":
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> SlurmJob:
         import submitit
 
         job = {
@@ -201,61 +197,6 @@ class Slurm(Launcher):
             lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
             refuse((line for line in lines if line), "Slurm would not take this job: ")
             raise UsageError("Slurm would not take this job, and gives no reason")
-
-
-class SlurmJob:
-    """A job in Slurm's hands."""
-
-    shown = b""
-    trouble: str | None = None
-    signals: Sequence[int] = ()
-
-    def __init__(
-        self, job_id: str, cluster: str, spec: LaunchSpec, watcher: Watcher, *, wait: bool
-    ) -> None:
-        self.job_id = job_id
-        self.cluster = cluster
-        self.detached = not wait
-        self._spec = spec
-        self._watcher = watcher
-        self._follower = Follower(spec.run_dir, prefixes=True)
-
-    def wait(self) -> int:
-        """0 if the job succeeded, else its exit code; what workers print is shown meanwhile.
-
-        Raises:
-            KeyboardInterrupt: after saying that the job goes on without being watched.
-        """
-        try:
-            state = self._watch()
-        except KeyboardInterrupt:
-            cancel = f"python launch/jobs.py cancel {self._spec.run_id}"
-            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
-            raise
-        ended = run_record.read_end(self._spec.run_dir)
-        if ended is None and state.name == FORGOTTEN:
-            self.trouble = f"Slurm has forgotten job {self.job_id}, and nothing says how it ended"
-            return 1
-        if ended is None:
-            self.trouble = f"Slurm says {state.name} of job {self.job_id}"
-            return 0 if state.name == "COMPLETED" else 1
-        return int(ended["code"])
-
-    def _watch(self) -> JobState:
-        """The state in which the job ended; while Slurm does not answer, it has not."""
-        shown = ""
-        while True:
-            state = self._watcher.state(self.job_id, run_record.signs(self._spec.run_dir))
-            if state.name != shown and not self._spec.quiet:
-                more = f"; {state.reason}" if state.name == UNKNOWN else ""
-                print(f"job {self.job_id}: {state.name.lower()}{more}", flush=True)
-                shown = state.name
-            self._follower.nodes = run_record.nodes_of_ranks(self._spec.run_dir)
-            self._follower.poll()
-            if state.is_over:
-                self._follower.poll(last=True)
-                return state
-            time.sleep(POLL_S)
 
 
 def _job_arguments(spec: LaunchSpec, facts: Facts) -> list[str]:

@@ -14,8 +14,10 @@ from launch.checks.examination import Examination, examine, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
+from launch.programs.user_program import sent_to
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
+from muster import run_files
 from muster.errors import MusterError, UsageError
 
 
@@ -88,7 +90,7 @@ class Ssh(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
-            transfer.send_checkout(facts.nodes, self._ssh)
+            transfer.send_checkout(facts.nodes, self._ssh, _snapshot_of(spec, facts))
 
         def start(index: int) -> list[str]:
             node = facts.nodes[index]
@@ -226,6 +228,16 @@ def _require_same_environment(
 
 def _versions(probe: Probe) -> str:
     return ", ".join(f"{name} {version}" for name, version in (probe["versions"] or {}).items())
+
+
+def _snapshot_of(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
+    """The snapshot of a user's program, and where nodes with a disk of their own have it."""
+    root, place = run_files.SNAPSHOT.path(spec.run_dir), sent_to(spec.run_id)
+    if not root.exists():
+        return {}
+    if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
+        (REPOSITORY / place).symlink_to(root)  # a node that has this checkout finds it there, too
+    return {root: str(place)}
 
 
 build = Ssh

@@ -17,8 +17,8 @@ from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
+from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
-from launch.programs.snapshot import take
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
 
@@ -90,16 +90,17 @@ class UserProgram:
         elif make:
             claim(run.logs_root / run.run_id, run)
         self.run = run
-        return self.run_spec(make=make, snapshot=snapshot)
+        return self.run_spec(make=make, snapshot=snapshot, is_sent=not facts.shared)
 
-    def run_spec(self, *, make: bool, snapshot: bool) -> LaunchSpec:
-        """The run, once its folder is known."""
+    def run_spec(self, *, make: bool, snapshot: bool, is_sent: bool = False) -> LaunchSpec:
+        """The run, once its folder is known; `is_sent`: nodes have disks of their own."""
         run_dir = self.run.logs_root / str(self.run.run_id)
         cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
             taken = take(project, run_dir, self._config.patterns)
-            cwd = taken.root / cwd.resolve().relative_to(project.resolve())
+            inside = cwd.resolve().relative_to(project.resolve())
+            cwd = (sent_to(self.run.run_id) if is_sent else taken.root) / inside
             if not self.run.quiet:
                 print(taken, file=sys.stderr)
         places = {"snapshot": str(cwd), "run_dir": str(run_dir), "cwd": str(cwd)}
@@ -122,6 +123,11 @@ class UserProgram:
         return cli.to_yaml(*launch) + (
             f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
         )
+
+
+def sent_to(run_id: str | None) -> Path:
+    """Where a snapshot is put on nodes with a disk of their own, below their checkout."""
+    return Path("logs", f".snapshot-{run_id}")
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

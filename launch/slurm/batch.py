@@ -25,8 +25,8 @@ from configs.settings.launch import LaunchConfig, Slots
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.programs.own_program import program_of
+from launch.programs.project_snapshot import new_files
 from launch.programs.run_spec import run_spec
-from launch.programs.snapshot import new_files
 from launch.programs.user_program import UserProgram, split
 from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain

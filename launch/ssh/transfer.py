@@ -28,10 +28,13 @@ TIMEOUT_S = 600.0
 SHOWN = 4  # names of files in the way
 
 
-def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFacts]:
+def send_checkout(
+    found: Sequence[NodeFacts], config: SshConfig, more: Mapping[Path, str] | None = None
+) -> list[NodeFacts]:
     """Bring the checkout of every node that has one of its own up to date, all at once.
 
-    Returns the first node of each folder that was written.
+    `more`: folders here, and where each goes below the checkout there. Returns the first node of
+    each folder that was written.
 
     Raises:
         MusterError: a folder holds what is not ours, and nothing was sent anywhere; or rsync
@@ -47,7 +50,9 @@ def send_checkout(found: Sequence[NodeFacts], config: SshConfig) -> list[NodeFac
         transport = openssh.transport([node.spec for node in apart], config, sockets)
         with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
             firsts = _claimed(apart, survey)
-            sent = pool.map(lambda at: _send(apart[at], config, files, sockets[at]), firsts)
+            sent = pool.map(
+                lambda at: _send(apart[at], config, files, sockets[at], more or {}), firsts
+            )
             fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
 
@@ -141,7 +146,9 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
     )
 
 
-def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str | None:
+def _send(
+    node: NodeFacts, config: SshConfig, files: str, socket: Path, more: Mapping[Path, str]
+) -> str | None:
     """Copy the files, then delete modules that are gone here; returns what went wrong."""
     folder = node.repository
     # A module that is gone here would still be imported there.
@@ -152,6 +159,9 @@ def _send(node: NodeFacts, config: SshConfig, files: str, socket: Path) -> str |
         sent = rsync(node, config, listed, folder, REPOSITORY, files, socket)
         if sent.returncode == 0:
             sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY, socket=socket)
+        for source, place in more.items():
+            if sent.returncode == 0:
+                sent = rsync(node, config, [], f"{folder}/{place}", source, socket=socket)
     except subprocess.TimeoutExpired:
         return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
     if sent.returncode == 0:

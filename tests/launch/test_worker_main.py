@@ -183,7 +183,7 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
 
 def test_it_runs_on_an_older_python():
     for path in (WORKER_MAIN, *(WORKER_MAIN.parents[1] / "muster").glob("[!_]*.py")):
-        if path.name in ("worker_main.py", "stopping.py", "errors.py", "__init__.py"):
+        if path.name in ("worker_main.py", "orderly_stop.py", "errors.py", "__init__.py"):
             config = vermin.Config()
             config.set_eval_annotations(False)
             visitor = vermin.visit(path.read_text(), config)

@@ -1,7 +1,6 @@
 """A snapshot is the project as it was: later edits change nothing, and nothing of the user's."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.programs import snapshot
+from launch.programs import project_snapshot
 from muster.errors import UsageError
 
 
@@ -45,7 +44,7 @@ def run_dir(project: Path, name: str) -> Path:
 
 def test_it_has_what_git_would_track_as_it_is_now(project):
     run = run_dir(project, "run")
-    taken = snapshot.take(project, run)
+    taken = project_snapshot.take(project, run)
     root = taken.root
     assert (root / "train.py").read_text() == "changed"
     assert (root / "src" / "new.py").read_text() == "untracked"
@@ -62,34 +61,34 @@ def test_it_has_what_git_would_track_as_it_is_now(project):
 
 
 def test_unchanged_files_are_shared_between_snapshots_and_never_with_the_user(project):
-    first = snapshot.take(project, run_dir(project, "first"))
+    first = project_snapshot.take(project, run_dir(project, "first"))
     (project / "src" / "model.py").write_text("another model")
-    second = snapshot.take(project, run_dir(project, "second"))
+    second = project_snapshot.take(project, run_dir(project, "second"))
     assert second.shared_bytes > 0 and "shared" in str(second)
-    assert os.path.samefile(first.root / "train.py", second.root / "train.py")
-    assert not os.path.samefile(project / "train.py", second.root / "train.py")
+    assert (first.root / "train.py").samefile(second.root / "train.py")
+    assert not (project / "train.py").samefile(second.root / "train.py")
     assert (second.root / "src" / "model.py").read_text() == "another model"
     assert (first.root / "src" / "model.py").read_text() == "model"
 
 
 def test_what_a_program_has_changed_in_its_copy_is_not_handed_on(project):
-    first = snapshot.take(project, run_dir(project, "first"))
+    first = project_snapshot.take(project, run_dir(project, "first"))
     (first.root / "train.py").write_text("changed by the program itself")
-    second = snapshot.take(project, run_dir(project, "second"))
+    second = project_snapshot.take(project, run_dir(project, "second"))
     assert (second.root / "train.py").read_text() == "changed"
 
 
 def test_files_that_were_made_there_are_named(project):
     run = run_dir(project, "run")
-    root = snapshot.take(project, run).root
-    assert snapshot.new_files(run) == []
+    root = project_snapshot.take(project, run).root
+    assert project_snapshot.new_files(run) == []
     (root / "outputs").mkdir()
     (root / "outputs" / "model.pt").touch()
-    assert snapshot.new_files(run) == [f"made in {root}: outputs/model.pt"]
+    assert project_snapshot.new_files(run) == [f"made in {root}: outputs/model.pt"]
 
 
 def test_ignored_files_that_were_asked_for_are_copied(project):
-    root = snapshot.take(project, run_dir(project, "run"), ["*.ckpt"]).root
+    root = project_snapshot.take(project, run_dir(project, "run"), ["*.ckpt"]).root
     assert not (root / "last.ckpt").is_symlink()
     assert (root / "last.ckpt").read_text() == "ignored"
 
@@ -98,12 +97,12 @@ def test_a_folder_without_git_is_copied_up_to_a_size(tmp_path, monkeypatch):
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "train.py").write_text("x")
-    taken = snapshot.take(plain, run_dir(plain, "run"))
+    taken = project_snapshot.take(plain, run_dir(plain, "run"))
     assert taken.files == 1 and (taken.root / "train.py").read_text() == "x"
-    monkeypatch.setattr(snapshot, "MOST_BYTES", 10)
+    monkeypatch.setattr(project_snapshot, "MOST_BYTES", 10)
     (plain / "data.bin").write_text("x" * 100)
-    with pytest.raises(UsageError, match="has more than 10 bytes.*--no-snapshot"):
-        snapshot.take(plain, run_dir(plain, "second"))
+    with pytest.raises(UsageError, match=r"has more than 10 bytes.*--no-snapshot"):
+        project_snapshot.take(plain, run_dir(plain, "second"))
 
 
 @settings(max_examples=20)
@@ -114,5 +113,5 @@ def test_any_name_of_a_file_is_one(tmp_path_factory, names):
         (project / name).write_text(name)
     git(project, "init", "-q")
     run = run_dir(project, "run")
-    root = snapshot.take(project, run).root
+    root = project_snapshot.take(project, run).root
     assert {path.name: path.read_text() for path in root.iterdir()} == {one: one for one in names}
