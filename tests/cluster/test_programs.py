@@ -1,0 +1,114 @@
+"""A user's program, with no word of Muster in it, on real Slurm and over real ssh."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import ways
+from tests.cluster.testbeds import REPOSITORY
+from tests.cluster.ways import environment, finish
+from tests.launch.programs.test_own_programs import DDP
+from tests.launch.submit import SUBMIT, wait_until
+
+SIZE = ["--nodes", "4", "--nproc-per-node", "2"]
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A repository of the user's, with the names that this one has, too."""
+    root = tmp_path / "project"
+    (root / "configs").mkdir(parents=True)
+    (root / "configs" / "__init__.py").touch()
+    (root / "train.py").write_text(DDP)
+    (root / "where.sh").write_text('#!/bin/sh\necho "$RANK $WORLD_SIZE $PWD $(cat text)"\n')
+    (root / "where.sh").chmod(0o755)
+    (root / "text").write_text("as submitted")
+    (root / ".gitignore").write_text("logs/\n")
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    return root
+
+
+def start(cluster, project: Path, argv: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        argv,
+        cwd=project,
+        env=environment(cluster),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def slurm(*flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "slurm", "--wait", *flags]
+
+
+def ssh(cluster, *flags: str) -> list[str]:
+    hosts = ",".join(cluster.hosts)
+    return [ways.SSH, hosts, "--ssh-config", str(cluster.ssh_config), *flags]
+
+
+def script(project: Path, *words: str) -> list[str]:
+    output = f"--output={project}/job.out"
+    return [*ways.SBATCH, "--nodes=4", output, str(REPOSITORY / "slurm" / "multinode.sh"), *words]
+
+
+def only_run(project: Path) -> Path:
+    (run_dir,) = (path for path in (project / "logs").iterdir() if path.is_dir())
+    return run_dir
+
+
+def ended_ranks(run_dir: Path) -> list[int]:
+    return sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
+
+
+@pytest.mark.parametrize("way", ["script", "ssh"])
+def test_eight_workers_of_a_ddp_script_meet(cluster, project, way):
+    words = ["--", "train.py", "--lr", "1e-3"]
+    if way == "script":
+        argv = script(project, "--nproc-per-node", "2", *words)
+    else:
+        argv = ssh(cluster, *SIZE, *words)
+    code, out, err = finish(start(cluster, project, argv), timeout_s=200)
+    printed = out + ((project / "job.out").read_text() if way == "script" else "")
+    assert code == 0, (err, printed)
+    assert "rank 0 of 8: step 2" in printed
+    assert ended_ranks(only_run(project)) == list(range(8))
+
+
+def test_the_culprit_of_a_job_is_named(cluster, project):
+    argv = slurm(*SIZE, "--", "train.py", "--lr", "1e-3", "--fail", "5")
+    code, _, err = finish(start(cluster, project, argv), timeout_s=200)
+    assert code == 1
+    end = json.loads((only_run(project) / "exit.json").read_text())
+    assert end["message"].endswith("ValueError: sample 17 is empty")
+    assert err.rstrip().endswith("ValueError: sample 17 is empty"), err
+
+
+def test_edits_while_a_job_waits_change_nothing(cluster, project):
+    flags = ["--nodes", "2", "--workers", "manual", "--slurm", "begin=now+12"]
+    process = start(cluster, project, slurm(*flags, "--", "./where.sh"))
+    try:
+        assert wait_until(lambda: any(project.glob("logs/*/slurm.json")), timeout_s=60)
+        assert wait_until(lambda: any(project.glob("logs/*/submitit/*.sh")), timeout_s=60)
+        (project / "text").write_text("edited since")
+        code, out, err = finish(process, timeout_s=120)
+    finally:
+        ways.cancel_all(cluster)
+    assert code == 0, err
+    run_dir = only_run(project)
+    assert f"0 2 {run_dir}/snapshot as submitted" in out
+    assert re.search(r"snapshot: 5 files, \d+ (bytes|kB)", err), err
+
+
+def test_without_a_snapshot_a_program_runs_where_it_is(cluster, project):
+    argv = ssh(cluster, "--nodes", "2", "--no-snapshot", "--workers", "manual", "--", "./where.sh")
+    code, out, err = finish(start(cluster, project, argv), timeout_s=100)
+    assert code == 0, err
+    assert f"0 2 {project} as submitted" in out
