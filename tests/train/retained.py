@@ -4,34 +4,28 @@ from pathlib import Path
 
 import torch
 
-from configs import plugins
 from configs.settings.train import TrainConfig
-from train.checkpoints import resume
-from train.checkpoints.manager import CheckpointManager
-from train.distributed.world import World
+from train.loop.build import build_trainer, checkpoints_of, go_on
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.records.sinks import Sinks
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
 
 
-def train(world: World, config: TrainConfig, disk: Path, source: Path | None = None) -> Trainer:
+def train(ranks: Ranks, config: TrainConfig, disk: Path, source: Path | None = None) -> Trainer:
     """Train the made-up task to its end, from the checkpoint in `source` if that is given."""
-    sinks = Sinks(disk / "run", world.rank)
-    checkpoints = CheckpointManager(
-        config, world, CPU, disk / "checkpoints", sinks, writes=world.is_main
-    )
-    sync = plugins.load("train.sync.modes", config.sync)(world, config)
+    sinks = Sinks(disk / "run", ranks.rank)
+    writes = ranks.rank == 0
+    checkpoints = checkpoints_of(config, disk / "checkpoints", ranks, CPU, sinks, writes=writes)
     console = Console(speaks=False)
-    trainer = Trainer(
-        config, world, CPU, synthetic.build(config), sync, console, sinks, checkpoints
+    trainer = build_trainer(
+        config, ranks, CPU, synthetic.build(config), console, sinks, checkpoints=checkpoints
     )
     if source is not None:
-        found = resume.load(config, world, CPU, source, console, reads=world.is_main)
-        assert found is not None
-        trainer.resume(*found)
+        go_on(trainer, config, source, reads=writes)
     trainer.fit()
     checkpoints.close()
     return trainer

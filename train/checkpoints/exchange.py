@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.distributed.world import World
-from train.sync.base import all_gather
+from ..sync.ranks import Ranks
 
 DTYPES = {str(dtype): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -17,36 +16,36 @@ DTYPES = {str(dtype): dtype for dtype in (
 Files = dict[str, dict[str, Tensor]]
 
 
-def gather_text(world: World, text: str, device: torch.device) -> list[str]:
+def gather_text(ranks: Ranks, text: str, device: torch.device) -> list[str]:
     """The text of every rank, on every rank."""
     data = text.encode()
-    sizes = all_gather(world, torch.tensor([len(data)], device=device)).flatten().tolist()
+    sizes = ranks.all_gather(torch.tensor([len(data)], device=device)).flatten().tolist()
     row = torch.zeros(max(1, *sizes), dtype=torch.uint8)
     if data:
         row[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    rows = all_gather(world, row.to(device)).cpu()
+    rows = ranks.all_gather(row.to(device)).cpu()
     return [bytes(own[:size].numpy()).decode() for own, size in zip(rows, sizes, strict=True)]
 
 
 def share(
-    world: World, source: int, files: Files, state: dict[str, Any], device: torch.device
+    ranks: Ranks, source: int, files: Files, state: dict[str, Any], device: torch.device
 ) -> tuple[Files, dict[str, Any]]:
     """The tensors and the state that the rank `source` has, on every rank."""
-    if world.world_size == 1:
+    if ranks.world_size == 1:
         return files, state
     mine = ""
-    if world.rank == source:
+    if ranks.rank == source:
         forms = {
             file: {name: [str(one.dtype), list(one.shape)] for name, one in tensors.items()}
             for file, tensors in files.items()
         }
         mine = json.dumps({"forms": forms, "state": state})
-    reply = json.loads(gather_text(world, mine, device)[source])
+    reply = json.loads(gather_text(ranks, mine, device)[source])
     received: Files = {}
     for file, tensors in reply["forms"].items():
         received[file] = {}
         for name, (dtype, shape) in tensors.items():
-            if world.rank == source:
+            if ranks.rank == source:
                 tensor = files[file][name].to(device)
             else:
                 tensor = torch.empty(shape, dtype=DTYPES[dtype], device=device)

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from train.checkpoints.exchange import gather_text
-from train.distributed.world import World
-from train.sync.base import all_gather
+from ..sync.ranks import Ranks
+from .exchange import gather_text
 
 ALL = "all"
 
 
 def gather(
-    world: World, state: Mapping[str, Tensor], device: torch.device, *, keeps: bool
+    ranks: Ranks, state: Mapping[str, Tensor], device: torch.device, *, keeps: bool
 ) -> dict[str, Tensor]:
     """Copies on the CPU of every rank's tensors, as `RANK/NAME`, or `all/NAME` where all agree.
 
@@ -24,13 +23,13 @@ def gather(
     own = {name: _digest(tensor) for name, tensor in sorted(state.items())}
     if not own:
         return {}
-    digests = [json.loads(text) for text in gather_text(world, json.dumps(own), device)]
+    digests = [json.loads(text) for text in gather_text(ranks, json.dumps(own), device)]
     retained: dict[str, Tensor] = {}
     for name in own:
         if len({one[name] for one in digests}) == 1:
             rows = {ALL: state[name].detach()}
         else:
-            gathered = all_gather(world, state[name].detach().to(device).contiguous().view(-1))
+            gathered = ranks.all_gather(state[name].detach().to(device).contiguous().view(-1))
             rows = {str(rank): row.view(state[name].shape) for rank, row in enumerate(gathered)}
         if keeps:
             for rank, row in rows.items():

@@ -1,4 +1,13 @@
-"""How a worker ends: with an exit code, one message, and a record that tells cause from echo."""
+"""How a worker ends: with an exit code, one message, and a record that tells cause from echo.
+
+When one of N workers fails, the other N - 1 fail moments later, with errors of their network. Who
+looks for the cause needs to know which of them was first, so each worker judges its own end: an
+error that says "the other side is gone" is an echo (`lost_peer`), everything else a cause. The
+guard is around all that a worker does. SIGTERM becomes the exception `Stopped`, raised once; from
+the moment in which the guard begins to write the record, further signals are ignored, since agents
+repeat them. Space for the record is reserved when the run folder is known: a full disk is one of
+the ends that has to be recorded.
+"""
 
 import ctypes
 import os
@@ -19,9 +28,10 @@ import psutil
 from muster.errors import STOPPED, MusterError
 from muster.run_files import RANK_END
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
-from train.distributed.stop_request import StoppedCleanly
-from train.distributed.world import World
-from train.records.schema import ExitRecord
+
+from ..records.schema import ExitRecord
+from .stop_request import StoppedCleanly
+from .world import World
 
 PR_SET_PDEATHSIG = 1
 

@@ -1,4 +1,18 @@
-"""All workers find each other, or each says who is missing and what to check."""
+"""All workers find each other, or each says who is missing and what to check.
+
+1. A store is opened at MASTER_ADDR:MASTER_PORT: torchrun's agent serves it, or rank 0 where
+   workers were started by hand. Its keys are prefixed with the attempt, since torchrun keeps a
+   store over restarts, and what an earlier attempt has left there must not be read.
+2. Each rank claims its number (twice is an error, as is another world size), says what its machine
+   has, and polls until all have done so. Whoever gives up writes the reason into the store first,
+   so that all end with the same words.
+3. From the same list each rank computes the same answer: device, backend, neighbours, cores.
+4. The process group is made with the time limit of joining, and has that of collectives
+   afterwards.
+5. At the end all leave together, rank 0 last, as it may serve the store. A rank that fails closes
+   its connections at once, which is how the others learn of it, and then asks in the store who
+   failed first (lost_peers.py).
+"""
 
 import json
 import os
@@ -18,20 +32,21 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from muster.errors import MusterError, UsageError
 from muster.run_files import SEEN
-from train.distributed.address import check_own_address, choose_interface, wait_for_address
-from train.distributed.device import choose_backend, choose_device, visible_gpus
-from train.distributed.exit_guard import PeerFailed
-from train.distributed.lost_peers import explained
-from train.distributed.patience import PATIENCE_S, wait_for_all
-from train.distributed.placement import (
+
+from .address import check_own_address, choose_interface, wait_for_address
+from .device import choose_backend, choose_device, visible_gpus
+from .exit_guard import PeerFailed
+from .lost_peers import explained
+from .patience import PATIENCE_S, wait_for_all
+from .placement import (
     WorkerInfo,
     fair_share,
     host_leader,
     with_neighbours,
     worker_info,
 )
-from train.distributed.stop_request import StoppedCleanly
-from train.distributed.world import World
+from .stop_request import StoppedCleanly
+from .world import World
 
 LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
 
@@ -264,7 +279,7 @@ def _part(world: World, store: dist.Store) -> None:
     Some may still be saving what all have made. Rank 0 leaves last, since it may serve the store
     through which they say so.
     """
-    wait_for_all(world)
+    wait_for_all(world.world_size)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
     store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))

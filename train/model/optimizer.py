@@ -1,61 +1,74 @@
 """The optimizer and its learning rate, once per step, whatever the number of ranks."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from configs.settings.train import TrainConfig
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How a step follows from gradients; `configs/settings/learning.py` says what each means."""
+
+    optimizer: str
+    lr: float
+    schedule: str
+    warmup_steps: int
+    power: float
+    end_lr: float
+    weight_decay: float
+    decay: str
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
+    adadelta_rho: float
+    adadelta_eps: float
+    momentum: float
 
 
-def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
+def build_optimizer(learning: Learning, model: nn.Module) -> Optimizer:
     """The optimizer over the trained parameters; vectors (biases, norms) decay with --decay all."""
     trained = [param for param in model.parameters() if param.requires_grad]
-    if config.decay == "all":
-        groups = [{"params": trained, "weight_decay": config.weight_decay}]
+    if learning.decay == "all":
+        groups = [{"params": trained, "weight_decay": learning.weight_decay}]
     else:
         groups = [
             {
                 "params": [param for param in trained if param.ndim > 1],
-                "weight_decay": config.weight_decay,
+                "weight_decay": learning.weight_decay,
             },
             {"params": [param for param in trained if param.ndim <= 1], "weight_decay": 0.0},
         ]
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
-    if config.optimizer == "adadelta":
+    if learning.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=learning.lr, momentum=learning.momentum)
+    if learning.optimizer == "adadelta":
         return torch.optim.Adadelta(
-            groups, lr=config.lr, rho=config.adadelta_rho, eps=config.adadelta_eps
+            groups, lr=learning.lr, rho=learning.adadelta_rho, eps=learning.adadelta_eps
         )
-    betas = (config.adam_beta1, config.adam_beta2)
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    betas = (learning.adam_beta1, learning.adam_beta2)
+    kind = torch.optim.Adam if learning.optimizer == "adam" else torch.optim.AdamW
     # One fused kernel over all parameters: several times faster than a loop over them.
-    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
+    return kind(groups, lr=learning.lr, betas=betas, eps=learning.adam_eps, fused=True)
 
 
-def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
-    """The step at which the learning rate has decayed."""
-    return config.schedule_steps or config.epochs * epoch_steps
-
-
-def build_schedule(config: TrainConfig, optimizer: Optimizer, epoch_steps: int) -> LambdaLR:
-    """Linear warm-up, then decay to zero at --schedule-steps, or constant.
+def build_schedule(learning: Learning, optimizer: Optimizer, horizon: int) -> LambdaLR:
+    """Linear warm-up, then decay to zero at step `horizon`, or constant.
 
     The polynomial goes to --end-lr by (1 - progress) ** power, as fairseq's and NVIDIA's BERT
-    have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
-    a run that stops early has had the same rates.
+    have it; linear is its case of power 1 and end 0.
     """
-    horizon = schedule_end(config, epoch_steps)
     power, end = 1.0, 0.0
-    if config.schedule == "polynomial":
-        power, end = config.power, config.end_lr / config.lr
+    if learning.schedule == "polynomial":
+        power, end = learning.power, learning.end_lr / learning.lr
 
     def factor(step: int) -> float:
-        if step < config.warmup_steps:
-            return step / config.warmup_steps
-        if config.schedule == "constant":
+        if step < learning.warmup_steps:
+            return step / learning.warmup_steps
+        if learning.schedule == "constant":
             return 1.0
-        left = max(0.0, (horizon - step) / max(1, horizon - config.warmup_steps))
+        left = max(0.0, (horizon - step) / max(1, horizon - learning.warmup_steps))
         return float(end + (1 - end) * left**power)
 
     return LambdaLR(optimizer, factor)

@@ -3,7 +3,7 @@
 import torch
 
 from train.checkpoints import sync_state
-from train.distributed.world import World
+from train.sync.ranks import Ranks
 
 KEPT = {
     "all/momentum": torch.tensor([1.0]),
@@ -25,8 +25,8 @@ def test_on_another_number_of_ranks_only_the_latter_is_left():
 
 def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
     state = {"momentum": torch.tensor([[1.0, 2.0]])}
-    retained = sync_state.gather(World(), state, torch.device("cpu"), keeps=True)
+    retained = sync_state.gather(Ranks(), state, torch.device("cpu"), keeps=True)
     state["momentum"].zero_()
     assert torch.equal(retained["all/momentum"], torch.tensor([[1.0, 2.0]]))
-    assert sync_state.gather(World(), state, torch.device("cpu"), keeps=False) == {}
-    assert sync_state.gather(World(), {}, torch.device("cpu"), keeps=True) == {}
+    assert sync_state.gather(Ranks(), state, torch.device("cpu"), keeps=False) == {}
+    assert sync_state.gather(Ranks(), {}, torch.device("cpu"), keeps=True) == {}

@@ -13,16 +13,16 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
-from train.distributed.world import World
+from train.loop.build import build_trainer, of_settings
 from train.loop.trainer import Trainer
-from train.model.optimizer import build_optimizer, build_schedule
+from train.model.optimizer import Learning, build_optimizer, build_schedule
 from train.model.precision import Precision, set_dropout
 from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
 from train.records.sinks import Sinks
 from train.records.summary import Totals, rows, summarise
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
@@ -33,17 +33,9 @@ CONFIG = TrainConfig(
 
 def run(config, tmp_path, task=None):
     """One process alone, with any sync mode."""
-    world = World()
-    sinks = Sinks(tmp_path / "run", 0)
-    trainer = Trainer(
-        config,
-        world,
-        CPU,
-        task or synthetic.build(config),
-        plugins.load("train.sync.modes", config.sync)(world, config),
-        Console(speaks=False),
-        sinks,
-    )
+    sinks, console = Sinks(tmp_path / "run", 0), Console(speaks=False)
+    task = task or synthetic.build(config)
+    trainer = build_trainer(config, Ranks(), CPU, task, console, sinks)
     history = trainer.fit()
     sinks.close()
     return history, trainer
@@ -84,7 +76,7 @@ def test_when_to_evaluate(evaluate, epochs, at, tmp_path):
 def test_the_schedule_warms_up_and_decays_over_its_horizon():
     config = replace(CONFIG, warmup_steps=4, schedule_steps=10, lr=1.0)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = build_schedule(config, optimizer, epoch_steps=999)
+    schedule = build_schedule(of_settings(Learning, config), optimizer, horizon=10)
     rates = []
     for _ in range(12):
         rates.append(schedule.get_last_lr()[0])
@@ -95,7 +87,9 @@ def test_the_schedule_warms_up_and_decays_over_its_horizon():
 
 def test_biases_and_norms_do_not_decay():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
-    decays, keeps = build_optimizer(replace(CONFIG, weight_decay=0.1), model).param_groups
+    decays, keeps = build_optimizer(
+        of_settings(Learning, replace(CONFIG, weight_decay=0.1)), model
+    ).param_groups
     assert decays["weight_decay"] == 0.1 and keeps["weight_decay"] == 0.0
     assert [p.shape for p in decays["params"]] == [(4, 3), (5, 4)]
     assert [p.shape for p in keeps["params"]] == [(4,), (4,), (4,)]
@@ -154,11 +148,9 @@ def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
 
         torch.manual_seed = note
         try:
-            world = World(rank=rank, world_size=1)
-            task = synthetic.build(CONFIG)
-            sync = single.build(world, CONFIG)
+            task, ranks = synthetic.build(CONFIG), Ranks(rank=rank, world_size=1)
             sinks = Sinks(tmp_path / str(rank), rank)
-            trainer = Trainer(CONFIG, world, CPU, task, sync, Console(speaks=False), sinks)
+            trainer = build_trainer(CONFIG, ranks, CPU, task, Console(speaks=False), sinks)
         finally:
             torch.manual_seed = original
         made[rank] = (seeds, [p.clone() for p in trainer.model.parameters()])
@@ -196,7 +188,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     summaries = []
     for number, step in enumerate(history.steps):
         totals.add(replace(step, step_s=1000.0 if number == 0 else number))
-        summaries.append(summarise(CONFIG, 1, history.first_losses, totals, history.evaluations))
+        summaries.append(summarise({}, replace(history, totals=totals)))
     assert [one["step_s"] for one in summaries] == [1000, 1, 1.5, 2, 2.5, 3, 3.5, 4]
     assert [one["timed_steps"] for one in summaries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [one["steps"] for one in summaries] == [1, 2, 3, 4, 5, 6, 7, 8]

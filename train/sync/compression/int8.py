@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from train.sync.buckets.layout import flatten, spread
-from train.sync.compression.base import Compressor
+from ..buckets.layout import flatten, spread
+from .base import Compressor
 
 CHUNK = 1024  # values that share a scale
 LARGEST = 127
@@ -21,7 +21,7 @@ SCALE = torch.float32
 class Int8(Compressor):
     def average(self, key: int, gradients: Sequence[Tensor]) -> None:
         flat = self.with_error(key, flatten(gradients))
-        ranks = self.world.world_size
+        ranks = self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that one rank averages
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)

@@ -9,14 +9,13 @@ from torch import nn
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
 from tests.train.matrix_worker import NoSinks
-from train.batches.auto_split import planner
-from train.batches.auto_split.planner import after_split, plan_batches
 from train.batches.auto_split.splitter import Plan
 from train.batches.auto_split.step_cost import Cost
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop import run_plan
+from train.loop.build import build_trainer
+from train.loop.run_plan import first_samples, lengths_of, plan_batches
 from train.records.console import Console
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
@@ -56,25 +55,23 @@ def test_a_measured_pass_counts_if_it_is_no_shorter_than_a_cores(measured, token
     cost = (Cost(0.1, 0.1), Cost(0.1, 0.2))
     split = Plan((2.0, 1.0), cost, cost, (0, 7), 0.0, measured)
     plan = plan_of()
-    after = after_split(plan, split)
+    after = split.applied(plan)
     assert (after.weights, after.limits) == ((2.0, 1.0), (0, 7))
     assert after.pass_tokens == pytest.approx(max(100.0, measured * plan.mean_length))
     assert tokens == pytest.approx(after.pass_tokens, rel=0.1)
     without = plan_of(replace(CONFIG, length_balance=False))
-    assert after_split(without, split).pass_tokens is None
+    assert split.applied(without).pass_tokens is None
 
 
 @pytest.mark.parametrize("task", [SmallBert, Tokens])
 def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch):
-    monkeypatch.setattr(planner, "PASS_TOKENS", {"cpu": 4.0})
+    monkeypatch.setattr(run_plan, "PASS_TOKENS", {"cpu": 4.0})
     found = {}
     for balanced in (False, True):
         config = replace(CONFIG, length_balance=balanced)
-        world = World()
-        trainer = Trainer(
-            config, world, CPU, task(config), single.build(world, config),
-            Console(speaks=False), NoSinks(),
-        )  # fmt: skip
+        trainer = build_trainer(
+            config, Ranks(), CPU, task(config), Console(speaks=False), NoSinks()
+        )
         found[balanced] = trainer.fit()
         passes = {len(step.micro_batches) for step in trainer.plan.epoch(0, 0)}
         assert (max(passes) > 1) == balanced
@@ -82,3 +79,17 @@ def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch
     assert [one.loss for one in cut] == pytest.approx([one.loss for one in plain], abs=1e-6)
     assert len(plain) == 20 and plain[0].loss - plain[-1].loss > 1e-3
     assert sum(one.local_tokens for one in cut) < 0.9 * sum(one.local_tokens for one in plain)
+
+
+def test_lengths_are_those_of_the_first_samples():
+    class Texts(synthetic.Synthetic):
+        def lengths(self, samples):
+            return torch.arange(len(samples))
+
+    task = Texts(TrainConfig(task="synthetic"))
+    cut = first_samples(task.build_datasets(), 5, None)
+    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
+    assert len(lengths_of(task, cut.evaluation[""])) == 509
+    one = first_samples(task.build_datasets(), 1, None).train
+    assert lengths_of(task, one) == []  # all alike
+    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []
