@@ -24,6 +24,7 @@ from torch import nn
 from configs.plugins import REPOSITORY
 from tests.benchmarks.results import aligned
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.sync import base
@@ -106,7 +107,7 @@ def work(modes: Sequence[str], steps: int, output: Path) -> None:
     """As one rank: take the steps; rank 0 writes its seconds down."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ways, ranks = {}, ranks_of(peers.world)
         for mode in (PLAIN, *modes):
             name = "single" if mode == PLAIN else mode

@@ -19,8 +19,9 @@ from torch import nn
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import build_trainer, ranks_of
+from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.records.summary import History
@@ -130,14 +131,14 @@ def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.
         device="cpu",
         **task.optimizer,
     )
-    trainer = build_trainer(
+    trainer = Builder(
         config,
         ranks,
         torch.device("cpu"),
         task(config, ranks.rank),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
+    ).trainer()
     history = trainer.fit()
     return history, trainer.state.model, trainer
 
@@ -180,7 +181,7 @@ def main() -> None:
     sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
     ranks.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
     found: dict[str, Any] = {}
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         own = ranks_of(peers.world)
         for case in cases(peers.world.world_size):
             history, model, trainer = train(case, own, TASKS[case.task], STEPS)

@@ -18,8 +18,9 @@ from configs.plugins import load
 from configs.settings.train import TrainConfig
 from tests.train.matrix_worker import NoSinks
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import build_trainer, ranks_of
+from train.loop.build import Builder, ranks_of
 from train.records.console import Console
 from train.sync.ranks import Ranks
 
@@ -48,14 +49,14 @@ def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainCon
 
 def train(config: TrainConfig, ranks: Ranks) -> dict[str, torch.Tensor]:
     task = load("train.tasks", config.task)(config)
-    trainer = build_trainer(
+    trainer = Builder(
         config,
         ranks,
         torch.device("cpu"),
         task,
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
+    ).trainer()
     history = trainer.fit()
     (scores,) = history.evaluations
     return {
@@ -70,7 +71,7 @@ def rank_of(world_size: int, rank: int, port: int, cases: dict[str, Any], folder
     by_hand = {"master_ip": "127.0.0.1", "master_port": port, "world_size": world_size}
     world = World.find({}, rank=rank, **by_hand)  # type: ignore[arg-type]
     found = {}
-    with rendezvous.meet(world, "cpu", "gloo", 60) as peers:
+    with rendezvous.meet(world, Meeting("cpu", "gloo")) as peers:
         for name, settings in cases.items():
             for split in SPLITS[world_size]:
                 found[f"{name}|{split}"] = train(

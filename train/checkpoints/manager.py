@@ -1,7 +1,7 @@
 """When a checkpoint is due, and what is in it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from ..distributed import patience
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
-from . import storage, sync_state
+from . import resume, storage, sync_state
 from .exchange import Files, gather_text
 from .writer import Writer, warn
 
@@ -192,6 +192,18 @@ class CheckpointManager:
         """Wait for what is still being written, whatever becomes of it."""
         if self._writer is not None:
             self._writer.wait()
+
+    def find(
+        self,
+        place: str,
+        problems_of: Callable[[dict[str, Any]], Iterable[str]],
+        tell: Callable[[str], None],
+    ) -> tuple[Files, dict[str, Any]] | None:
+        """The newest whole checkpoint of `place`, as `resume.load` finds it."""
+        return resume.load(
+            place, self.folder, self._ranks, self._device,
+            reads=self._writer is not None, problems_of=problems_of, tell=tell,
+        )  # fmt: skip
 
     def restore(self, training: HasState, files: Files, state: dict[str, Any]) -> None:
         """Have `training` go on from a checkpoint.

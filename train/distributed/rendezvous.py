@@ -145,41 +145,40 @@ class Peers:
         self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
 
 
-@contextmanager
-def meet(
-    world: World,
-    device: str,
-    backend: str,
-    timeout_s: float,
-    *,
-    join_timeout_s: float | None = None,
-) -> Iterator[Peers]:
-    """The process group of all workers, from their meeting to its end.
+@dataclass(frozen=True)
+class Meeting:
+    """How workers meet, and how long they wait for each other."""
 
-    Workers may come `join_timeout_s` seconds after one another, `timeout_s` where it is not given.
-    From then on a rank that is `timeout_s` late for a collective is given up.
+    device: str = "auto"  # cpu, cuda, or auto: cuda where every worker has one
+    backend: str = "auto"  # gloo, nccl, or auto: nccl on cuda
+    timeout_s: float = 120.0  # that a rank may be late for a collective, once all have met
+    join_timeout_s: float = 300.0  # that workers may come after one another
+
+
+@contextmanager
+def meet(world: World, how: Meeting) -> Iterator[Peers]:
+    """The process group of all workers, from their meeting to its end.
 
     Raises:
         MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named where it is known.
     """
-    own = worker_info(world, visible_gpus(device))
+    own = worker_info(world, visible_gpus(how.device))
     if world.world_size == 1:
-        yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
+        yield Peers(world, dist.HashStore(), [own], choose_device(how.device, world, [own]))
         return
-    join_s = timeout_s if join_timeout_s is None else join_timeout_s
-    store = _open_store(world, join_s)
-    workers = _gather_workers(world, own, store, join_s)
+    store = _open_store(world, how.join_timeout_s)
+    workers = _gather_workers(world, own, store, how.join_timeout_s)
     choose_interface(world)
-    chosen = choose_device(device, world, workers)
+    chosen = choose_device(how.device, world, workers)
     dist.init_process_group(
-        choose_backend(backend, chosen),
+        choose_backend(how.backend, chosen),
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
-        timeout=timedelta(seconds=join_s),
+        timeout=timedelta(seconds=how.join_timeout_s),
     )
-    _set_pg_timeout(timedelta(seconds=timeout_s))
+    _set_pg_timeout(timedelta(seconds=how.timeout_s))
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
             world = with_neighbours(world, workers)

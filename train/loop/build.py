@@ -1,15 +1,15 @@
 """Everything that one worker's run is made of, built here from its settings, once and in order."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from configs import plugins
 from configs.settings.train import TrainConfig
@@ -18,17 +18,17 @@ from muster.errors import UsageError
 from muster.writing import write_json
 from train.batches.auto_split import probe
 from train.batches.auto_split.splitter import Splitter
+from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
-from train.checkpoints import resume
 from train.checkpoints.manager import CheckpointManager
 from train.distributed import environment, patience, rendezvous
 from train.distributed.exit_guard import ExitGuard
-from train.distributed.rendezvous import Peers
+from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
-from train.loop.run_plan import first_samples, plan_batches
 from train.loop.shared_folder import open_run_folder
-from train.loop.state import SETTINGS, STANDS_ON, TrainingState, mismatches
+from train.loop.state import SETTINGS, STANDS_ON, TrainingState
 from train.loop.step import to_device
+from train.loop.task_samples import first_samples, lengths_of
 from train.loop.trainer import LoopOptions, Trainer
 from train.model import precision, rng
 from train.model.compilation import compile_layers
@@ -39,7 +39,7 @@ from train.records.traffic import Meter
 from train.sync import base, batchnorm
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.tasks.base import Samples, Task
+from train.tasks.base import Batch, Samples, Task
 
 T = TypeVar("T")
 
@@ -53,13 +53,7 @@ def joined(
     Raises:
         MusterError: a worker, a file or a setting stands against it.
     """
-    with rendezvous.meet(
-        world,
-        config.device,
-        config.backend,
-        config.timeout_s,
-        join_timeout_s=config.join_timeout_s,
-    ) as peers:
+    with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
         run_dir = exit_guard.run_dir = open_run_folder(config, peers, what)
         torch.set_num_threads(config.threads or peers.threads)
         if peers.leads_host:
@@ -88,15 +82,14 @@ def prepared(
         if advice := precision.advice(config.precision, device):
             console.line(advice)
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
+        builder = Builder(config, ranks, device, task, console, sinks)
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-        checkpoints = checkpoints_of(config, folder, ranks, device, sinks, writes=writes)
+        checkpoints = builder.checkpoints(folder, writes=writes)
         meter = _meter(peers, ranks, run_dir)
         try:
-            trainer = build_trainer(
-                config, ranks, device, task, console, sinks, checkpoints=checkpoints, meter=meter
-            )
-            go_on(trainer, config, folder, reads=writes)
+            trainer = builder.trainer(checkpoints, meter)
+            trainer.go_on()
             try:
                 yield trainer, run_dir
             except RuntimeError as error:
@@ -110,101 +103,112 @@ def prepared(
             sinks.close()
 
 
-def build_trainer(
-    config: TrainConfig,
-    ranks: Ranks,
-    device: torch.device,
-    task: Task,
-    console: Console,
-    sinks: Sinks,
-    *,
-    checkpoints: CheckpointManager | None = None,
-    meter: Meter | None = None,
-) -> Trainer:
-    """All that a trainer is given, made alike on every rank: its collectives come in this order."""
-    options, learning = of_settings(LoopOptions, config), of_settings(Learning, config)
-    grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
-    datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
-    rng.seed(config.seed)  # the same weights on every rank
-    model = task.build_model()
-    if config.dropout is not None:
-        precision.set_dropout(model, config.dropout)
-    model = precision.place(model, config.precision, device)
-    plan = plan_batches(config, ranks.world_size, device, task, datasets.train, model)
-    patience.wait_for_all(ranks.world_size)  # whose data and models came from disks of unlike speed
-    splitter = None
-    if config.split == "auto":
-        splitter, plan = _measured_split(
-            config, ranks, device, task, datasets.train, model, plan, console, sinks
+@dataclass(frozen=True)
+class Builder:
+    """Makes what a run's settings ask for, alike on every rank; the rest gets plain values."""
+
+    config: TrainConfig
+    ranks: Ranks
+    device: torch.device
+    task: Task
+    console: Console
+    sinks: Sinks
+
+    def trainer(
+        self, checkpoints: CheckpointManager | None = None, meter: Meter | None = None
+    ) -> Trainer:
+        """All that a trainer is given. Ranks wait for each other in here: the order counts."""
+        config, ranks, task = self.config, self.ranks, self.task
+        options, learning = of_settings(LoopOptions, config), of_settings(Learning, config)
+        grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
+        datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
+        rng.seed(config.seed)  # the same weights on every rank
+        model = task.build_model()
+        if config.dropout is not None:
+            precision.set_dropout(model, config.dropout)
+        model = precision.place(model, config.precision, self.device)
+        plan, splitter = self.plan(datasets.train, model), None
+        patience.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
+        if config.split == "auto":
+            splitter, plan = self._measured_split(datasets.train, model, plan)
+        if config.batchnorm == "synced" and ranks.world_size > 1:
+            model = batchnorm.convert(model, config.timeout_s)
+        if config.compile:
+            compile_layers(model, self.device)
+        if meter is not None:
+            meter.begin()
+        wrapped = grad_sync.wrap(model)
+        optimizer = grad_sync.prepare(build_optimizer(learning, wrapped))
+        schedule = build_schedule(learning, optimizer, options.schedule_end(plan.steps_per_epoch))
+        arithmetic = grad_sync.precision(precision.Precision(config.precision, self.device))
+        resets = frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))
+        state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets)
+        recorded = {name: getattr(config, name) for name in SETTINGS}
+        trainer = Trainer(
+            options, task, datasets, plan, state, wrapped, self.console, self.sinks,
+            splitter=splitter, checkpoints=checkpoints, meter=meter,
+            # a launcher that starts it again looks for its own
+            recorded={"run_id": config.run_id, "settings": recorded},
+        )  # fmt: skip
+        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
+        return trainer
+
+    def checkpoints(self, folder: Path, *, writes: bool) -> CheckpointManager:
+        """What makes the run's checkpoints, and finds the one to go on from."""
+        config = self.config
+        return CheckpointManager(
+            folder, self.ranks, self.device, writes=writes, note=self.sinks.write,
+            interval=config.checkpoint_interval(),
+            keep_last=config.keep_last, keep_best=config.keep_best,
+        )  # fmt: skip
+
+    def plan(self, samples: Samples, model: nn.Module) -> BatchPlan:
+        """Who computes what, with even parts where the split is still to be measured.
+
+        Lengths count unless a BatchNorm would see other samples together for it.
+        """
+        config, normalises = self.config, batchnorm.has_any(model)
+        lengths = lengths_of(self.task, samples)
+        by_length = config.length_balance and len(lengths) > 0 and not normalises
+        return BatchPlan(
+            len(samples),
+            config.batch_size,
+            config.split_weights() or (1.0,) * self.ranks.world_size,
+            config.accumulation,
+            config.seed,
+            in_step=config.batchnorm == "synced" and normalises,
+            lengths=lengths,
+            pass_tokens=PASS_TOKENS[self.device.type] if by_length else None,
         )
-    if config.batchnorm == "synced" and ranks.world_size > 1:
-        model = batchnorm.convert(model, config.timeout_s)
-    if config.compile:
-        compile_layers(model, device)
-    if meter is not None:
-        meter.begin()
-    wrapped = grad_sync.wrap(model)
-    optimizer = grad_sync.prepare(build_optimizer(learning, wrapped))
-    schedule = build_schedule(learning, optimizer, options.schedule_end(plan.steps_per_epoch))
-    arithmetic = grad_sync.precision(precision.Precision(config.precision, device))
-    resets = frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))
-    state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets)
-    trainer = Trainer(
-        options, task, datasets, plan, state, wrapped, console, sinks,
-        splitter=splitter, checkpoints=checkpoints, meter=meter,
-        # a launcher that starts it again looks for its own
-        recorded={"run_id": config.run_id, "settings": _recorded(config)},
-    )  # fmt: skip
-    rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
-    return trainer
 
+    def _measured_split(
+        self, samples: Samples, model: nn.Module, plan: BatchPlan
+    ) -> tuple[Splitter, BatchPlan]:
+        """Measure the ranks with the bare model, and plan after it."""
+        config, ranks, task = self.config, self.ranks, self.task
+        splitter = Splitter(
+            ranks, config.batch_size, config.sync, self.console.line, self.sinks.write,
+            mean_tokens=plan.mean_length if plan.by_length else 0.0,
+        )  # fmt: skip
+        arithmetic = precision.Precision(config.precision, self.device)
 
-def go_on(trainer: Trainer, config: TrainConfig, folder: Path, *, reads: bool) -> None:
-    """Have `trainer` go on from what --resume names, if it names anything.
+        def fetch(chosen: Sequence[int]) -> Batch:
+            return to_device(task.collate([samples[at] for at in chosen]), model, self.device)
 
-    Raises:
-        UsageError: there is none, or it is of a run with other settings.
-    """
-    if config.resume is None:
-        return
-    found = resume.load(
-        config.resume,
-        folder,
-        trainer.ranks,
-        trainer.device,
-        reads=reads,
-        problems_of=lambda state: mismatches(_recorded(config), trainer.state.resets, state),
-        tell=trainer.console.line,
-    )
-    if found is not None:
-        trainer.resume(*found)
+        def loss_of(batch: Batch) -> Tensor:
+            with arithmetic.autocast():
+                return task.forward(model, batch).loss.sum()
 
-
-def checkpoints_of(
-    config: TrainConfig,
-    folder: Path,
-    ranks: Ranks,
-    device: torch.device,
-    sinks: Sinks,
-    *,
-    writes: bool,
-) -> CheckpointManager:
-    """What makes the run's checkpoints; `writes`: on this rank, too."""
-    return CheckpointManager(
-        folder,
-        ranks,
-        device,
-        writes=writes,
-        note=sinks.write,
-        interval=config.checkpoint_interval(),
-        keep_last=config.keep_last,
-        keep_best=config.keep_best,
-    )
-
-
-def ranks_of(world: World) -> Ranks:
-    """`world` as sync modes know it."""
-    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+        ranks.barrier(self.device)  # all at once, as in training
+        found = probe.measure(
+            model, build_optimizer(of_settings(Learning, config), model), fetch, loss_of,
+            size=len(samples),
+            share=max(1, config.batch_size // ranks.world_size // config.accumulation),
+            sharers=ranks.local_world_size,
+            lengths=plan.lengths if plan.by_length else (),
+        )  # fmt: skip
+        patience.wait_for_all(ranks.world_size)
+        return splitter, splitter.begin(found, model, self.device).applied(plan)
 
 
 def of_settings(kind: type[T], config: TrainConfig) -> T:
@@ -213,45 +217,9 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
     return kind(**{name: getattr(config, name) for name in names})
 
 
-def _recorded(config: TrainConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in SETTINGS}
-
-
-def _measured_split(
-    config: TrainConfig,
-    ranks: Ranks,
-    device: torch.device,
-    task: Task,
-    samples: Samples,
-    model: nn.Module,
-    plan: BatchPlan,
-    console: Console,
-    sinks: Sinks,
-) -> tuple[Splitter, BatchPlan]:
-    """Measure the ranks with the bare model, and plan after it."""
-    splitter = Splitter(
-        ranks, config.batch_size, config.sync, console.line, sinks.write,
-        mean_tokens=plan.mean_length if plan.by_length else 0.0,
-    )  # fmt: skip
-    arithmetic = precision.Precision(config.precision, device)
-
-    def loss_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with arithmetic.autocast():
-            return task.forward(model, batch).loss.sum()
-
-    ranks.barrier(device)  # all at once, as in training
-    found = probe.measure(
-        model,
-        build_optimizer(of_settings(Learning, config), model),
-        lambda chosen: to_device(task.collate([samples[at] for at in chosen]), model, device),
-        loss_of,
-        size=len(samples),
-        share=max(1, config.batch_size // ranks.world_size // config.accumulation),
-        sharers=ranks.local_world_size,
-        lengths=plan.lengths if plan.by_length else (),
-    )
-    patience.wait_for_all(ranks.world_size)
-    return splitter, splitter.begin(found, model, device).applied(plan)
+def ranks_of(world: World) -> Ranks:
+    """`world` as sync modes know it."""
+    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
 
 
 def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:

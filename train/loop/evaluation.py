@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from train.batches.plan import evaluation_indices
-from train.loop.run_plan import lengths_of
+from train.loop.task_samples import lengths_of
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
 from train.sync.base import MixedPrecision

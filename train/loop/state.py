@@ -1,6 +1,6 @@
 """All of a training that changes from step to step, as checkpoints keep it and give it back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -92,3 +92,26 @@ def mismatches(
                 flag = "--" + name.replace("_", "-")
                 remedy = f"--reset-{part.replace('_', '-')}"
                 yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
+
+
+def moved_schedule(
+    schedule: str,
+    epochs: int,
+    schedule_steps: int | None,
+    now: int,
+    resets: frozenset[str],
+    state: dict[str, Any],
+    tell: Callable[[str], None],
+) -> Iterator[str]:
+    """Why the learning rate would jump, where it decays until step `now` and did until another."""
+    was = state.get("schedule_end", now)  # older checkpoints do not say
+    if was == now or schedule == "constant" or "lr_scheduler" in resets:
+        return
+    if "data" in resets:
+        tell(f"the learning rate decays until step {now}, no longer {was}")
+        return
+    yield (
+        f"its learning rate decays until step {was}, but with --epochs {epochs} and "
+        f"--schedule-steps {schedule_steps or 'unset'} it does until step {now}; "
+        f"give --schedule-steps {was}, or --reset-lr-scheduler"
+    )

@@ -18,7 +18,7 @@ from train.checkpoints.snapshot import misfits
 from train.distributed import patience
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.loop.evaluation import evaluate
-from train.loop.state import Position, TrainingState
+from train.loop.state import Position, TrainingState, mismatches, moved_schedule
 from train.loop.step import Step, to_device
 from train.model import rng
 from train.records.console import Console
@@ -102,22 +102,37 @@ class Trainer:
     def _schedule_end(self) -> int:
         return self.options.schedule_end(self.plan.steps_per_epoch)
 
-    def resume(self, files: Files, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint instead of from the beginning.
+    def go_on(self) -> None:
+        """Go on from what --resume names instead of from the beginning, if it names anything.
 
         Raises:
-            UsageError: it is that of another model or another data set.
+            UsageError: there is none, or it is of a run with other settings, model or data set.
         """
-        assert self.checkpoints is not None
+        if self.options.resume is None or self.checkpoints is None:
+            return
+        settings, resets = self._recorded["settings"], self.state.resets
+        found = self.checkpoints.find(
+            self.options.resume,
+            lambda state: mismatches(settings, resets, state),
+            self.console.line,
+        )
+        if found is not None:
+            self._restore(self.checkpoints, *found)
+
+    def _restore(self, checkpoints: CheckpointManager, files: Files, state: dict[str, Any]) -> None:
         problems = list(misfits(self.state.model, files["model"]))[:5]
         size = len(self.datasets.train)
         if state["samples"] != size and "data" not in self.state.resets:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
-        problems += self._moved_schedule(state)
+        options = self.options
+        problems += moved_schedule(
+            options.schedule, options.epochs, options.schedule_steps, self._schedule_end,
+            self.state.resets, state, self.console.line,
+        )  # fmt: skip
         refuse(problems, where=f"--resume {self.options.resume}: ")
-        self.checkpoints.restore(self.state, files, state)
+        checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
         if self._splitter is not None and state["split"] and same:
@@ -125,22 +140,6 @@ class Trainer:
             self._use(self._splitter.restore(state["split"]))
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
-
-    def _moved_schedule(self, state: dict[str, Any]) -> Iterator[str]:
-        """Why the learning rate would jump, where it decays until another step than it did."""
-        options, now = self.options, self._schedule_end
-        was = state.get("schedule_end", now)  # older checkpoints do not say
-        resets = self.state.resets
-        if was == now or options.schedule == "constant" or "lr_scheduler" in resets:
-            return
-        if "data" in resets:
-            self.console.line(f"the learning rate decays until step {now}, no longer {was}")
-            return
-        yield (
-            f"its learning rate decays until step {was}, but with --epochs {options.epochs} and "
-            f"--schedule-steps {options.schedule_steps or 'unset'} it does until step {now}; "
-            f"give --schedule-steps {was}, or --reset-lr-scheduler"
-        )
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.

@@ -15,6 +15,7 @@ from configs import plugins
 from configs.settings.train import TrainConfig
 from tests.train.retained import train
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.loop.trainer import Trainer
@@ -45,7 +46,7 @@ def losses(trainer: Trainer) -> torch.Tensor:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = ranks_of(peers.world)
         for mode in MODES:
             config = replace(BASE, sync=mode, split=SPLITS[ranks.world_size])

@@ -16,7 +16,7 @@ from tests.train.loop.test_export import Uncommon
 from train.checkpoints import storage
 from train.checkpoints.manager import CheckpointManager
 from train.distributed.stop_request import StoppedCleanly
-from train.loop.build import build_trainer, checkpoints_of, go_on
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -40,17 +40,17 @@ class Lines(Console):
 
 def run(config, run_dir: Path, at_step=None, task=None):
     """One process alone; `at_step` is called with the trainer after each step."""
-    ranks, console = Ranks(), Lines()
+    console = Lines()
     sinks = Sinks(run_dir, 0)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
-    checkpoints = checkpoints_of(config, folder, ranks, CPU, sinks, writes=True)
-    task = task or synthetic.build(config)
-    trainer = build_trainer(config, ranks, CPU, task, console, sinks, checkpoints=checkpoints)
+    builder = Builder(config, Ranks(), CPU, task or synthetic.build(config), console, sinks)
+    checkpoints = builder.checkpoints(folder, writes=True)
+    trainer = builder.trainer(checkpoints)
     if at_step is not None:
         report = trainer._report
         trainer._report = lambda record: (report(record), at_step(record.step))
     try:
-        go_on(trainer, config, folder, reads=True)
+        trainer.go_on()
         trainer.fit()
     finally:
         checkpoints.close()

@@ -13,7 +13,7 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
-from train.loop.build import build_trainer, of_settings
+from train.loop.build import Builder, of_settings
 from train.loop.trainer import Trainer
 from train.model.optimizer import Learning, build_optimizer, build_schedule
 from train.model.precision import Precision, set_dropout
@@ -35,7 +35,7 @@ def run(config, tmp_path, task=None):
     """One process alone, with any sync mode."""
     sinks, console = Sinks(tmp_path / "run", 0), Console(speaks=False)
     task = task or synthetic.build(config)
-    trainer = build_trainer(config, Ranks(), CPU, task, console, sinks)
+    trainer = Builder(config, Ranks(), CPU, task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     return history, trainer
@@ -150,7 +150,7 @@ def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
         try:
             task, ranks = synthetic.build(CONFIG), Ranks(rank=rank, world_size=1)
             sinks = Sinks(tmp_path / str(rank), rank)
-            trainer = build_trainer(CONFIG, ranks, CPU, task, Console(speaks=False), sinks)
+            trainer = Builder(CONFIG, ranks, CPU, task, Console(speaks=False), sinks).trainer()
         finally:
             torch.manual_seed = original
         made[rank] = (seeds, [p.clone() for p in trainer.model.parameters()])

@@ -19,8 +19,9 @@ from torch.nn import functional
 from configs.settings.train import TrainConfig
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import build_trainer, ranks_of
+from train.loop.build import Builder, ranks_of
 from train.records.console import Console
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
@@ -157,14 +158,14 @@ def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
         max_steps=case.steps,
         device="cpu",
     )
-    trainer = build_trainer(
+    trainer = Builder(
         config,
         ranks,
         torch.device("cpu"),
         PictureTask(),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
+    ).trainer()
     model = trainer.state.model
     grads: list[Tensor] = []
 
@@ -194,7 +195,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 60) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = peers.world.world_size
         found = {case.name: train(case, ranks_of(peers.world)) for case in cases(ranks)}
         if peers.world.is_main:

@@ -16,6 +16,7 @@ import torch
 from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, train
 from tests.train.sync.model_kinds import KINDS
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.sync import ranks
@@ -68,7 +69,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
     ranks.BROADCAST_BYTES = 2**12
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         found = {
             case.name: outcome(case, ranks_of(peers.world))
             for case in cases(peers.world.world_size)

@@ -18,8 +18,9 @@ from muster.errors import MusterError
 from tests.train.matrix_tasks import MatrixTask
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import build_trainer, ranks_of
+from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.sync.ranks import Ranks
@@ -123,7 +124,7 @@ def trainer_of(
     )  # fmt: skip
     task, sinks = kind(config, ranks.rank, network), NoSinks()
     console = Console(speaks=False)
-    return build_trainer(config, ranks, torch.device("cpu"), task, console, sinks)  # type: ignore[arg-type]
+    return Builder(config, ranks, torch.device("cpu"), task, console, sinks).trainer()  # type: ignore[arg-type]
 
 
 def trained(ranks: Ranks, mode: str, network: type[nn.Module], **given: Any) -> Mapping[str, Any]:
@@ -152,7 +153,7 @@ def refusal(ranks: Ranks) -> str:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 60) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = ranks_of(peers.world)
         found: dict[str, Any] = {"refusal": refusal(ranks)}
         for mode in MODES:

@@ -10,7 +10,7 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import build_trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -87,7 +87,7 @@ def run(made, config):
     task = bert.build(config)
     task.prepare()
     sinks, console = Sinks(made / "run", 0), Console(speaks=False)
-    trainer = build_trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     return history

@@ -8,7 +8,7 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import build_trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -54,7 +54,7 @@ def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
     sinks, task = Sinks(tmp_path / "run", 0), bsc_benchmark.build(config)
     task.prepare()
     console = Console(speaks=False)
-    trainer = build_trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     assert [step.samples for step in history.steps] == [32, 32, 32]

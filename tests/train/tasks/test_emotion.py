@@ -7,7 +7,7 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import build_trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -64,7 +64,7 @@ def test_distilbert_learns_it_and_both_sets_are_scored(made):
     task.prepare()
     sinks = Sinks(made / "run", 0)
     console = Console(speaks=False)
-    trainer = build_trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     (scores,) = history.evaluations

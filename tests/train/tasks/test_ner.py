@@ -7,7 +7,7 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import build_trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
@@ -92,7 +92,7 @@ def test_it_learns_and_entities_are_scored_on_both_sets(made):
     config = config_of(made)
     task = prepared(made)
     sinks, console = Sinks(made / "run", 0), Console(speaks=False)
-    trainer = build_trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     (scores,) = history.evaluations

@@ -15,6 +15,7 @@ from torch import Tensor
 from configs import plugins
 from configs.settings.train import TrainConfig
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import of_settings, ranks_of
 from train.sync.base import SyncOptions
@@ -148,7 +149,7 @@ def reshaped(way: str, ranks: Ranks) -> Tensor:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = ranks_of(peers.world)
         found: dict[str, Any] = {"low rank": low_rank(ranks), "all shares": all_shares(ranks)}
         for way in WAYS:

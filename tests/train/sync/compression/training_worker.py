@@ -16,6 +16,7 @@ from configs import plugins
 from configs.settings.train import TrainConfig
 from tests.train.retained import train
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.loop.trainer import Trainer
@@ -66,7 +67,7 @@ def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         disk = folder / f"disk{peers.world.rank}"
         found = {
             f"{mode} {way}": case(ranks_of(peers.world), mode, way, disk / f"{mode}-{way}")

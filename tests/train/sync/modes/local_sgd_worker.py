@@ -19,8 +19,9 @@ from tests.train.retained import train
 from tests.train.sync.compression import training_worker
 from tests.train.sync.compression.training_worker import bits, losses
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import build_trainer, ranks_of
+from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.sync.ranks import Ranks
@@ -73,10 +74,10 @@ def goes_on(ranks: Ranks, config: TrainConfig, disk: Path) -> dict[str, bool]:
 def patchy(ranks: Ranks) -> bool:
     """Whether ranks agree where each has used other parameters than the others."""
     config = replace(BASE, batch_size=16, split="even", dropout=0.0, weight_decay=0.3)
-    trainer = build_trainer(
+    trainer = Builder(
         config, ranks, torch.device("cpu"), Patchy(config), Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )  # fmt: skip
+    ).trainer()  # fmt: skip
     trainer.fit()
     return same_everywhere(ranks, trainer)
 
@@ -95,7 +96,7 @@ def rounds(ranks: Ranks, disk: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = ranks_of(peers.world)
         disk = folder / f"disk{ranks.rank}"
         diloco = replace(BASE, **DILOCO)

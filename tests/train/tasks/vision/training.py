@@ -6,7 +6,7 @@ import torch
 
 from configs import cli, plugins
 from configs.settings.train import TrainConfig
-from train.loop.build import build_trainer
+from train.loop.build import Builder
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.records.sinks import Sinks
@@ -21,7 +21,7 @@ def train(folder: Path, *flags: str) -> tuple[History, Trainer]:
     assert task.is_prepared()
     sinks = Sinks(folder / "run", 0)
     console = Console(speaks=False)
-    trainer = build_trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     return history, trainer

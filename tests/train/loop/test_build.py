@@ -11,9 +11,8 @@ from tests.train.matrix_tasks import SmallBert, Tokens
 from tests.train.matrix_worker import NoSinks
 from train.batches.auto_split.splitter import Plan
 from train.batches.auto_split.step_cost import Cost
-from train.loop import run_plan
-from train.loop.build import build_trainer
-from train.loop.run_plan import first_samples, lengths_of, plan_batches
+from train.loop import build
+from train.loop.build import Builder
 from train.records.console import Console
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
@@ -25,9 +24,9 @@ CONFIG = TrainConfig(
 
 
 def plan_of(config=CONFIG, task=SmallBert, model=None, world_size=2):
-    made = task(config)
-    model = model or nn.Linear(1, 1)
-    return plan_batches(config, world_size, CPU, made, made.build_datasets().train, model)
+    made, ranks = task(config), Ranks(0, world_size)
+    builder = Builder(config, ranks, CPU, made, Console(speaks=False), NoSinks())
+    return builder.plan(made.build_datasets().train, model or nn.Linear(1, 1))
 
 
 def test_lengths_count_where_they_are_known():
@@ -65,13 +64,13 @@ def test_a_measured_pass_counts_if_it_is_no_shorter_than_a_cores(measured, token
 
 @pytest.mark.parametrize("task", [SmallBert, Tokens])
 def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch):
-    monkeypatch.setattr(run_plan, "PASS_TOKENS", {"cpu": 4.0})
+    monkeypatch.setattr(build, "PASS_TOKENS", {"cpu": 4.0})
     found = {}
     for balanced in (False, True):
         config = replace(CONFIG, length_balance=balanced)
-        trainer = build_trainer(
+        trainer = Builder(
             config, Ranks(), CPU, task(config), Console(speaks=False), NoSinks()
-        )
+        ).trainer()
         found[balanced] = trainer.fit()
         passes = {len(step.micro_batches) for step in trainer.plan.epoch(0, 0)}
         assert (max(passes) > 1) == balanced
@@ -79,17 +78,3 @@ def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch
     assert [one.loss for one in cut] == pytest.approx([one.loss for one in plain], abs=1e-6)
     assert len(plain) == 20 and plain[0].loss - plain[-1].loss > 1e-3
     assert sum(one.local_tokens for one in cut) < 0.9 * sum(one.local_tokens for one in plain)
-
-
-def test_lengths_are_those_of_the_first_samples():
-    class Texts(synthetic.Synthetic):
-        def lengths(self, samples):
-            return torch.arange(len(samples))
-
-    task = Texts(TrainConfig(task="synthetic"))
-    cut = first_samples(task.build_datasets(), 5, None)
-    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
-    assert len(lengths_of(task, cut.evaluation[""])) == 509
-    one = first_samples(task.build_datasets(), 1, None).train
-    assert lengths_of(task, one) == []  # all alike
-    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []
