@@ -1,6 +1,8 @@
-"""What one rank has read reaches all: nodes need not share a file system to resume."""
+"""What checkpoints need of other ranks: nodes need not share a file system to save or to resume."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,11 +11,8 @@ from torch import Tensor
 
 from ..sync.ranks import Ranks
 
-DTYPES = {str(dtype): dtype for dtype in (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-)}  # fmt: skip
 Files = dict[str, dict[str, Tensor]]
+ALL = "all"  # in the place of a rank: they agree
 
 
 def gather_text(ranks: Ranks, text: str, device: torch.device) -> list[str]:
@@ -48,10 +47,51 @@ def share(
             if ranks.rank == source:
                 tensor = files[file][name].to(device)
             else:
-                tensor = torch.empty(shape, dtype=DTYPES[dtype], device=device)
+                tensor = torch.empty(
+                    shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device
+                )
             if tensor.numel():
                 # bytes: some backends know fewer types than checkpoints hold
                 flat = tensor.contiguous().view(-1).view(torch.uint8)
                 dist.broadcast(flat, src=source)
             received[file][name] = tensor.cpu()
     return received, reply["state"]
+
+
+def gather_own(
+    ranks: Ranks, state: Mapping[str, Tensor], device: torch.device, *, keeps: bool
+) -> dict[str, Tensor]:
+    """Copies on the CPU of every rank's tensors, as `RANK/NAME`, or `all/NAME` where all agree.
+
+    `state` has the same names and forms on every rank. A rank that does not keep them has none.
+    """
+    own = {name: _digest(tensor) for name, tensor in sorted(state.items())}
+    if not own:
+        return {}
+    digests = [json.loads(text) for text in gather_text(ranks, json.dumps(own), device)]
+    retained: dict[str, Tensor] = {}
+    for name in own:
+        if len({one[name] for one in digests}) == 1:
+            rows = {ALL: state[name].detach()}
+        else:
+            gathered = ranks.all_gather(state[name].detach().to(device).contiguous().view(-1))
+            rows = {str(rank): row.view(state[name].shape) for rank, row in enumerate(gathered)}
+        if keeps:
+            for rank, row in rows.items():
+                retained[f"{rank}/{name}"] = row.to("cpu", copy=True).contiguous()
+    return retained
+
+
+def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+    """What `gather` kept of this rank; None: only what all had."""
+    found = {}
+    for full, tensor in retained.items():
+        whose, _, name = full.partition("/")
+        if whose == ALL or whose == str(rank):
+            found[name] = tensor
+    return found
+
+
+def _digest(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()

@@ -14,8 +14,8 @@ from ..distributed import patience
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
-from . import resume, storage, sync_state
-from .exchange import Files, gather_text
+from . import resume, storage
+from .exchange import Files, gather_own, gather_text, own_of
 from .writer import Writer, warn
 
 
@@ -157,7 +157,7 @@ class CheckpointManager:
         started = time.perf_counter()
         runs = self._begin()
         # Collectives: these come before ranks part into those that write and those that do not.
-        remembered = sync_state.gather(
+        remembered = gather_own(
             self._ranks, training.own_state(), self._device, keeps=self._writer is not None
         )
         generators = gather_text(self._ranks, rng.capture(), self._device)
@@ -212,7 +212,7 @@ class CheckpointManager:
         as there were.
         """
         same = state["world_size"] == self._ranks.world_size
-        own = sync_state.own(files.get("sync", {}), self._ranks.rank if same else None)
+        own = own_of(files.get("sync", {}), self._ranks.rank if same else None)
         training.load(files, state, own)
         if same:
             rng.restore(state["generators"][self._ranks.rank])

@@ -25,14 +25,14 @@ from train.distributed import environment, patience, rendezvous
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
+from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.shared_folder import open_run_folder
-from train.loop.state import SETTINGS, STANDS_ON, TrainingState
+from train.loop.state import TrainingState, resets
 from train.loop.step import to_device
 from train.loop.task_samples import first_samples, lengths_of
-from train.loop.trainer import LoopOptions, Trainer
+from train.loop.trainer import Trainer
 from train.model import precision, rng
 from train.model.compilation import compile_layers
-from train.model.optimizer import Learning, build_optimizer, build_schedule
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.records.traffic import Meter
@@ -119,7 +119,6 @@ class Builder:
     ) -> Trainer:
         """All that a trainer is given. Ranks wait for each other in here: the order counts."""
         config, ranks, task = self.config, self.ranks, self.task
-        options, learning = of_settings(LoopOptions, config), of_settings(Learning, config)
         grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
         datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
         rng.seed(config.seed)  # the same weights on every rank
@@ -138,17 +137,13 @@ class Builder:
         if meter is not None:
             meter.begin()
         wrapped = grad_sync.wrap(model)
-        optimizer = grad_sync.prepare(build_optimizer(learning, wrapped))
-        schedule = build_schedule(learning, optimizer, options.schedule_end(plan.steps_per_epoch))
+        optimizer = grad_sync.prepare(build_optimizer(config, wrapped))
+        schedule = build_schedule(config, optimizer, plan.steps_per_epoch)
         arithmetic = grad_sync.precision(precision.Precision(config.precision, self.device))
-        resets = frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))
-        state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets)
-        recorded = {name: getattr(config, name) for name in SETTINGS}
+        state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
-            options, task, datasets, plan, state, wrapped, self.console, self.sinks,
+            config, task, datasets, plan, state, wrapped, self.console, self.sinks,
             splitter=splitter, checkpoints=checkpoints, meter=meter,
-            # a launcher that starts it again looks for its own
-            recorded={"run_id": config.run_id, "settings": recorded},
         )  # fmt: skip
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
         return trainer
@@ -201,7 +196,7 @@ class Builder:
 
         ranks.barrier(self.device)  # all at once, as in training
         found = probe.measure(
-            model, build_optimizer(of_settings(Learning, config), model), fetch, loss_of,
+            model, build_optimizer(config, model), fetch, loss_of,
             size=len(samples),
             share=max(1, config.batch_size // ranks.world_size // config.accumulation),
             sharers=ranks.local_world_size,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from configs.settings.train import TrainConfig
 from train.checkpoints import snapshot
 from train.checkpoints.exchange import Files
 from train.sync.base import GradSync, MixedPrecision
@@ -18,7 +19,6 @@ STANDS_ON = {
     "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr"),
     "optimizer": ("optimizer",),
 }
-SETTINGS = [name for names in STANDS_ON.values() for name in names]
 
 
 @dataclass
@@ -81,13 +81,16 @@ class TrainingState:
             self.at = Position(step=self.at.step, before=self.at.step)
 
 
-def mismatches(
-    settings: Mapping[str, Any], resets: frozenset[str], state: dict[str, Any]
-) -> Iterator[str]:
+def recorded(config: TrainConfig) -> dict[str, Any]:
+    """The settings that a checkpoint holds, to compare them."""
+    return {name: getattr(config, name) for names in STANDS_ON.values() for name in names}
+
+
+def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
     """A line for each setting that differs from the checkpoint's and that it stands on."""
     for part, names in STANDS_ON.items():
-        for name in names if part not in resets else ():
-            was, now = state["settings"][name], settings[name]
+        for name in names if part not in resets(config) else ():
+            was, now = state["settings"][name], getattr(config, name)
             if was != now:
                 flag = "--" + name.replace("_", "-")
                 remedy = f"--reset-{part.replace('_', '-')}"
@@ -95,23 +98,22 @@ def mismatches(
 
 
 def moved_schedule(
-    schedule: str,
-    epochs: int,
-    schedule_steps: int | None,
-    now: int,
-    resets: frozenset[str],
-    state: dict[str, Any],
-    tell: Callable[[str], None],
+    config: TrainConfig, now: int, state: dict[str, Any], tell: Callable[[str], None]
 ) -> Iterator[str]:
     """Why the learning rate would jump, where it decays until step `now` and did until another."""
     was = state.get("schedule_end", now)  # older checkpoints do not say
-    if was == now or schedule == "constant" or "lr_scheduler" in resets:
+    if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
         return
-    if "data" in resets:
+    if config.reset_data:
         tell(f"the learning rate decays until step {now}, no longer {was}")
         return
     yield (
-        f"its learning rate decays until step {was}, but with --epochs {epochs} and "
-        f"--schedule-steps {schedule_steps or 'unset'} it does until step {now}; "
+        f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+        f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
         f"give --schedule-steps {was}, or --reset-lr-scheduler"
     )
+
+
+def resets(config: TrainConfig) -> frozenset[str]:
+    """The parts of a checkpoint that are not to be gone on from."""
+    return frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))

@@ -1,14 +1,15 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from configs.settings.train import TrainConfig
 from muster.errors import refuse
 from train.batches.auto_split.splitter import Plan, Splitter
 from train.batches.plan import BatchPlan, StepPlan
@@ -18,7 +19,8 @@ from train.checkpoints.snapshot import misfits
 from train.distributed import patience
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.loop.evaluation import evaluate
-from train.loop.state import Position, TrainingState, mismatches, moved_schedule
+from train.loop.optimizer import schedule_end
+from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
 from train.loop.step import Step, to_device
 from train.model import rng
 from train.records.console import Console
@@ -27,32 +29,6 @@ from train.records.sinks import Sinks
 from train.records.summary import FIRST_LOSSES, History
 from train.records.traffic import Meter
 from train.tasks.base import Batch, Datasets, Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """What the loop is told; `configs/settings/` says what each means."""
-
-    epochs: int
-    max_steps: int | None
-    schedule: str
-    schedule_steps: int | None
-    max_grad_norm: float
-    seed: int
-    data_workers: int
-    evaluate: str
-    eval_batch_size: int
-    length_balance: bool
-    log_every: int
-    stop_signal: str
-    resume: str | None
-
-    def schedule_end(self, epoch_steps: int) -> int:
-        """The step at which the learning rate has decayed.
-
-        It does not depend on --max-steps: a run that stops early has had the same rates.
-        """
-        return self.schedule_steps or self.epochs * epoch_steps
 
 
 class Trainer:
@@ -64,7 +40,7 @@ class Trainer:
 
     def __init__(
         self,
-        options: LoopOptions,
+        config: TrainConfig,
         task: Task,
         datasets: Datasets,
         plan: BatchPlan,
@@ -76,18 +52,16 @@ class Trainer:
         splitter: Splitter | None = None,
         checkpoints: CheckpointManager | None = None,
         meter: Meter | None = None,
-        recorded: Mapping[str, Any] | None = None,
     ) -> None:
-        """`wrapped` is the model with its sync mode around it; a checkpoint holds `recorded`."""
-        self.options, self.task, self.datasets, self.plan = options, task, datasets, plan
+        """`wrapped` is the model with its sync mode around it."""
+        self.config, self.task, self.datasets, self.plan = config, task, datasets, plan
         self.state, self.model, self.grad_sync = state, wrapped, state.grad_sync
         self.ranks, self.device = state.grad_sync.ranks, next(wrapped.parameters()).device
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
-        self._recorded = dict(recorded or {})
-        self.stopping = StopRequest(options.stop_signal)
+        self.stopping = StopRequest(config.stop_signal)
         self.history = History()
-        self._step = Step(task, state, wrapped, options.max_grad_norm)
+        self._step = Step(task, state, wrapped, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # what made the replicas equal
 
     def _use(self, plan: Plan) -> None:
@@ -98,23 +72,17 @@ class Trainer:
         """How far this training is."""
         return self.state.at
 
-    @property
-    def _schedule_end(self) -> int:
-        return self.options.schedule_end(self.plan.steps_per_epoch)
-
     def go_on(self) -> None:
         """Go on from what --resume names instead of from the beginning, if it names anything.
 
         Raises:
             UsageError: there is none, or it is of a run with other settings, model or data set.
         """
-        if self.options.resume is None or self.checkpoints is None:
+        config = self.config
+        if config.resume is None or self.checkpoints is None:
             return
-        settings, resets = self._recorded["settings"], self.state.resets
         found = self.checkpoints.find(
-            self.options.resume,
-            lambda state: mismatches(settings, resets, state),
-            self.console.line,
+            config.resume, lambda state: mismatches(config, state), self.console.line
         )
         if found is not None:
             self._restore(self.checkpoints, *found)
@@ -122,16 +90,13 @@ class Trainer:
     def _restore(self, checkpoints: CheckpointManager, files: Files, state: dict[str, Any]) -> None:
         problems = list(misfits(self.state.model, files["model"]))[:5]
         size = len(self.datasets.train)
-        if state["samples"] != size and "data" not in self.state.resets:
+        if state["samples"] != size and not self.config.reset_data:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
-        options = self.options
-        problems += moved_schedule(
-            options.schedule, options.epochs, options.schedule_steps, self._schedule_end,
-            self.state.resets, state, self.console.line,
-        )  # fmt: skip
-        refuse(problems, where=f"--resume {self.options.resume}: ")
+        ends = schedule_end(self.config, self.plan.steps_per_epoch)
+        problems += moved_schedule(self.config, ends, state, self.console.line)
+        refuse(problems, where=f"--resume {self.config.resume}: ")
         checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
@@ -147,9 +112,9 @@ class Trainer:
         Raises:
             StoppedCleanly: a signal asked for it; there is a checkpoint.
         """
-        epochs, per_epoch = self.options.epochs, self.plan.steps_per_epoch
+        epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
         total = self.at.before + epochs * per_epoch
-        last = min(total, self.options.max_steps or total)
+        last = min(total, self.config.max_steps or total)
         self.console.start(last, self.at.step)
         with self.stopping:
             while self.at.epoch < epochs and self.at.step < last:
@@ -183,7 +148,7 @@ class Trainer:
     def _end_epoch(self, last: int) -> None:
         metrics = self._evaluate(when="epoch")
         self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
-        is_last = self.at.step >= last or self.at.epoch == self.options.epochs
+        is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         if self._splitter is not None:
             steps = list(self.history.steps)[-self.plan.steps_per_epoch :]
             better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
@@ -204,9 +169,10 @@ class Trainer:
         if self.checkpoints is None or not (requests.save or requests.stop):
             return
         self.state.notes = {
-            **self._recorded,
+            "run_id": self.config.run_id,  # a launcher that starts it again looks for its own
+            "settings": recorded(self.config),
             "samples": len(self.datasets.train),
-            "schedule_end": self._schedule_end,
+            "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
             "first_losses": self.history.first_losses,
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": self._splitter and self._splitter.state(),
@@ -239,9 +205,9 @@ class Trainer:
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
             collate_fn=self.task.collate,
-            num_workers=self.options.data_workers,
+            num_workers=self.config.data_workers,
             # its own: a resumed epoch must not draw from the one that dropout draws from
-            generator=torch.Generator().manual_seed(rng.hash_seed(self.options.seed, epoch)),
+            generator=torch.Generator().manual_seed(rng.hash_seed(self.config.seed, epoch)),
             pin_memory=self.device.type == "cuda",
         )
         batches = iter(loader)
@@ -250,19 +216,19 @@ class Trainer:
 
     def _evaluate(self, when: str) -> dict[str, float]:
         """The metrics, if they are wanted now."""
-        options = self.options
-        wanted = options.evaluate == when or options.epochs == 0
+        config = self.config
+        wanted = config.evaluate == when or config.epochs == 0
         if wanted or when == "end":
             self.grad_sync.settle(self.model)
-        if not wanted or options.evaluate == "never":
+        if not wanted or config.evaluate == "never":
             return {}
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
             self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
             lambda batch: to_device(batch, self.state.model, self.device),
-            options.eval_batch_size,
-            by_length=options.length_balance, step=self.at.step, epoch=epoch,
+            config.eval_batch_size,
+            by_length=config.length_balance, step=self.at.step, epoch=epoch,
         )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)
@@ -275,7 +241,7 @@ class Trainer:
         self.sinks.write(record)
         self.sinks.collectives(record, self._step.collectives)
         self.console.advance(record.loss)
-        every = self.options.log_every
+        every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
         for line in self.grad_sync.take_messages():

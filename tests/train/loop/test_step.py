@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from configs.settings.train import TrainConfig
-from train.loop.build import of_settings
+from train.loop.optimizer import build_optimizer
 from train.loop.step import Step
-from train.model.optimizer import Learning, build_optimizer
 from train.model.precision import Precision
 from train.sync.base import SyncOptions
 from train.sync.modes import single
@@ -21,7 +20,7 @@ CPU = torch.device("cpu")
 
 def step(model: nn.Module, **settings) -> Step:
     config = TrainConfig(task="synthetic", sync="single", device="cpu", **settings)
-    optimizer = build_optimizer(of_settings(Learning, config), model)
+    optimizer = build_optimizer(config, model)
     precision, sync = Precision("fp32", CPU), single.build(Ranks(), SyncOptions())
     state = SimpleNamespace(model=model, precision=precision, optimizer=optimizer, grad_sync=sync)
     return Step(None, state, model, config.max_grad_norm)

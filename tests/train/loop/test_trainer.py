@@ -13,9 +13,9 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
-from train.loop.build import Builder, of_settings
+from train.loop.build import Builder
+from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
-from train.model.optimizer import Learning, build_optimizer, build_schedule
 from train.model.precision import Precision, set_dropout
 from train.records import summary
 from train.records.console import Console
@@ -76,7 +76,7 @@ def test_when_to_evaluate(evaluate, epochs, at, tmp_path):
 def test_the_schedule_warms_up_and_decays_over_its_horizon():
     config = replace(CONFIG, warmup_steps=4, schedule_steps=10, lr=1.0)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = build_schedule(of_settings(Learning, config), optimizer, horizon=10)
+    schedule = build_schedule(config, optimizer, epoch_steps=999)
     rates = []
     for _ in range(12):
         rates.append(schedule.get_last_lr()[0])
@@ -87,9 +87,7 @@ def test_the_schedule_warms_up_and_decays_over_its_horizon():
 
 def test_biases_and_norms_do_not_decay():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
-    decays, keeps = build_optimizer(
-        of_settings(Learning, replace(CONFIG, weight_decay=0.1)), model
-    ).param_groups
+    decays, keeps = build_optimizer(replace(CONFIG, weight_decay=0.1), model).param_groups
     assert decays["weight_decay"] == 0.1 and keeps["weight_decay"] == 0.0
     assert [p.shape for p in decays["params"]] == [(4, 3), (5, 4)]
     assert [p.shape for p in keeps["params"]] == [(4,), (4,), (4,)]

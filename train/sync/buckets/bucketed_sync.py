@@ -203,6 +203,7 @@ class BucketSync(GradSync):
         count = len(states)
         states += [int(weight.grad is not None) for weight in self._embeddings]
         size = row.nbytes
+        # (world_size, bytes of a row), of which this rank fills its own
         rows = torch.zeros(self.ranks.world_size, size, dtype=torch.uint8, device=self._device)
         rows[self.ranks.rank] = row.view(torch.uint8)
         marks = [rows.view(-1), torch.tensor(states, dtype=torch.uint8, device=self._device)]

@@ -51,6 +51,7 @@ class PowerSgd(Compressor):
             part.view(len(one), -1) for part, one in zip(flat.split(sizes), gradients, strict=True)
         ]
         rights = self._last_rights(key, matrices)
+        # a matrix (rows, columns) is nearly left (rows, rank) @ right (columns, rank).T
         lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
         self._mean(lefts)
         lefts = [torch.linalg.qr(left).Q for left in lefts]

@@ -93,7 +93,11 @@ class Root:
         return Served(coming, self.flush)
 
     def flush(self) -> None:
-        """No further bucket comes for now: send out the last one."""
+        """No further bucket comes for now: send out the last one.
+
+        Without this the last bucket of a step would wait for one of the next step to push it out,
+        and that one's gradient for the parameters that depend on it.
+        """
         self._thread.submit(self._send_out)
 
     def _take_in(self, coming: "Coming") -> None:
@@ -108,7 +112,9 @@ class Root:
         except Exception as error:  # noqa: BLE001 (whoever waits for it is told)
             coming.sent.set_exception(error)
             return
-        self._send_out()  # the one before, while this one comes in
+        # The one before, while this one comes in. Were its scatter called before this gather, the
+        # link would have nothing to receive while it sends.
+        self._send_out()
         self._coming = coming
 
     def _send_out(self) -> None:
@@ -138,10 +144,10 @@ class Coming:
     """A bucket on its way to the root."""
 
     work: Pending
-    parts: Tensor
+    parts: Tensor  # (world_size, n): that bucket of every rank
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+        self.tensor = tensor  # (n,)
         self.sent: Future[Any] = Future()  # the work that sends its mean
 
 

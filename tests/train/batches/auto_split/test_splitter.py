@@ -12,8 +12,7 @@ from train.batches.auto_split.probe import Probe
 from train.batches.auto_split.splitter import Splitter
 from train.batches.auto_split.step_cost import Cost
 from train.batches.plan import BatchPlan
-from train.loop.build import of_settings
-from train.model.optimizer import Learning, build_optimizer
+from train.loop.optimizer import build_optimizer
 from train.records.schema import StepRecord
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
@@ -26,7 +25,7 @@ def measured(task, share=16, optimizer="adamw", lengths=()):
     config = TrainConfig(task="synthetic", optimizer=optimizer, lr=0.1, weight_decay=0.1)
     return model, probe.measure(
         model,
-        build_optimizer(of_settings(Learning, config), model),
+        build_optimizer(config, model),
         lambda chosen: task.collate([samples[at] for at in chosen]),
         lambda batch: task.forward(model, batch).loss.sum(),
         size=len(samples),
