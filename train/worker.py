@@ -47,7 +47,7 @@ def as_worker(
     """
     silence_torch()
     world = World.find(os.environ, **asdict(by_hand))
-    if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
+    if world.agent_store:
         die_with_parent()
     with ExitGuard(world) as exit_guard:
         if config.redirect:  # before the heavy imports, so that nothing they say is lost
