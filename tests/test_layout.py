@@ -128,6 +128,25 @@ def test_no_import_needs_another_name():
                 assert others <= customary | {(one, one) for one, _ in others}, name(path)
 
 
+# What any program may load, under another name than train: see tests/train/test_foreign_program.py.
+LOADABLE = "batches checkpoints distributed evaluation model records sync".split()
+
+
+@pytest.mark.parametrize("folder", LOADABLE)
+def test_what_any_program_may_load_names_no_package_that_it_may_have_itself(folder):
+    for path in sorted((REPOSITORY / "train" / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(written_in(path))):
+            match node:
+                case ast.Import():
+                    imported = [one.name for one in node.names]
+                case ast.ImportFrom(level=0, module=str(module)):
+                    imported = [module]
+                case _:
+                    continue
+            roots = {one.partition(".")[0] for one in imported}
+            assert not roots & {"configs", "launch", "tests", "train"}, name(path)
+
+
 @pytest.mark.parametrize(("most", "is_top"), [(20, True), (12, False)])
 def test_a_folder_is_seen_at_a_glance(most, is_top):
     """Entries, not counting plug-ins and YAML: `launch/` and `train/` have 20, all below 12."""

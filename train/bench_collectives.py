@@ -5,7 +5,6 @@ launcher: `python launch/submit.py --program bench_collectives --nodes 4`. Rank 
 of nccl-tests, and leaves `collectives.json` in the run folder.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from configs import cli
 from configs.settings.bench import BenchConfig
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import MusterError, UsageError
-from muster.run_files import COLLECTIVES, ENVIRONMENT
+from muster.run_files import COLLECTIVES
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
@@ -40,27 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     if world.world_size == 1:
         raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    import torch
-
     from train.benchmarks import collectives, network
-    from train.distributed import environment, rendezvous
-    from train.distributed.shared_folder import open_run_folder
+    from train.loop import build
     from train.records.console import Console
 
-    with rendezvous.meet(
-        world,
-        config.device,
-        config.backend,
-        config.timeout_s,
-        join_timeout_s=config.join_timeout_s,
-    ) as peers:
+    with build.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
         world = peers.world
-        run_dir = exit_guard.run_dir = open_run_folder(config, peers, what=NAME)
-        torch.set_num_threads(config.threads or peers.threads)
-        if peers.leads_host:
-            facts = environment.describe(world, peers.device)
-            write_json(ENVIRONMENT.path(run_dir, host=world.host), facts)
         network.all_are_here(config.timeout_s)
         results: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
         console = Console(speaks=world.is_main and not config.quiet)

@@ -3,7 +3,6 @@
 Rank 0 leaves `network.json` in the run folder; nothing is trained.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -27,22 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    import torch
-
     from train.benchmarks import network
-    from train.distributed import rendezvous
-    from train.distributed.shared_folder import open_run_folder
+    from train.loop import build
 
-    with rendezvous.meet(
-        world,
-        config.device,
-        config.backend,
-        config.timeout_s,
-        join_timeout_s=config.join_timeout_s,
-    ) as peers:
-        run_dir = exit_guard.run_dir = open_run_folder(config, peers)
-        torch.set_num_threads(config.threads or peers.threads)
+    with build.joined(config, world, exit_guard) as (peers, run_dir):
         measured = network.measure(peers, config.timeout_s)
         if peers.world.is_main:
             write_json(NETWORK.path(run_dir), measured)

@@ -6,6 +6,7 @@ python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -42,7 +43,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
         UsageError: a flag is wrong; every one at once.
     """
     config, by_hand = _parse(["--task", "cs744", *argv])
-    if World.find(by_hand, env).world_size == 1:
+    if World.find(env, **asdict(by_hand)).world_size == 1:
         config, by_hand = _parse(["--task", "cs744", "--sync", "single", *argv])
     return config, by_hand
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -98,7 +98,7 @@ def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
             world_size=args.world_size,
             rank=args.local_rank,
         )
-        world = World.find(by_hand, env)
+        world = World.find(env, **asdict(by_hand))
         config = _config(args, world)
     except UsageError as error:
         text = str(error)

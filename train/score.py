@@ -47,13 +47,13 @@ def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
 
 
 def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
-    from train.loop import export, run  # here, since a wrong flag should be answered at once
+    from train.loop import build, export  # here, since a wrong flag should be answered at once
 
-    with run.prepared(config, world, exit_guard) as (trainer, run_dir):
+    with build.prepared(config, world, exit_guard) as (trainer, run_dir):
         if weights is not None:
-            export.load_weights(trainer.parts.model, weights)
+            export.load_weights(trainer.state.model, weights)
         (record,) = trainer.fit().evaluations
-        if trainer.world.is_main:
+        if trainer.ranks.rank == 0:
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
             write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]

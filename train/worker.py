@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import NoReturn
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
 from train.distributed.exit_guard import ExitGuard, die_with_parent
-from train.distributed.shared_folder import redirect_output
 from train.distributed.world import World
+from train.loop.shared_folder import redirect_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,8 +46,8 @@ def as_worker(
         UsageError: flags or environment do not say who this worker is.
     """
     silence_torch()
-    world = World.find(by_hand, os.environ)
-    if world.agent_store or "MUSTER_LAUNCHER" in os.environ:
+    world = World.find(os.environ, **asdict(by_hand))
+    if world.agent_store:
         die_with_parent()
     with ExitGuard(world) as exit_guard:
         if config.redirect:  # before the heavy imports, so that nothing they say is lost

@@ -21,13 +21,14 @@ from statistics import median
 import torch
 from torch import nn
 
-from configs import plugins
 from configs.plugins import REPOSITORY
-from configs.settings.train import ByHand, TrainConfig
 from tests.benchmarks.results import aligned
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.sync.base import meet
+from train.loop.build import ranks_of
+from train.sync import base
+from train.sync.base import SyncOptions
 
 PLAIN, BASE = "plain", "ddp"
 LAYERS, WIDTH, SAMPLES = 100, 32, 8
@@ -106,19 +107,17 @@ def work(modes: Sequence[str], steps: int, output: Path) -> None:
     """As one rank: take the steps; rank 0 writes its seconds down."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
-        ways = {}
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        ways, ranks = {}, ranks_of(peers.world)
         for mode in (PLAIN, *modes):
             name = "single" if mode == PLAIN else mode
-            sync = plugins.load("train.sync.modes", name)(
-                peers.world, TrainConfig(task="synthetic", sync=name, device="cpu")
-            )
+            sync = base.build(name, ranks, SyncOptions())
             ways[mode] = (sync, sync.wrap(ManySmall()))
         values = torch.randn(SAMPLES, WIDTH)
         found: Seconds = {way: [] for way in ways}
         for step in range(WARM_UP + steps):
             for way, (sync, model) in ways.items():
-                meet(peers.world, CPU)
+                ranks.barrier(CPU)
                 started = time.perf_counter()
                 sync.backward(model(values).square().sum())
                 sync.sync(model)

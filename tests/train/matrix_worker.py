@@ -16,17 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from configs.plugins import load
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
+from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.records.summary import History
-from train.sync import base
-from train.sync.base import all_gather
+from train.sync import ranks
 from train.sync.buckets import sparse_rows
+from train.sync.ranks import Ranks
 from train.worker import end_process
 
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
@@ -110,7 +111,7 @@ class NoSinks:
         pass
 
 
-def train(case: Case, world: World, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
+def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
     config = TrainConfig(
         task="synthetic",
         sync=case.mode,
@@ -130,26 +131,25 @@ def train(case: Case, world: World, task: Any, steps: int) -> tuple[History, nn.
         device="cpu",
         **task.optimizer,
     )
-    trainer = Trainer(
+    trainer = Builder(
         config,
-        world,
+        ranks,
         torch.device("cpu"),
-        task(config, world.rank),
-        load("train.sync.modes", case.mode)(world, config),
+        task(config, ranks.rank),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
+    ).trainer()
     history = trainer.fit()
-    return history, trainer.parts.model, trainer
+    return history, trainer.state.model, trainer
 
 
-def assert_same_bits(world: World, trainer: Trainer, case: Case) -> None:
+def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
     """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
     for tensor in [*trainer.model.parameters(), *trainer.model.buffers(), *_states(trainer)]:
         digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
-    digests = all_gather(world, own)
+    digests = ranks.all_gather(own)
     assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"
 
 
@@ -171,7 +171,7 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module) -> 
 
 def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
     for param in trainer.model.parameters():
-        state = trainer.optimizer.state.get(param, {})
+        state = trainer.state.optimizer.state.get(param, {})
         yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
 
 
@@ -179,12 +179,13 @@ def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
     sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
-    base.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
+    ranks.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
     found: dict[str, Any] = {}
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        own = ranks_of(peers.world)
         for case in cases(peers.world.world_size):
-            history, model, trainer = train(case, peers.world, TASKS[case.task], STEPS)
-            assert_same_bits(peers.world, trainer, case)
+            history, model, trainer = train(case, own, TASKS[case.task], STEPS)
+            assert_same_bits(own, trainer, case)
             assert_communicates_once(case, history, model)
             found[case.name] = {
                 "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),

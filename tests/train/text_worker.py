@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from configs.plugins import load
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from tests.train.matrix_worker import NoSinks
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder, ranks_of
 from train.records.console import Console
+from train.sync.ranks import Ranks
 
 SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
 STEPS = 5
@@ -45,17 +47,16 @@ def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainCon
     )
 
 
-def train(config: TrainConfig, world: World) -> dict[str, torch.Tensor]:
+def train(config: TrainConfig, ranks: Ranks) -> dict[str, torch.Tensor]:
     task = load("train.tasks", config.task)(config)
-    trainer = Trainer(
+    trainer = Builder(
         config,
-        world,
+        ranks,
         torch.device("cpu"),
         task,
-        load("train.sync.modes", config.sync)(world, config),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
+    ).trainer()
     history = trainer.fit()
     (scores,) = history.evaluations
     return {
@@ -67,13 +68,14 @@ def train(config: TrainConfig, world: World) -> dict[str, torch.Tensor]:
 
 def rank_of(world_size: int, rank: int, port: int, cases: dict[str, Any], folder: Path) -> None:
     torch.set_num_threads(1)
-    by_hand = ByHand(master_ip="127.0.0.1", master_port=port, world_size=world_size, rank=rank)
+    by_hand = {"master_ip": "127.0.0.1", "master_port": port, "world_size": world_size}
+    world = World.find({}, rank=rank, **by_hand)  # type: ignore[arg-type]
     found = {}
-    with rendezvous.meet(World.find(by_hand, {}), "cpu", "gloo", 60) as peers:
+    with rendezvous.meet(world, Meeting("cpu", "gloo")) as peers:
         for name, settings in cases.items():
             for split in SPLITS[world_size]:
                 found[f"{name}|{split}"] = train(
-                    config_of(settings, world_size, split), peers.world
+                    config_of(settings, world_size, split), ranks_of(peers.world)
                 )
     if rank == 0:
         torch.save(found, folder / f"ranks_{world_size}.pt")

@@ -1,58 +1,97 @@
-"""What one rank has read reaches all: nodes need not share a file system to resume."""
+"""What checkpoints need of other ranks: nodes need not share a file system to save or to resume."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.distributed.world import World
-from train.sync.base import all_gather
+from ..sync.ranks import Ranks
 
-DTYPES = {str(dtype): dtype for dtype in (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-)}  # fmt: skip
 Files = dict[str, dict[str, Tensor]]
+ALL = "all"  # in the place of a rank: they agree
 
 
-def gather_text(world: World, text: str, device: torch.device) -> list[str]:
+def gather_text(ranks: Ranks, text: str, device: torch.device) -> list[str]:
     """The text of every rank, on every rank."""
     data = text.encode()
-    sizes = all_gather(world, torch.tensor([len(data)], device=device)).flatten().tolist()
+    sizes = ranks.all_gather(torch.tensor([len(data)], device=device)).flatten().tolist()
     row = torch.zeros(max(1, *sizes), dtype=torch.uint8)
     if data:
         row[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    rows = all_gather(world, row.to(device)).cpu()
+    rows = ranks.all_gather(row.to(device)).cpu()
     return [bytes(own[:size].numpy()).decode() for own, size in zip(rows, sizes, strict=True)]
 
 
 def share(
-    world: World, source: int, files: Files, state: dict[str, Any], device: torch.device
+    ranks: Ranks, source: int, files: Files, state: dict[str, Any], device: torch.device
 ) -> tuple[Files, dict[str, Any]]:
     """The tensors and the state that the rank `source` has, on every rank."""
-    if world.world_size == 1:
+    if ranks.world_size == 1:
         return files, state
     mine = ""
-    if world.rank == source:
+    if ranks.rank == source:
         forms = {
             file: {name: [str(one.dtype), list(one.shape)] for name, one in tensors.items()}
             for file, tensors in files.items()
         }
         mine = json.dumps({"forms": forms, "state": state})
-    reply = json.loads(gather_text(world, mine, device)[source])
+    reply = json.loads(gather_text(ranks, mine, device)[source])
     received: Files = {}
     for file, tensors in reply["forms"].items():
         received[file] = {}
         for name, (dtype, shape) in tensors.items():
-            if world.rank == source:
+            if ranks.rank == source:
                 tensor = files[file][name].to(device)
             else:
-                tensor = torch.empty(shape, dtype=DTYPES[dtype], device=device)
+                tensor = torch.empty(
+                    shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device
+                )
             if tensor.numel():
                 # bytes: some backends know fewer types than checkpoints hold
                 flat = tensor.contiguous().view(-1).view(torch.uint8)
                 dist.broadcast(flat, src=source)
             received[file][name] = tensor.cpu()
     return received, reply["state"]
+
+
+def gather_own(
+    ranks: Ranks, state: Mapping[str, Tensor], device: torch.device, *, keeps: bool
+) -> dict[str, Tensor]:
+    """Copies on the CPU of every rank's tensors, as `RANK/NAME`, or `all/NAME` where all agree.
+
+    `state` has the same names and forms on every rank. A rank that does not keep them has none.
+    """
+    own = {name: _digest(tensor) for name, tensor in sorted(state.items())}
+    if not own:
+        return {}
+    digests = [json.loads(text) for text in gather_text(ranks, json.dumps(own), device)]
+    retained: dict[str, Tensor] = {}
+    for name in own:
+        if len({one[name] for one in digests}) == 1:
+            rows = {ALL: state[name].detach()}
+        else:
+            gathered = ranks.all_gather(state[name].detach().to(device).contiguous().view(-1))
+            rows = {str(rank): row.view(state[name].shape) for rank, row in enumerate(gathered)}
+        if keeps:
+            for rank, row in rows.items():
+                retained[f"{rank}/{name}"] = row.to("cpu", copy=True).contiguous()
+    return retained
+
+
+def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
+    """What `gather` kept of this rank; None: only what all had."""
+    found = {}
+    for full, tensor in retained.items():
+        whose, _, name = full.partition("/")
+        if whose == ALL or whose == str(rank):
+            found[name] = tensor
+    return found
+
+
+def _digest(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()

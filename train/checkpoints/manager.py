@@ -1,49 +1,42 @@
 """When a checkpoint is due, and what is in it."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch import Tensor
 
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.checkpoints import snapshot, storage, sync_state
-from train.checkpoints.exchange import Files, gather_text
-from train.checkpoints.resume import DATA, OPTIMIZER, SCHEDULE
-from train.checkpoints.writer import Writer, warn
-from train.distributed import patience
-from train.distributed.world import World
-from train.model import rng
-from train.model.precision import Precision
-from train.records.sinks import Sinks
-from train.sync.base import GradSync, all_gather
+
+from ..distributed import patience
+from ..model import rng
+from ..records.schema import CheckpointRecord
+from ..sync.ranks import Ranks
+from . import resume, storage
+from .exchange import Files, gather_own, gather_text, own_of
+from .writer import Writer, warn
 
 
-@dataclass
-class Position:
-    """How far a run is; with it, the plan says which samples come next."""
+class HasState(Protocol):
+    """What checkpoints are made of: a training, of whatever program. All ranks call it alike."""
 
-    step: int = 0  # optimizer steps done
-    epoch: int = 0  # 0 is the first
-    in_epoch: int = 0  # steps done of this epoch
-    before: int = 0  # steps done before the data began anew (--reset-data)
+    def own_state(self) -> Mapping[str, Tensor]:
+        """What this rank remembers that others may not; the same names and forms on every rank."""
+        ...
 
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Copies on the CPU of what is the same on every rank, by file and by name."""
+        ...
 
-@dataclass
-class Parts:
-    """All of a training that changes from step to step."""
+    def state_dict(self) -> dict[str, Any]:
+        """All else, for JSON; likewise the same."""
+        ...
 
-    model: nn.Module  # without a sync mode's wrapper
-    optimizer: Optimizer
-    schedule: LRScheduler
-    precision: Precision
-    grad_sync: GradSync
-    at: Position = field(default_factory=Position)
+    def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
+        """Go on from what the others returned; of `own_state`, as much as fits these ranks."""
+        ...
 
 
 class StepRequests(NamedTuple):
@@ -59,21 +52,26 @@ class CheckpointManager:
 
     def __init__(
         self,
-        config: TrainConfig,
-        world: World,
-        device: torch.device,
         folder: Path,
-        sinks: Sinks,
+        ranks: Ranks,
+        device: torch.device,
         *,
         writes: bool,
+        note: Callable[[CheckpointRecord], None],
+        interval: tuple[float, str] | None = None,
+        keep_last: int = 2,
+        keep_best: str | None = None,
     ) -> None:
-        self._config, self._world, self._device = config, world, device
-        self._interval = config.checkpoint_interval()
+        """`writes`: whether this rank does, of which there is one for each file system.
+
+        `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
+        """
+        self._ranks, self._device = ranks, device
+        self._every, self._unit = interval or (0.0, "never")
+        self._keep_best = keep_best
         self._writer = None
         if writes:
-            self._writer = Writer(
-                folder, keep_last=config.keep_last, rank=world.rank, note=sinks.write
-            )
+            self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
         self.folder = folder
         self._saved = -1  # the step of the last one
         self._due_since = time.monotonic()  # the last one, made or skipped
@@ -86,12 +84,12 @@ class CheckpointManager:
 
     def is_due(self, step: int) -> bool:
         """Whether one should be made after `step`; rank 0 decides for all."""
-        if self._interval is None or not self._world.is_main:
+        if self._ranks.rank != 0:
             return False
-        if self._interval.unit == "step":
-            return step % int(self._interval.every) == 0
+        if self._unit == "step":
+            return step % int(self._every) == 0
         waited_s = time.monotonic() - self._due_since
-        return self._interval.unit == "min" and waited_s >= 60 * self._interval.every
+        return self._unit == "min" and waited_s >= 60 * self._every
 
     @property
     def is_busy(self) -> bool:
@@ -102,12 +100,12 @@ class CheckpointManager:
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one should be made when all is done, to go on with more steps one day."""
-        return self._interval is not None and self._saved != step
+        return self._unit != "never" and self._saved != step
 
     @property
     def is_due_after_epoch(self) -> bool:
         """Whether one should be made at the end of every epoch."""
-        return self._interval is not None and self._interval.unit == "epoch"
+        return self._unit == "epoch"
 
     def is_best(self, metrics: dict[str, float], step: int) -> bool:
         """Whether --keep-best wants that of `step`, by metrics that are the same on all ranks.
@@ -115,7 +113,7 @@ class CheckpointManager:
         Raises:
             UsageError: --keep-best names none of them.
         """
-        name = self._config.keep_best
+        name = self._keep_best
         if name is None or not metrics:
             return False
         if name not in metrics:
@@ -126,7 +124,7 @@ class CheckpointManager:
         self._best, self._best_step = metrics[name], step
         return True
 
-    def make(self, parts: Parts, notes: dict[str, Any], requests: StepRequests) -> None:
+    def make(self, step: int, training: HasState, requests: StepRequests) -> None:
         """Make a checkpoint that is due, or skip it where a rank is still writing the last one.
 
         If the training is to stop, wait for the last one, make this one, and wait for it.
@@ -135,12 +133,12 @@ class CheckpointManager:
             MusterError: the training is to stop, and it could not be written.
         """
         if requests.busy and not requests.stop:
-            self._skip(parts.at.step)
+            self._skip(step)
             return
-        self._save(parts, notes)
+        self._save(step, training)
         if requests.stop:
             self.close()
-            patience.wait_for_all(self._world)
+            patience.wait_for_all(self._ranks.world_size)
             if self._writer is not None:
                 self._writer.require(self._saved)
 
@@ -151,48 +149,31 @@ class CheckpointManager:
             self._told = self._saved
             warn(f"step {step}: no checkpoint, for the disk is slow: {self._progress}")
 
-    def _save(self, parts: Parts, notes: dict[str, Any]) -> None:
+    def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.
 
         The step that follows waits for the copies, not for the disk.
         """
         started = time.perf_counter()
         runs = self._begin()
-        parts.grad_sync.settle(parts.model)
-        remembered = sync_state.gather(
-            self._world, parts.grad_sync.state(), self._device, keeps=self._writer is not None
+        # Collectives: these come before ranks part into those that write and those that do not.
+        remembered = gather_own(
+            self._ranks, training.own_state(), self._device, keeps=self._writer is not None
         )
-        generators = gather_text(self._world, rng.capture(), self._device)
-        self._saved, self._due_since = parts.at.step, time.monotonic()
+        generators = gather_text(self._ranks, rng.capture(), self._device)
+        self._saved, self._due_since = step, time.monotonic()
         if self._writer is None:
             return
-        files = {
-            "model": snapshot.of_model(parts.model),
-            "optimizer": snapshot.of_optimizer(parts.model, parts.optimizer),
-            **({"sync": remembered} if remembered else {}),
-        }
+        files = {**training.tensors(), **({"sync": remembered} if remembered else {})}
         state = {
-            "at": asdict(parts.at),
-            "schedule": _plain(parts.schedule.state_dict()),
-            "precision": parts.precision.state(),
+            **training.state_dict(),
             "generators": generators,
-            "world_size": self._world.world_size,
-            "run_id": self._config.run_id,  # a launcher that starts it again looks for its own
-            "settings": {
-                name: getattr(self._config, name) for name in (*DATA, *SCHEDULE, *OPTIMIZER)
-            },
+            "world_size": self._ranks.world_size,
             "best": self._best,
             "best_step": self._best_step,
-            **notes,
         }
-        self._writer.start(
-            parts.at.step,
-            files,
-            state,
-            stall_s=time.perf_counter() - started,
-            runs=runs,
-            best=self._best_step,
-        )
+        stall_s = time.perf_counter() - started
+        self._writer.start(step, files, state, stall_s=stall_s, runs=runs, best=self._best_step)
 
     def _begin(self) -> tuple[int, int]:
         """Wait until no rank writes; this run's number in the folder, and its origin's."""
@@ -201,9 +182,9 @@ class CheckpointManager:
             self._writer.wait()
             if self._run is None:
                 earlier = max((one.run for one in storage.found(self.folder)), default=0)
-        patience.wait_for_all(self._world)
+        patience.wait_for_all(self._ranks.world_size)
         if self._run is None:
-            every = all_gather(self._world, torch.tensor([earlier], device=self._device))
+            every = self._ranks.all_gather(torch.tensor([earlier], device=self._device))
             self._run = 1 + int(every.max())
         return self._run, self._run if self._origin is None else self._origin
 
@@ -212,36 +193,29 @@ class CheckpointManager:
         if self._writer is not None:
             self._writer.wait()
 
-    def restore(self, parts: Parts, files: Files, state: dict[str, Any]) -> None:
-        """Have the training go on from a checkpoint, with what is not to be reset."""
-        config = self._config
-        snapshot.into_model(parts.model, files["model"])
-        if not config.reset_optimizer:
-            snapshot.into_optimizer(parts.model, parts.optimizer, files["optimizer"])
-            parts.precision.restore(state["precision"])
-        same = state["world_size"] == self._world.world_size
-        remembered = {} if config.reset_optimizer else files.get("sync", {})
-        parts.grad_sync.restore(
-            parts.model, sync_state.own(remembered, self._world.rank if same else None)
-        )
-        if not config.reset_lr_scheduler:
-            # a schedule's functions are made anew, from the settings
-            functions = [None] * len(parts.optimizer.param_groups)
-            parts.schedule.load_state_dict({**state["schedule"], "lr_lambdas": functions})
-            for group, lr in zip(
-                parts.optimizer.param_groups, parts.schedule.get_last_lr(), strict=True
-            ):
-                group["lr"] = lr
-        parts.at = Position(**state["at"])
-        if config.reset_data:
-            parts.at = Position(step=parts.at.step, before=parts.at.step)
+    def find(
+        self,
+        place: str,
+        problems_of: Callable[[dict[str, Any]], Iterable[str]],
+        tell: Callable[[str], None],
+    ) -> tuple[Files, dict[str, Any]] | None:
+        """The newest whole checkpoint of `place`, as `resume.load` finds it."""
+        return resume.load(
+            place, self.folder, self._ranks, self._device,
+            reads=self._writer is not None, problems_of=problems_of, tell=tell,
+        )  # fmt: skip
+
+    def restore(self, training: HasState, files: Files, state: dict[str, Any]) -> None:
+        """Have `training` go on from a checkpoint.
+
+        What a rank alone remembers, and its random generators, is given back only to as many ranks
+        as there were.
+        """
+        same = state["world_size"] == self._ranks.world_size
+        own = own_of(files.get("sync", {}), self._ranks.rank if same else None)
+        training.load(files, state, own)
         if same:
-            rng.restore(state["generators"][self._world.rank])
+            rng.restore(state["generators"][self._ranks.rank])
         self._best, self._best_step = state["best"], state["best_step"]
         self._origin = state["origin"]
-        self._saved = parts.at.step
-
-
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """A schedule's numbers, without its functions."""
-    return {key: value for key, value in state.items() if key != "lr_lambdas"}
+        self._saved = state["step"]

@@ -1,7 +1,19 @@
 """One checkpoint is one folder: complete and proved by checksums, or not there at all.
 
-It is written under another name, forced to the disk and renamed; its manifest, which lists the
-sha256 of every file, is written last. What a crash leaves unfinished is never taken for one.
+    checkpoints/step_00000040/
+        model.safetensors      parameters and buffers by name
+        optimizer.safetensors  PARAMETER/KEY, such as layer.weight/exp_avg
+        sync.safetensors       RANK/NAME or all/NAME: what sync modes remember; may be missing
+        state.json             numbers: position, schedule, random generators, settings, losses
+        manifest.json          {"version": 1, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
+    checkpoints/step_00000048.HOST.PID.partial/   what a process is writing, or died over
+
+A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
+the manifest with their checksums, then the folder itself is forced, and renamed. A rename within
+one file system happens or does not, so a crash at any moment leaves either no `step_N`, or a whole
+one; what it leaves beside that is never taken for a checkpoint. `read` proves every file by its
+checksum, for disks and networks change bytes. safetensors and JSON hold no code: nothing is
+unpickled.
 """
 
 import errno

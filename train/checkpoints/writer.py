@@ -11,8 +11,9 @@ from torch import Tensor
 
 from muster.errors import MusterError
 from muster.writing import is_full
-from train.checkpoints import storage
-from train.records.schema import CheckpointRecord
+
+from ..records.schema import CheckpointRecord
+from . import storage
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # how soon, and how seldom at last, a wait is told
 

@@ -8,7 +8,8 @@ import time
 import psutil
 
 from muster.errors import MusterError
-from train.distributed.world import World
+
+from .world import World
 
 
 def check_own_address(world: World) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from muster.errors import MusterError
-from train.distributed.placement import WorkerInfo, assign_gpus
-from train.distributed.world import World
+
+from .placement import WorkerInfo, assign_gpus
+from .world import World
 
 
 def visible_gpus(choice: str) -> list[str]:

@@ -11,16 +11,14 @@ from typing import Any
 import psutil
 import torch
 
-from configs.plugins import REPOSITORY
-from train.distributed.world import World
-
+REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
 
 
-def describe(world: World, device: torch.device) -> dict[str, Any]:
+def describe(host: str, device: torch.device) -> dict[str, Any]:
     """Commit, versions, processors and network interfaces of this host."""
     return {
-        "host": world.host,
+        "host": host,
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": sys.version.split()[0],

@@ -1,4 +1,13 @@
-"""How a worker ends: with an exit code, one message, and a record that tells cause from echo."""
+"""How a worker ends: with an exit code, one message, and a record that tells cause from echo.
+
+When one of N workers fails, the other N - 1 fail moments later, with errors of their network. Who
+looks for the cause needs to know which of them was first, so each worker judges its own end: an
+error that says "the other side is gone" is an echo (`lost_peer`), everything else a cause. The
+guard is around all that a worker does. SIGTERM becomes the exception `Stopped`, raised once; from
+the moment in which the guard begins to write the record, further signals are ignored, since agents
+repeat them. Space for the record is reserved when the run folder is known: a full disk is one of
+the ends that has to be recorded.
+"""
 
 import ctypes
 import os
@@ -7,39 +16,25 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-import psutil
-
 from muster.errors import STOPPED, MusterError
+from muster.lost_peer import is_consequence
 from muster.run_files import RANK_END
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
-from train.distributed.stop_request import StoppedCleanly
-from train.distributed.world import World
-from train.records.schema import ExitRecord
+
+from ..records.schema import ExitRecord
+from .stop_request import StoppedCleanly
+from .world import World
 
 PR_SET_PDEATHSIG = 1
 
 Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
-
-# What gloo, nccl and the store say when the other end is gone.
-LOST_PEER_WORDS = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "connection refused",
-    "timed out waiting",
-    "application timeout caused pair closure",
-    "failed to recv",
-    "socket timeout",
-    "remote process has terminated",
-    "nccl communicator was aborted",
-)
 
 
 class PeerFailed(MusterError):
@@ -149,27 +144,16 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
     if is_full(error):
         return MusterError.exit_code, "refused", explained(error)
     text = " ".join(str(error).split())
-    if isinstance(error, RuntimeError) and any(word in text.lower() for word in LOST_PEER_WORDS):
+    if isinstance(error, RuntimeError) and is_consequence(text):
         return 1, "lost_peer", f"lost another worker ({text[:200]})"
     return 1, "crash", f"{type(error).__name__}: {text}"
 
 
-def die_with_parent(env: Mapping[str, str] = os.environ) -> None:
+def die_with_parent() -> None:
     """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
 
-    Without it a worker whose agent is gone trains on, unnoticed. An agent may be gone before this
-    is called: a launcher gives its pid in MUSTER_LAUNCHER, and its workers descend from it.
+    Without it a worker whose agent is gone trains on, unnoticed. Workers of a launcher have done so
+    already, as launch/worker_main.py.
     """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    launcher = env.get("MUSTER_LAUNCHER")
-    if launcher is not None and not _descends_from(int(launcher)):
-        sys.exit(128 + signal.SIGKILL)
-
-
-def _descends_from(pid: int) -> bool:
-    try:
-        return any(one.pid == pid for one in psutil.Process().parents())
-    except psutil.NoSuchProcess:  # a parent ends as we look
-        return False
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

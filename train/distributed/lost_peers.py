@@ -15,8 +15,8 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from train.distributed.exit_guard import PeerFailed, Stopped, judge
-from train.distributed.world import World
+from .exit_guard import PeerFailed, Stopped, judge
+from .world import World
 
 GRACE_S = 2.0  # for the others to tell how they end
 # Likewise, where no agent is there to find the cause: on a busy machine ends take long.

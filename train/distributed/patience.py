@@ -10,14 +10,12 @@ from functools import lru_cache
 
 import torch.distributed as dist
 
-from train.distributed.world import World
-
 # Of preparing, loading and saving; above it a disk is taken to be gone, not slow.
 PATIENCE_S = 3600.0
 POLL_S = 0.005
 
 
-def wait_for_all(world: World) -> None:
+def wait_for_all(world_size: int) -> None:
     """Return when all ranks are here: a barrier that does not end after --timeout-s.
 
     Signals are taken meanwhile.
@@ -25,7 +23,7 @@ def wait_for_all(world: World) -> None:
     Raises:
         RuntimeError: a rank is gone, or did not come within `PATIENCE_S` seconds.
     """
-    if world.world_size == 1:
+    if world_size == 1:
         return
     options = dist.BarrierOptions()
     options.timeout = timedelta(seconds=PATIENCE_S)

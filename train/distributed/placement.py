@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from train.distributed.world import World
+from .world import World
 
 
 @dataclass(frozen=True)

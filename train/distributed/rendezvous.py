@@ -1,4 +1,18 @@
-"""All workers find each other, or each says who is missing and what to check."""
+"""All workers find each other, or each says who is missing and what to check.
+
+1. A store is opened at MASTER_ADDR:MASTER_PORT: torchrun's agent serves it, or rank 0 where
+   workers were started by hand. Its keys are prefixed with the attempt, since torchrun keeps a
+   store over restarts, and what an earlier attempt has left there must not be read.
+2. Each rank claims its number (twice is an error, as is another world size), says what its machine
+   has, and polls until all have done so. Whoever gives up writes the reason into the store first,
+   so that all end with the same words.
+3. From the same list each rank computes the same answer: device, backend, neighbours, cores.
+4. The process group is made with the time limit of joining, and has that of collectives
+   afterwards.
+5. At the end all leave together, rank 0 last, as it may serve the store. A rank that fails closes
+   its connections at once, which is how the others learn of it, and then asks in the store who
+   failed first (lost_peers.py).
+"""
 
 import json
 import os
@@ -18,20 +32,21 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from muster.errors import MusterError, UsageError
 from muster.run_files import SEEN
-from train.distributed.address import check_own_address, choose_interface, wait_for_address
-from train.distributed.device import choose_backend, choose_device, visible_gpus
-from train.distributed.exit_guard import PeerFailed
-from train.distributed.lost_peers import explained
-from train.distributed.patience import PATIENCE_S, wait_for_all
-from train.distributed.placement import (
+
+from .address import check_own_address, choose_interface, wait_for_address
+from .device import choose_backend, choose_device, visible_gpus
+from .exit_guard import PeerFailed
+from .lost_peers import explained
+from .patience import PATIENCE_S, wait_for_all
+from .placement import (
     WorkerInfo,
     fair_share,
     host_leader,
     with_neighbours,
     worker_info,
 )
-from train.distributed.stop_request import StoppedCleanly
-from train.distributed.world import World
+from .stop_request import StoppedCleanly
+from .world import World
 
 LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
 
@@ -130,41 +145,40 @@ class Peers:
         self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
 
 
-@contextmanager
-def meet(
-    world: World,
-    device: str,
-    backend: str,
-    timeout_s: float,
-    *,
-    join_timeout_s: float | None = None,
-) -> Iterator[Peers]:
-    """The process group of all workers, from their meeting to its end.
+@dataclass(frozen=True)
+class Meeting:
+    """How workers meet, and how long they wait for each other."""
 
-    Workers may come `join_timeout_s` seconds after one another, `timeout_s` where it is not given.
-    From then on a rank that is `timeout_s` late for a collective is given up.
+    device: str = "auto"  # cpu, cuda, or auto: cuda where every worker has one
+    backend: str = "auto"  # gloo, nccl, or auto: nccl on cuda
+    timeout_s: float = 120.0  # that a rank may be late for a collective, once all have met
+    join_timeout_s: float = 300.0  # that workers may come after one another
+
+
+@contextmanager
+def meet(world: World, how: Meeting) -> Iterator[Peers]:
+    """The process group of all workers, from their meeting to its end.
 
     Raises:
         MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named where it is known.
     """
-    own = worker_info(world, visible_gpus(device))
+    own = worker_info(world, visible_gpus(how.device))
     if world.world_size == 1:
-        yield Peers(world, dist.HashStore(), [own], choose_device(device, world, [own]))
+        yield Peers(world, dist.HashStore(), [own], choose_device(how.device, world, [own]))
         return
-    join_s = timeout_s if join_timeout_s is None else join_timeout_s
-    store = _open_store(world, join_s)
-    workers = _gather_workers(world, own, store, join_s)
+    store = _open_store(world, how.join_timeout_s)
+    workers = _gather_workers(world, own, store, how.join_timeout_s)
     choose_interface(world)
-    chosen = choose_device(device, world, workers)
+    chosen = choose_device(how.device, world, workers)
     dist.init_process_group(
-        choose_backend(backend, chosen),
+        choose_backend(how.backend, chosen),
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
-        timeout=timedelta(seconds=join_s),
+        timeout=timedelta(seconds=how.join_timeout_s),
     )
-    _set_pg_timeout(timedelta(seconds=timeout_s))
+    _set_pg_timeout(timedelta(seconds=how.timeout_s))
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
             world = with_neighbours(world, workers)
@@ -264,7 +278,7 @@ def _part(world: World, store: dist.Store) -> None:
     Some may still be saving what all have made. Rank 0 leaves last, since it may serve the store
     through which they say so.
     """
-    wait_for_all(world)
+    wait_for_all(world.world_size)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
     store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))

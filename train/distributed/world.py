@@ -3,12 +3,11 @@
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from configs.settings.train import ByHand, port_problems
 from muster.errors import UsageError, refuse
-from train.records.ledger import CollectiveLedger
 
+MIN_PORT, MAX_PORT = 1024, 65535  # below, only root may listen
 TORCHRUN_VARIABLES = (
     "RANK",
     "WORLD_SIZE",
@@ -35,52 +34,61 @@ class World:
     run_id: str | None = None  # the launcher's, where it gave one
     attempt: int = 0  # how often torchrun restarted the group
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
-    ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     @classmethod
-    def find(cls, by_hand: ByHand, env: Mapping[str, str]) -> "World":
+    def find(
+        cls,
+        env: Mapping[str, str],
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        master_ip: str | None = None,
+        master_port: int = 0,
+    ) -> "World":
         """The world that the flags describe, else the environment, else one process alone.
 
         Raises:
             UsageError: either of them is incomplete or contradicts itself.
         """
-        if (by_hand.rank, by_hand.world_size, by_hand.master_ip) != (None, None, None):
-            return cls.from_flags(by_hand)
+        if (rank, world_size, master_ip) != (None, None, None):
+            return cls.from_flags(rank, world_size, master_ip, master_port)
         if "RANK" in env or "WORLD_SIZE" in env:
             return cls.from_env(env)
         return cls(host=socket.gethostname())
 
     @classmethod
-    def from_flags(cls, by_hand: ByHand) -> "World":
+    def from_flags(
+        cls, rank: int | None, world_size: int | None, master_ip: str | None, master_port: int
+    ) -> "World":
         """The world of workers that were started by hand, one command on each node.
 
         Raises:
             UsageError: a flag that the others need is missing.
         """
-        if by_hand.rank == -1 or by_hand.world_size == 1:
+        if rank == -1 or world_size == 1:
             return cls(host=socket.gethostname())
         needed = {
-            "--rank": (by_hand.rank, "which worker this is, from 0"),
-            "--world-size": (by_hand.world_size, "how many workers there are"),
-            "--master-ip": (by_hand.master_ip, "the address of rank 0"),
+            "--rank": (rank, "which worker this is, from 0"),
+            "--world-size": (world_size, "how many workers there are"),
+            "--master-ip": (master_ip, "the address of rank 0"),
         }
         refuse(
             f"{flag} is missing: to start workers by hand, say {what} on each node"
             for flag, (value, what) in needed.items()
             if value is None
         )
-        assert by_hand.rank is not None and by_hand.world_size and by_hand.master_ip
+        assert rank is not None and world_size and master_ip
         return cls(
-            rank=by_hand.rank,
-            world_size=by_hand.world_size,
-            node_rank=by_hand.rank,  # one worker per node until the workers have met
-            num_nodes=by_hand.world_size,
-            master_addr=by_hand.master_ip,
-            master_port=by_hand.master_port,
+            rank=rank,
+            world_size=world_size,
+            node_rank=rank,  # one worker per node until the workers have met
+            num_nodes=world_size,
+            master_addr=master_ip,
+            master_port=master_port,
             host=socket.gethostname(),
         )
 
@@ -107,8 +115,10 @@ class World:
                 f"environment: RANK {number['RANK']} is not below "
                 f"WORLD_SIZE {number['WORLD_SIZE']}; ranks go from 0"
             )
-        if not alone:
-            refuse(port_problems(port), where="environment: MASTER_PORT: ")
+        if not alone and not MIN_PORT <= port <= MAX_PORT:
+            raise UsageError(
+                f"environment: MASTER_PORT must be between {MIN_PORT} and {MAX_PORT} (got {port})"
+            )
         return cls(
             rank=number["RANK"],
             world_size=number["WORLD_SIZE"],

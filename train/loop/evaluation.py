@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from train.batches.plan import evaluation_indices, lengths_of
-from train.distributed.world import World
-from train.model.precision import Precision
+from train.batches.plan import evaluation_indices
+from train.loop.task_samples import lengths_of
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
-from train.sync.base import all_reduce
+from train.sync.base import MixedPrecision
+from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Datasets, Task
 
 
@@ -22,8 +22,8 @@ def evaluate(
     task: Task,
     model: nn.Module,
     datasets: Datasets,
-    world: World,
-    precision: Precision,
+    ranks: Ranks,
+    precision: MixedPrecision,
     to_device: Callable[[Batch], Batch],
     batch_size: int,
     *,
@@ -45,7 +45,7 @@ def evaluate(
         metric = task.metric(samples)
         lengths = lengths_of(task, samples) if by_length else []
         positions = evaluation_indices(
-            len(samples), world.rank, world.world_size, batch_size, lengths
+            len(samples), ranks.rank, ranks.world_size, batch_size, lengths
         )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
@@ -69,7 +69,7 @@ def evaluate(
         device = next(model.parameters()).device
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         with timer.phase("sync"):
-            total = all_reduce(world, total.to(device), dist.ReduceOp.SUM).cpu()
+            total = ranks.all_reduce(total.to(device), dist.ReduceOp.SUM).cpu()
         metric.state = total[: metric.state.numel()].view_as(metric.state)
         with timer.phase("metric"):
             scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
@@ -77,7 +77,7 @@ def evaluate(
     return EvalRecord(
         step=step,
         epoch=epoch,
-        rank=world.rank,
+        rank=ranks.rank,
         samples=sum(map(len, datasets.evaluation.values())),
         local_samples=local_samples,
         eval_s=timer.total_s(),

@@ -1,4 +1,16 @@
-"""One optimizer step: forward and backward over this rank's part, sync, clip, update."""
+"""One optimizer step: forward and backward over this rank's part, sync, clip, update.
+
+With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is
+scaled by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the
+global mean, times W; so the plain mean over ranks, which every sync mode computes, is the mean
+over all M samples of loss and gradient, whatever the split.
+
+Collectives of a step, in this order on every rank: the sum of the task's units, if it counts other
+things than samples; what the sync mode sends during the backward pass; its `exchange`, which
+carries one float64 row of each rank along: [loss, norm, stop, save, busy, a mark for each buffer];
+the mean of the buffers that some rank has changed. Whether to stop or to save is decided from the
+rows of all ranks, after the same step on each: a signal that reaches one rank never splits them.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,17 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from train.batches.plan import StepPlan
-from train.checkpoints.manager import Parts, StepRequests
-from train.distributed.world import World
-from train.records.ledger import Collective
+from train.checkpoints.manager import StepRequests
+from train.loop.state import TrainingState
 from train.records.schema import StepRecord
 from train.records.timer import PhaseTimer
 from train.sync import batchnorm
-from train.sync.base import GradSync, all_reduce
 from train.sync.buffers import Buffers
+from train.sync.ledger import Collective
 from train.tasks.base import Batch, Task
 
 CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
@@ -33,17 +43,15 @@ class Step:
 
     def __init__(
         self,
-        config: TrainConfig,
-        world: World,
-        device: torch.device,
         task: Task,
-        grad_sync: GradSync,
+        state: TrainingState,
         wrapped: nn.Module,
-        parts: Parts,
+        max_grad_norm: float,
     ) -> None:
-        self.config, self.world, self.device = config, world, device
-        self.task, self.grad_sync, self.model, self.parts = task, grad_sync, wrapped, parts
-        self.buffers = Buffers(world, parts.model)
+        self.task, self.model, self.state, self.max_grad_norm = task, wrapped, state, max_grad_norm
+        self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
+        self.device = next(wrapped.parameters()).device
+        self.buffers = Buffers(self.ranks, state.model)
         self.collectives: list[Collective] = []  # of the last step's gradients
         # found once: a walk through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
@@ -55,8 +63,7 @@ class Step:
     ) -> tuple[StepRecord, StepRequests]:
         """Take the step of `plan`; `requests_of(step)` is what this rank wants after it."""
         timer = PhaseTimer(self.device)
-        sent_before = self.grad_sync.payload_bytes
-        if not self.parts.model.training:  # it has just been evaluated
+        if not self.state.model.training:  # it has just been evaluated
             self.model.train()
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with timer.phase("data"):
@@ -69,10 +76,10 @@ class Step:
             is_last = number == len(loaded)
             batchnorm.count_samples(self._batchnorms, plan.micro_batches[number - 1].samples > 0)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
-                with timer.phase("forward"), self.parts.precision.autocast():
+                with timer.phase("forward"), self.state.precision.autocast():
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
                 with timer.phase("backward"):
-                    self.grad_sync.backward(self.parts.precision.scale(loss))
+                    self.grad_sync.backward(self.state.precision.scale(loss))
             local_loss += loss.detach()
         with timer.phase("optimizer"):
             # A mode that is not exact leaves gradients local: they are clipped as they are.
@@ -82,27 +89,28 @@ class Step:
             # This rank's part of the loss, its gradient's norm where that is its own, what it wants
             # to be done after this step, its changed buffers: in one collective.
             row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
-            row += [requests_of(self.parts.at.step + 1), self.buffers.marks(self.device)]
+            row += [requests_of(self.state.at.step + 1), self.buffers.marks(self.device)]
             rows_and_marks = self.grad_sync.exchange(self.model, torch.cat(row))
             rows, marks = rows_and_marks.tensor_split([2 + len(StepRequests._fields)], dim=1)
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:
                 rows[:, 1] = self._clip()
-            lr = float(self.parts.schedule.get_last_lr()[0])
-            self.parts.precision.step(self.parts.optimizer)
-            self.parts.optimizer.zero_grad(set_to_none=True)
-            self.parts.schedule.step()
+            lr = float(self.state.schedule.get_last_lr()[0])
+            self.state.precision.step(self.state.optimizer)
+            self.state.optimizer.zero_grad(set_to_none=True)
+            self.state.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         global_loss, grad_norm, requests = self._read(rows.cpu())
         seconds = timer.seconds
-        self.parts.at.step += 1
-        self.parts.at.in_epoch += 1
+        self.state.at.step += 1
+        self.state.at.in_epoch += 1
+        self.collectives = self.ranks.ledger.take_step()
         record = StepRecord(
-            step=self.parts.at.step,
-            epoch=self.parts.at.epoch + 1,
-            rank=self.world.rank,
+            step=self.state.at.step,
+            epoch=self.state.at.epoch + 1,
+            rank=self.ranks.rank,
             loss=global_loss,
             samples=plan.samples,
             local_samples=plan.local_samples,
@@ -115,11 +123,10 @@ class Step:
             step_s=timer.total_s(),
             lr=lr,
             grad_norm=grad_norm,
-            payload_bytes=self.grad_sync.payload_bytes - sent_before,
+            payload_bytes=sum(one.nbytes for one in self.collectives),
             comm_s=self.grad_sync.comm_s,
             overlapped_s=self.grad_sync.overlapped_s,
         )
-        self.collectives = self.world.ledger.take_step()
         return record, requests
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
@@ -137,15 +144,15 @@ class Step:
             if count is not None
         ]
         local = torch.stack(counted).to(device=self.device, dtype=torch.float64)
-        total = all_reduce(self.world, local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
-        return list(local * self.world.world_size / total)
+        total = self.ranks.all_reduce(local.sum(0), dist.ReduceOp.SUM).clamp(min=1)
+        return list(local * self.ranks.world_size / total)
 
     def _clip(self) -> Tensor:
         """Clip the gradients; their norm before that."""
-        self.parts.precision.unscale(self.parts.optimizer)
+        self.state.precision.unscale(self.state.optimizer)
         gradients = [param.grad for param in self._params if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        limit = self.config.max_grad_norm
+        limit = self.max_grad_norm
         # Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
         if limit and (norm.is_cuda or not norm + CLIP_EPSILON <= limit):
             nn.utils.clip_grads_with_norm_(self._params, limit, norm)
@@ -156,25 +163,25 @@ class Step:
 
         Only for these rows a step waits for its device.
         """
-        step = self.parts.at.step + 1
+        step = self.state.at.step + 1
         losses, norms = rows[:, 0].tolist(), rows[:, 1].tolist()
         if broken := _not_finite(losses):
             ranks = ", ".join(map(str, broken))
             raise MusterError(
                 f"step {step}: the loss on rank {ranks} is "
                 f"{losses[broken[0]]}, not a number to learn from; try a lower --lr than "
-                f"{self.config.lr}, or --precision fp32"
+                f"{self.state.schedule.base_lrs[0]}, or --precision fp32"
             )
         broken = _not_finite(norms)
-        if broken and not self.parts.precision.can_overflow:
+        if broken and not self.state.precision.can_overflow:
             ranks = ", ".join(map(str, broken))
             raise MusterError(
                 f"step {step}: the gradient's norm is {norms[broken[0]]} on "
                 f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
-                f"try a lower --lr than {self.config.lr}"
+                f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
             )
-        mean = math.fsum(losses) / self.world.world_size
-        return mean, norms[self.world.rank], StepRequests(*rows[:, 2:].any(0).tolist())
+        mean = math.fsum(losses) / self.ranks.world_size
+        return mean, norms[self.ranks.rank], StepRequests(*rows[:, 2:].any(0).tolist())
 
 
 def _not_finite(numbers: Sequence[float]) -> list[int]:

@@ -11,35 +11,28 @@ from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster.errors import refuse
-from train.batches.auto_split.planner import after_split, plan_batches
-from train.batches.auto_split.probe import measure
 from train.batches.auto_split.splitter import Plan, Splitter
-from train.batches.plan import StepPlan, first_samples
-from train.checkpoints import resume
+from train.batches.plan import BatchPlan, StepPlan
 from train.checkpoints.exchange import Files, gather_text
-from train.checkpoints.manager import CheckpointManager, Parts, Position, StepRequests
+from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import patience
 from train.distributed.stop_request import StoppedCleanly, StopRequest
-from train.distributed.world import World
 from train.loop.evaluation import evaluate
+from train.loop.optimizer import schedule_end
+from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
 from train.loop.step import Step, to_device
 from train.model import rng
-from train.model.compilation import compile_layers
-from train.model.optimizer import build_optimizer, build_schedule, schedule_end
-from train.model.precision import Precision, place, set_dropout
 from train.records.console import Console
 from train.records.schema import EvalRecord, StepRecord
 from train.records.sinks import Sinks
 from train.records.summary import FIRST_LOSSES, History
 from train.records.traffic import Meter
-from train.sync import batchnorm
-from train.sync.base import GradSync, all_gather, meet
-from train.tasks.base import Batch, Task
+from train.tasks.base import Batch, Datasets, Task
 
 
 class Trainer:
-    """Trains one task with one sync mode; everything that can be exchanged is built here.
+    """Trains one task with one sync mode; `train/loop/build.py` makes all that it is given.
 
     Raises:
         MusterError: the loss or the gradient stops being a number (on all ranks).
@@ -48,105 +41,70 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        world: World,
-        device: torch.device,
         task: Task,
-        grad_sync: GradSync,
+        datasets: Datasets,
+        plan: BatchPlan,
+        state: TrainingState,
+        wrapped: nn.Module,
         console: Console,
         sinks: Sinks,
+        *,
+        splitter: Splitter | None = None,
         checkpoints: CheckpointManager | None = None,
         meter: Meter | None = None,
     ) -> None:
-        self.config, self.world, self.device = config, world, device
-        self.task, self.grad_sync, self.console, self.sinks = task, grad_sync, console, sinks
-        self.checkpoints, self.meter = checkpoints, meter
+        """`wrapped` is the model with its sync mode around it."""
+        self.config, self.task, self.datasets, self.plan = config, task, datasets, plan
+        self.state, self.model, self.grad_sync = state, wrapped, state.grad_sync
+        self.ranks, self.device = state.grad_sync.ranks, next(wrapped.parameters()).device
+        self.console, self.sinks = console, sinks
+        self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
         self.stopping = StopRequest(config.stop_signal)
-        self.datasets = first_samples(
-            task.build_datasets(), config.train_samples, config.eval_samples
-        )
-        rng.seed(config.seed)  # the same weights on every rank
-        model = task.build_model()
-        if config.dropout is not None:
-            set_dropout(model, config.dropout)
-        model = place(model, config.precision, device)
-        self.plan = plan_batches(config, world.world_size, device, task, self.datasets.train, model)
-        patience.wait_for_all(world)  # whose data and models came from disks of unlike speed
-        self._splitter = self._split(model) if config.split == "auto" else None
-        if config.batchnorm == "synced" and world.world_size > 1:
-            model = batchnorm.convert(model, config.timeout_s)
-        if config.compile:
-            compile_layers(model, device)
-        if meter is not None:
-            meter.begin()
-        self.model = grad_sync.wrap(model)
-        self._count_traffic(before=0, epoch=0)
-        self.optimizer = grad_sync.prepare(build_optimizer(config, self.model))
-        self.schedule = build_schedule(config, self.optimizer, self.plan.steps_per_epoch)
-        self.precision = grad_sync.precision(config, device)
         self.history = History()
-        self.parts = Parts(model, self.optimizer, self.schedule, self.precision, grad_sync)
-        self._step = Step(config, world, device, task, grad_sync, self.model, self.parts)
-        rng.seed(rng.hash_seed(config.seed, world.rank))  # but not the same dropout
-
-    def _split(self, model: nn.Module) -> Splitter:
-        """Measure the ranks with the bare model, and plan after it."""
-        config, world = self.config, self.world
-        splitter = Splitter(
-            world, config.batch_size, config.sync, self.console.line, self.sinks.write,
-            mean_tokens=self.plan.mean_length if self.plan.by_length else 0.0,
-        )  # fmt: skip
-        meet(world, self.device)  # all at once, as in training
-        probe = measure(
-            self.task,
-            model,
-            self.datasets.train,
-            Precision(config.precision, self.device),
-            lambda batch: to_device(batch, model, self.device),
-            build_optimizer(config, model),
-            share=max(1, config.batch_size // world.world_size // config.accumulation),
-            sharers=world.local_world_size,
-            lengths=self.plan.lengths if self.plan.by_length else (),
-        )
-        patience.wait_for_all(world)
-        self._use(splitter.begin(probe, model, self.device))
-        return splitter
+        self._step = Step(task, state, wrapped, config.max_grad_norm)
+        self._count_traffic(before=0, epoch=0)  # what made the replicas equal
 
     def _use(self, plan: Plan) -> None:
-        self.plan = after_split(self.plan, plan)
+        self.plan = plan.applied(self.plan)
 
     @property
     def at(self) -> Position:
         """How far this training is."""
-        return self.parts.at
+        return self.state.at
 
-    def resume(self, files: Files, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint instead of from the beginning.
+    def go_on(self) -> None:
+        """Go on from what --resume names instead of from the beginning, if it names anything.
 
         Raises:
-            UsageError: it is that of another model or another data set.
+            UsageError: there is none, or it is of a run with other settings, model or data set.
         """
-        assert self.checkpoints is not None
-        problems = list(misfits(self.parts.model, files["model"]))[:5]
+        config = self.config
+        if config.resume is None or self.checkpoints is None:
+            return
+        found = self.checkpoints.find(
+            config.resume, lambda state: mismatches(config, state), self.console.line
+        )
+        if found is not None:
+            self._restore(self.checkpoints, *found)
+
+    def _restore(self, checkpoints: CheckpointManager, files: Files, state: dict[str, Any]) -> None:
+        problems = list(misfits(self.state.model, files["model"]))[:5]
         size = len(self.datasets.train)
         if state["samples"] != size and not self.config.reset_data:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
         ends = schedule_end(self.config, self.plan.steps_per_epoch)
-        problems += resume.moved_schedule(self.config, ends, state, self.console)
+        problems += moved_schedule(self.config, ends, state, self.console.line)
         refuse(problems, where=f"--resume {self.config.resume}: ")
-        self.checkpoints.restore(self.parts, files, state)
+        checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
-        if self._splitter is not None:
-            self._resume_split(self._splitter, state)
+        same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
+        if self._splitter is not None and state["split"] and same:
+            self.console.line("split auto: going on with the checkpoint's plan")
+            self._use(self._splitter.restore(state["split"]))
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
-
-    def _resume_split(self, splitter: Splitter, state: dict[str, Any]) -> None:
-        """Go on with the checkpoint's plan, bit for bit; other workers keep what was measured."""
-        if state["split"] and state["world_size"] == self.world.world_size:
-            self.console.line("split auto: going on with the checkpoint's plan")
-            self._use(splitter.restore(state["split"]))
 
     def fit(self) -> History:
         """Train all epochs, or up to --max-steps, and evaluate.
@@ -154,12 +112,12 @@ class Trainer:
         Raises:
             StoppedCleanly: a signal asked for it; there is a checkpoint.
         """
-        per_epoch = self.plan.steps_per_epoch
-        total = self.at.before + self.config.epochs * per_epoch
+        epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
+        total = self.at.before + epochs * per_epoch
         last = min(total, self.config.max_steps or total)
         self.console.start(last, self.at.step)
         with self.stopping:
-            while self.at.epoch < self.config.epochs and self.at.step < last:
+            while self.at.epoch < epochs and self.at.step < last:
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
@@ -179,12 +137,12 @@ class Trainer:
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Write down what crossed the network since step `before`."""
-        meet(self.world, self.device)  # what is sent may still wait in the sender's kernel
+        self.ranks.barrier(self.device)  # what is sent may still wait in the sender's kernel
         if self.meter is not None:
             step = self.at.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
             self.sinks.write(record)
-            if record.note and self.world.is_main:
+            if record.note and self.ranks.rank == 0:
                 self.console.line(f"{record.host}, {record.interface}: {record.note}")
 
     def _end_epoch(self, last: int) -> None:
@@ -200,7 +158,8 @@ class Trainer:
             return
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        asked = StepRequests(*all_gather(self.world, self._requests(self.at.step)).any(0).tolist())
+        requests = self.ranks.all_gather(self._requests(self.at.step))
+        asked = StepRequests(*requests.any(0).tolist())
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
@@ -209,17 +168,19 @@ class Trainer:
         """Make a checkpoint if one is due, and end here if that was asked for."""
         if self.checkpoints is None or not (requests.save or requests.stop):
             return
-        notes = {
+        self.state.notes = {
+            "run_id": self.config.run_id,  # a launcher that starts it again looks for its own
+            "settings": recorded(self.config),
             "samples": len(self.datasets.train),
             "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
             "first_losses": self.history.first_losses,
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": self._splitter and self._splitter.state(),
         }
-        self.checkpoints.make(self.parts, notes, requests)
+        self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
             # by whichever rank was asked; a launcher goes by it
-            reasons = gather_text(self.world, self.stopping.why, self.device)
+            reasons = gather_text(self.ranks, self.stopping.why, self.device)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
@@ -236,10 +197,10 @@ class Trainer:
         epoch = self.at.epoch
         first, left = self.at.in_epoch, last - self.at.step
         plans, ahead = itertools.tee(
-            itertools.islice(self.plan.epoch(epoch, self.world.rank), first, first + left)
+            itertools.islice(self.plan.epoch(epoch, self.ranks.rank), first, first + left)
         )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
-        patience.wait_for_all(self.world)  # which may have read from a slow disk
+        patience.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
@@ -255,18 +216,19 @@ class Trainer:
 
     def _evaluate(self, when: str) -> dict[str, float]:
         """The metrics, if they are wanted now."""
-        wanted = self.config.evaluate == when or self.config.epochs == 0
+        config = self.config
+        wanted = config.evaluate == when or config.epochs == 0
         if wanted or when == "end":
             self.grad_sync.settle(self.model)
-        if not wanted or self.config.evaluate == "never":
+        if not wanted or config.evaluate == "never":
             return {}
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         record = evaluate(
-            self.task, self.parts.model, self.datasets, self.world, self.precision,
-            lambda batch: to_device(batch, self.parts.model, self.device),
-            self.config.eval_batch_size,
-            by_length=self.config.length_balance, step=self.at.step, epoch=epoch,
+            self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
+            lambda batch: to_device(batch, self.state.model, self.device),
+            config.eval_batch_size,
+            by_length=config.length_balance, step=self.at.step, epoch=epoch,
         )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)

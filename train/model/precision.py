@@ -90,12 +90,12 @@ class Precision:
         """Undo the scaling of the gradients, so that clipping sees the true ones."""
         self._scaler.unscale_(optimizer)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the loss scaling."""
         return dict(self._scaler.state_dict())
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
         self._scaler.load_state_dict(state)
 
     def step(self, optimizer: Optimizer) -> None:

@@ -90,13 +90,16 @@ class SplitRecord:
     kind: Literal["split"] = "split"
 
 
+Collective = tuple[str, Sequence[int], str, int]  # operation, shape, dtype, bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivesRecord:
     """The gradient collectives of a step; those of later steps are the same until the next one."""
 
     step: int
     rank: int
-    collectives: Sequence[tuple[str, Sequence[int], str, int]]  # operation, shape, dtype, bytes
+    collectives: Sequence[Collective]
     kind: Literal["collectives"] = "collectives"
 
 

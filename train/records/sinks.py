@@ -6,9 +6,16 @@ from typing import Any
 
 from muster.errors import UsageError
 from muster.run_files import METRICS, TENSORBOARD
-from train.records.ledger import Collective
-from train.records.profile import Profiler
-from train.records.schema import CollectivesRecord, EvalRecord, Record, RecordWriter, StepRecord
+
+from .profile import Profiler
+from .schema import (
+    Collective,
+    CollectivesRecord,
+    EvalRecord,
+    Record,
+    RecordWriter,
+    StepRecord,
+)
 
 
 class Sinks:

@@ -1,12 +1,11 @@
 """A run in a page: `summary.json`, and the small table a person sees at its end."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from configs.settings.train import TrainConfig
-from train.records.schema import EvalRecord, StepRecord
+from .schema import EvalRecord, StepRecord
 
 FIRST_LOSSES = 5  # printed one by one, as the courses ask
 RECENT_STEPS = 1000  # that --split auto looks at, at most
@@ -61,25 +60,14 @@ class History:
             self.first_losses.append(record.loss)
 
 
-def summarise(
-    config: TrainConfig,
-    world_size: int,
-    first_losses: Sequence[float],
-    totals: Totals,
-    evaluations: Sequence[EvalRecord],
-) -> dict[str, Any]:
-    """What rank 0 saw; the last metrics stand under their own names (`accuracy`, ...)."""
+def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
+    """`settings`, and what rank 0 saw; the last metrics have their own names (`accuracy`, ...)."""
+    totals, evaluations = history.totals, history.evaluations
     last = totals.last
     summary: dict[str, Any] = {
-        "task": config.task,
-        "sync": config.sync,
-        "world_size": world_size,
-        "batch_size": config.batch_size,
-        "split": config.split,
-        "precision": config.precision,
-        "seed": config.seed,
+        **settings,
         "steps": totals.steps,
-        "first_losses": list(first_losses),
+        "first_losses": list(history.first_losses),
         "final_loss": last.loss if last is not None else None,
         "evaluations": [
             {"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations

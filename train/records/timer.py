@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from train.records.profile import span
+from .profile import span
 
 Mark = float | torch.cuda.Event
 

@@ -14,8 +14,8 @@ from typing import IO
 import psutil
 
 from muster.writing import writing
-from train.records.ledger import CollectiveLedger
-from train.records.schema import TrafficRecord
+
+from .schema import TrafficRecord
 
 HEADER_BYTES = 66  # Ethernet 14, IPv4 20, TCP 20 and its timestamps 12
 OFFLOADED_BYTES = 65536  # what a virtual link carries as one packet
@@ -98,18 +98,23 @@ def _segments_later(interface: str) -> bool:
 
 
 class Meter:
-    """Reads one host's counters around parts of a run; its first rank keeps it for all of them."""
+    """Reads one host's counters around parts of a run; its first rank keeps it for all of them.
+
+    `gradients` and `control` are what this rank has handed to collectives so far: bytes by torch's
+    name of the operation, counted on by whoever calls them.
+    """
 
     def __init__(
         self,
         rank: int,
         hosts: Sequence[str],
         interface: str,
-        ledger: CollectiveLedger,
+        gradients: Counter[str],
+        control: Counter[str],
         samples: Path,
     ) -> None:
         self._rank, self._hosts, self._host = rank, hosts, hosts[rank]
-        self._interface, self._account = interface, ledger
+        self._interface, self._counted = interface, (gradients, control)
         self._packet_bytes = packet_size(interface)
         self._sampler = Sampler(interface, samples)
         self.begin()
@@ -118,14 +123,14 @@ class Meter:
         """From here on it counts."""
         self._began = time.monotonic()
         self._before = _counters(self._interface)
-        self._gradients = Counter(self._account.gradients)
-        self._control = Counter(self._account.control)
+        self._counts = [Counter(one) for one in self._counted]
 
     def end(self, *, step: int, epoch: int, steps: int) -> TrafficRecord:
         """What was counted since `begin`."""
         after = _counters(self._interface)
-        gradients = self._account.gradients - self._gradients
-        control = self._account.control - self._control
+        gradients, control = (
+            now - then for now, then in zip(self._counted, self._counts, strict=True)
+        )
         payload, unknown = self._crossing(gradients)
         others, _ = self._crossing(control)
         sent, received = payload[0] + others[0], payload[1] + others[1]

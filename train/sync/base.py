@@ -1,39 +1,70 @@
 """A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.model.precision import Precision
-from train.records.ledger import Collective
-from train.sync.buckets.layout import flatten, groups, spread
+from muster.errors import UsageError
+
+from .ranks import Ranks
 
 MIB = 2**20
 DEFAULT_MB = 25.0  # torch's own for DDP, whose buckets cannot be changed once it is made
-BROADCAST_BYTES = 4 * MIB  # at a time
-NS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncOptions:
+    """What sync modes and compressors can be told; each uses what concerns it."""
+
+    bucket_mb: float | Literal["auto"] | None = None  # MiB per collective; None: the mode's own
+    overlap: bool = True  # whether gradients are sent while others are computed
+    sparse_rows: bool = True  # whether embeddings send the rows in use only
+    compress: str = "none"  # or a file of compression/
+    compress_rank: int = 4  # of PowerSGD's matrices
+    compress_share: float = 0.01  # of the gradients' values, that topk sends
+    sync_every: int = 16  # steps of local_sgd between two averages
+    outer_lr: float = 1.0  # of local_sgd
+    outer_momentum: float = 0.0  # likewise
+    precision: str = "fp32"  # of Accelerate, which has an arithmetic of its own
+    timeout_s: float = 120.0  # that a rank may come late to a collective of a mode's own groups
+
+    @property
+    def fixed_mb(self) -> float:
+        """The size of buckets where no other is tried."""
+        bucket_mb = self.bucket_mb
+        return DEFAULT_MB if bucket_mb is None or bucket_mb == "auto" else bucket_mb
+
+
+class MixedPrecision(Protocol):
+    """The arithmetic around model and optimizer; `train/model/precision.py` has the usual one."""
+
+    can_overflow: bool  # whether a step whose gradient is no number is skipped, not an error
+
+    def autocast(self) -> AbstractContextManager[None]: ...
+    def scale(self, loss: Tensor) -> Tensor: ...
+    def unscale(self, optimizer: Optimizer) -> None: ...
+    def step(self, optimizer: Optimizer) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class GradSync(ABC):
-    """Implemented by each file of train/sync/modes/, whose `build(world, config)` makes one."""
+    """Implemented by each file of modes/, whose `build(ranks, options)` makes one."""
 
     is_exact = True  # whether a run equals the same run in a single process
 
-    def __init__(self, world: World, config: TrainConfig) -> None:
-        self.world, self.config = world, config
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        self.ranks, self.options = ranks, options
         self.messages: list[str] = []  # to be told once
         # of the last step: communication during the backward pass
         self.comm_s = self.overlapped_s = 0.0
-        self.payload_bytes = 0  # of all tensors that this rank handed to gradient collectives
 
     def take_messages(self) -> list[str]:
         """What is to be told to who watches this run, since this was last asked."""
@@ -42,8 +73,7 @@ class GradSync(ABC):
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Keep account of a collective on gradients: `operation` is torch's name of it."""
-        self.world.ledger.gradient(operation, tensor)
-        self.payload_bytes += tensor.nbytes
+        self.ranks.ledger.gradient(operation, tensor)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks.
@@ -51,16 +81,16 @@ class GradSync(ABC):
         It may be `model` in a wrapper: the parameters to train stay those of `model`, which is
         evaluated and saved without it.
         """
-        broadcast(self.world, [*model.parameters(), *model.buffers()])
+        self.ranks.broadcast([*model.parameters(), *model.buffers()])
         return model
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer to step; only the Accelerate path has one of its own."""
         return optimizer
 
-    def precision(self, config: TrainConfig, device: torch.device) -> Precision:
+    def precision(self, usual: MixedPrecision) -> MixedPrecision:
         """The arithmetic around model and optimizer; called after `wrap` and `prepare`."""
-        return Precision(config.precision, device)
+        return usual
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass; may start communication early."""
@@ -70,7 +100,7 @@ class GradSync(ABC):
     def sync(self, model: nn.Module) -> None:
         """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
 
-        About the mean, with --compress; and a mode that is not exact may leave gradients local.
+        About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
         """
 
@@ -79,7 +109,7 @@ class GradSync(ABC):
 
         A mode in which ranks tell each other something small by itself sends the row along.
         """
-        rows = all_gather(self.world, row)
+        rows = self.ranks.all_gather(row)
         self.sync(model)
         return rows
 
@@ -107,99 +137,24 @@ class GradSync(ABC):
         return
 
 
-@torch.no_grad()
-def broadcast(world: World, tensors: Iterable[Tensor]) -> None:
-    """Make `tensors` those of rank 0, on every rank."""
-    if world.world_size == 1:
-        return
-    for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
-        as_it_is = len(group) == 1 and group[0].is_contiguous()
-        flat = group[0] if as_it_is else flatten(group)
-        dist.broadcast(flat, src=0)
-        world.ledger.control["broadcast"] += flat.nbytes
-        if not as_it_is:
-            spread(flat, group)
+def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
+    """The sync mode of that name: a file of modes/.
 
-
-def fixed_mb(config: TrainConfig) -> float:
-    """The size of buckets where no other is tried."""
-    bucket_mb = config.bucket_mb
-    return DEFAULT_MB if bucket_mb is None or bucket_mb == "auto" else bucket_mb
-
-
-def ddp_options(config: TrainConfig) -> dict[str, Any]:
-    """How torch's DDP is set up, by itself and through Accelerate.
-
-    Both also leave buffers alone: the trainer averages them, in every mode alike.
+    Raises:
+        UsageError: there is no such file; the message lists those there are.
     """
-    return {
-        "bucket_cap_mb": max(fixed_mb(config), 1 / MIB),  # one byte: one bucket per parameter
-        "find_unused_parameters": True,  # a parameter that some rank did not use must not hang it
-        "gradient_as_bucket_view": True,  # no copy between bucket and gradient
-    }
+    found: GradSync = load_plugin("modes", mode)(ranks, options)
+    return found
 
 
-class DdpAccount:
-    """Keeps account of what torch's DDP moves by itself, and when, from its own logging data."""
+def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
+    """The `build` of a plug-in of this package, by whatever name the package was imported.
 
-    def __init__(self, grad_sync: GradSync) -> None:
-        self._grad_sync, self._buckets = grad_sync, list[Collective]()
-
-    def wrapped(self, model: DistributedDataParallel) -> None:
-        """DDP has made the replicas equal; from now on it times every step."""
-        model._set_ddp_runtime_logging_sample_rate(1)
-        tensors = [*model.parameters(), *model.buffers()]
-        nbytes = sum(tensor.nbytes for tensor in tensors)
-        self._grad_sync.world.ledger.control["broadcast"] += nbytes
-        trained = sum(param.requires_grad for param in model.parameters())
-        self._flags_bytes = trained * torch.int32.itemsize
-
-    def stepped(self, model: DistributedDataParallel) -> None:
-        """DDP has reduced every bucket, and which parameters were used at all."""
-        ledger = self._grad_sync.world.ledger
-        assert model.logger is not None
-        model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
-        logged = model._get_ddp_logging_data()
-        self._grad_sync.comm_s = logged.get("backward_comm_time", 0) / NS
-        self._grad_sync.overlapped_s = logged.get("backward_compute_comm_overlap_time", 0) / NS
-        for one in self.collectives(model, logged):
-            ledger.add(one)
-            self._grad_sync.payload_bytes += one.nbytes
-        ledger.control["all_reduce"] += self._flags_bytes
-
-    def collectives(
-        self, model: DistributedDataParallel, logged: Mapping[str, Any]
-    ) -> Sequence[Collective]:
-        """What DDP has made of the step's gradients: an all_reduce per bucket."""
-        if not self._buckets:
-            sizes = str(logged["bucket_sizes"]).split(",")
-            param = next(param for param in model.parameters() if param.requires_grad)
-            dtype = str(param.dtype).removeprefix("torch.")
-            self._buckets = [
-                Collective("all_reduce", (int(size) // param.itemsize,), dtype, int(size))
-                for size in sizes
-            ]
-        return self._buckets
-
-
-def all_reduce(world: World, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
-    """Reduce `tensor` over the ranks, in place; alone, there is nothing to do."""
-    if world.world_size > 1:
-        dist.all_reduce(tensor, op=op)
-        world.ledger.control["all_reduce"] += tensor.nbytes
-    return tensor
-
-
-def all_gather(world: World, row: Tensor) -> Tensor:
-    """The `row` (n,) of every rank, as (world_size, n)."""
-    if world.world_size == 1:
-        return row[None]
-    rows = row.new_empty(world.world_size, *row.shape)
-    dist.all_gather_single(rows.view(-1), row)
-    world.ledger.control["all_gather"] += row.nbytes
-    return rows
-
-
-def meet(world: World, device: torch.device) -> None:
-    """Wait until all ranks are here."""
-    all_gather(world, torch.zeros(1, device=device))
+    Raises:
+        UsageError: there is no such file; the message lists those there are.
+    """
+    files = Path(__file__).with_name(folder).glob("[!_]*.py")
+    known = sorted(file.stem for file in files if file.stem != "base")
+    if name not in known:
+        raise UsageError(f"sync/{folder}: unknown {name!r}; known: {', '.join(known)}")
+    return import_module(f".{folder}.{name}", __package__).build

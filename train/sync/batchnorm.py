@@ -1,7 +1,14 @@
 """BatchNorm sees the global batch: one process's statistics and gradients, on any ranks.
 
+In the forward pass each rank computes the mean and the squared deviations of its own part, a row of
+2 * channels + 1 numbers with their count; one all_gather gives every rank all rows, which it merges
+into the statistics of the whole batch, in the order of ranks, so that all have the same bits. In
+the backward pass the two sums over samples that the formula needs (of the gradient, and of gradient
+times normalised value) are added up by one all_reduce of (2, channels). All of it in float64.
+
 torch's own SyncBatchNorm refuses the CPU and counts every rank's samples. Here each rank says
-whether its samples count, so that one that only keeps the others company changes nothing.
+whether its samples count, so that one that only keeps the others company changes nothing; it takes
+part in every collective all the same, for else the others would wait for it.
 """
 
 from collections.abc import Iterable

@@ -4,10 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from train.distributed.world import World
-from train.sync.base import all_reduce
-from train.sync.batchnorm import synced_buffers
-from train.sync.buckets.layout import flatten, spread
+from .batchnorm import synced_buffers
+from .buckets.layout import flatten, spread
+from .ranks import Ranks
 
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
@@ -21,15 +20,15 @@ class Buffers:
     cache, which each rank fills by itself; from then on it is left alone.
     """
 
-    def __init__(self, world: World, model: nn.Module) -> None:
-        self._world, self._model = world, model
+    def __init__(self, ranks: Ranks, model: nn.Module) -> None:
+        self._ranks, self._model = ranks, model
         self.remember()
 
     def remember(self) -> None:
         """Take the buffers as they are, equal on all ranks, for the last step's."""
         self._places: list[tuple[dict[str, Tensor | None], str]] = []
         self._before: list[Tensor] = []
-        if self._world.world_size == 1:
+        if self._ranks.world_size == 1:
             return
         seen = {id(buffer) for buffer in synced_buffers(self._model)}
         for module in self._model.modules():
@@ -71,7 +70,7 @@ class Buffers:
             # in float64, where shares of equal numbers add up to that number again
             flat = flatten([one.double() for one in own])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
-            spread(all_reduce(self._world, flat, dist.ReduceOp.SUM), own)
+            spread(self._ranks.all_reduce(flat, dist.ReduceOp.SUM), own)
             for at in changed:
                 self._before[at].copy_(self._buffer(at))
         if RESHAPED in found:

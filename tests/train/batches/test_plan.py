@@ -3,20 +3,15 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.settings.train import TrainConfig
 from train.batches.plan import (
     BatchPlan,
     evaluation_indices,
-    first_samples,
-    lengths_of,
     split_batch,
 )
 from train.model.rng import hash_seed
-from train.tasks import synthetic
 
 weights = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(sum)
 
@@ -139,17 +134,3 @@ def test_evaluation_by_length_counts_every_sample_once(lengths, ranks, batch):
         assert seen == sorted(seen)
     tokens = [sum(lengths[at] for one in own for at in one) for own in of_ranks]
     assert max(tokens) - min(tokens) <= max(lengths, default=0)
-
-
-def test_lengths_are_those_of_the_first_samples():
-    class Texts(synthetic.Synthetic):
-        def lengths(self, samples):
-            return torch.arange(len(samples))
-
-    task = Texts(TrainConfig(task="synthetic"))
-    cut = first_samples(task.build_datasets(), 5, None)
-    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
-    assert len(lengths_of(task, cut.evaluation[""])) == 509
-    one = first_samples(task.build_datasets(), 1, None).train
-    assert lengths_of(task, one) == []  # all alike
-    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []

@@ -12,10 +12,12 @@ from pathlib import Path
 import torch
 
 from configs import plugins
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from tests.train.retained import train
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
+from train.loop.build import ranks_of
 from train.loop.trainer import Trainer
 from train.worker import end_process
 
@@ -31,8 +33,8 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def bits(trainer: Trainer) -> list[bytes]:
-    params = list(trainer.parts.model.parameters())
-    states = [trainer.optimizer.state[param] for param in params]
+    params = list(trainer.state.model.parameters())
+    states = [trainer.state.optimizer.state[param] for param in params]
     retained = [one[key] for one in states for key in sorted(one)]
     return [tensor.detach().numpy().tobytes() for tensor in [*params, *retained]]
 
@@ -44,29 +46,29 @@ def losses(trainer: Trainer) -> torch.Tensor:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
-        world = peers.world
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        ranks = ranks_of(peers.world)
         for mode in MODES:
-            config = replace(BASE, sync=mode, split=SPLITS[world.world_size])
-            disk = folder / f"{mode}-{world.world_size}" / f"disk{world.rank}"
-            whole = train(world, config, disk / "whole")
+            config = replace(BASE, sync=mode, split=SPLITS[ranks.world_size])
+            disk = folder / f"{mode}-{ranks.world_size}" / f"disk{ranks.rank}"
+            whole = train(ranks, config, disk / "whole")
             cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
-            train(world, cut, disk / "cut")
+            train(ranks, cut, disk / "cut")
             again = replace(config, resume="auto")
-            found = train(world, again, disk / "again", disk / "cut" / "checkpoints")
+            found = train(ranks, again, disk / "again", disk / "cut" / "checkpoints")
             assert bits(found) == bits(whole), f"{mode}: not the same bits"
             assert torch.equal(losses(found), losses(whole)[CUT:]), f"{mode}: not the same losses"
 
             plain = replace(config, dropout=0.0)
             reference = folder / f"{mode}.pt"
             if not reference.exists():
-                whole = train(world, plain, disk / "plain")
-                train(world, replace(cut, dropout=0.0), disk / "plain-cut")
-                if world.is_main:
+                whole = train(ranks, plain, disk / "plain")
+                train(ranks, replace(cut, dropout=0.0), disk / "plain-cut")
+                if ranks.rank == 0:
                     torch.save(losses(whole), reference)
                 continue
-            (other,) = folder.glob(f"{mode}-[!{world.world_size}]/disk0/plain-cut/checkpoints")
-            found = train(world, replace(plain, resume="auto"), disk / "plain", other)
+            (other,) = folder.glob(f"{mode}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints")
+            found = train(ranks, replace(plain, resume="auto"), disk / "plain", other)
             want = torch.load(reference, weights_only=True)[CUT:]
             gap = (losses(found) - want).abs().max().item()
             assert gap < 1e-6, f"{mode}: losses differ by {gap} after a change of world size"

@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train.loop.test_export import Uncommon
-from train.checkpoints import resume, storage
+from train.checkpoints import storage
 from train.checkpoints.manager import CheckpointManager
 from train.distributed.stop_request import StoppedCleanly
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
@@ -41,21 +40,17 @@ class Lines(Console):
 
 def run(config, run_dir: Path, at_step=None, task=None):
     """One process alone; `at_step` is called with the trainer after each step."""
-    world, console = World(), Lines()
+    console = Lines()
     sinks = Sinks(run_dir, 0)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
-    checkpoints = CheckpointManager(config, world, CPU, folder, sinks, writes=True)
-    sync = plugins.load("train.sync.modes", config.sync)(world, config)
-    task = task or synthetic.build(config)
-    trainer = Trainer(config, world, CPU, task, sync, console, sinks, checkpoints)
+    builder = Builder(config, Ranks(), CPU, task or synthetic.build(config), console, sinks)
+    checkpoints = builder.checkpoints(folder, writes=True)
+    trainer = builder.trainer(checkpoints)
     if at_step is not None:
         report = trainer._report
         trainer._report = lambda record: (report(record), at_step(record.step))
     try:
-        if config.resume is not None:
-            found = resume.load(config, world, CPU, folder, console, reads=True)
-            if found is not None:
-                trainer.resume(*found)
+        trainer.go_on()
         trainer.fit()
     finally:
         checkpoints.close()
@@ -68,7 +63,7 @@ def warnings(trainer) -> dict[int, tuple]:
 
 
 def bits(trainer) -> list[bytes]:
-    states = [trainer.optimizer.state[param] for param in trainer.model.parameters()]
+    states = [trainer.state.optimizer.state[param] for param in trainer.model.parameters()]
     retained = [one[key] for one in states for key in sorted(one)]
     tensors = [*trainer.model.parameters(), *retained]
     return [tensor.detach().numpy().tobytes() for tensor in tensors]

@@ -111,7 +111,7 @@ class Patient:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_saving_the_model_may_take_an_hour(rank, monkeypatch):
     monkeypatch.setattr(
-        "train.distributed.rendezvous.wait_for_all", lambda world: None, raising=False
+        "train.distributed.rendezvous.wait_for_all", lambda world_size: None, raising=False
     )
     store = Patient()
     _part(World(rank=rank, world_size=2), store)

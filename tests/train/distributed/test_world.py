@@ -1,5 +1,8 @@
 """Who a worker is: torchrun's variables, flags by hand, or one process alone."""
 
+from dataclasses import asdict
+from typing import Any
+
 import pytest
 
 from configs import cli
@@ -22,12 +25,12 @@ TORCHRUN = {
 }
 
 
-def by_hand(*argv: str) -> ByHand:
-    return cli.parse([ByHand], argv, prog="", description="")[0]
+def by_hand(*argv: str) -> dict[str, Any]:
+    return asdict(cli.parse([ByHand], argv, prog="", description="")[0])
 
 
 def test_torchrun_variables_are_read_once_into_a_value():
-    world = World.find(ByHand(), TORCHRUN)
+    world = World.find(TORCHRUN)
     assert (world.rank, world.world_size, world.local_rank, world.local_world_size) == (3, 4, 1, 2)
     assert (world.node_rank, world.num_nodes, world.attempt) == (1, 2, 2)
     assert (world.master_addr, world.master_port) == ("10.10.1.1", 29500)
@@ -36,11 +39,11 @@ def test_torchrun_variables_are_read_once_into_a_value():
 
 @pytest.mark.parametrize("made_up", ["none", "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"])
 def test_a_run_id_that_torchrun_made_up_is_none(made_up):
-    assert World.find(ByHand(), {**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
+    assert World.find({**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
 
 
 def test_alone_without_variables_or_flags():
-    world = World.find(ByHand(), {})
+    world = World.find({})
     assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
 
 
@@ -53,13 +56,13 @@ def test_alone_without_variables_or_flags():
     ],
 )
 def test_flags_as_the_two_courses_prescribe(argv):
-    world = World.find(by_hand(*argv), {})
+    world = World.find({}, **by_hand(*argv))
     assert (world.rank, world.world_size) == (2, 4)
     assert (world.master_addr, world.master_port) == ("10.10.1.1", 6585)
 
 
 def test_rank_minus_one_is_a_single_process():
-    assert World.find(by_hand("--local_rank", "-1"), {}).world_size == 1
+    assert World.find({}, **by_hand("--local_rank", "-1")).world_size == 1
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_rank_minus_one_is_a_single_process():
 def test_a_broken_environment_is_named(change, message):
     env = {k: v for k, v in {**TORCHRUN, **change}.items() if v is not None}
     with pytest.raises(UsageError) as error:
-        World.find(ByHand(), env)
+        World.find(env)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -91,5 +94,5 @@ def test_a_broken_environment_is_named(change, message):
 )
 def test_incomplete_flags_are_named(argv, message):
     with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
-        World.find(by_hand(*argv), {})
+        World.find({}, **by_hand(*argv))
     assert message in str(error.value)

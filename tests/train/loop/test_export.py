@@ -14,7 +14,8 @@ from muster.errors import UsageError
 from tests.preload import interpreter
 from train import score
 from train.loop import export
-from train.records.summary import Totals, summarise
+from train.loop.run import SUMMED_UP
+from train.records.summary import History, summarise
 from train.tasks import synthetic
 
 REPOSITORY = Path(__file__).parents[3]
@@ -100,7 +101,8 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
     config = TrainConfig(task="synthetic")
     task = Uncommon(config, kind)
     model, other = task.build_model(), task.build_model()
-    totals = summarise(config, 1, [], Totals(), [])
+    settings = {name: getattr(config, name) for name in SUMMED_UP}
+    totals = summarise({**settings, "world_size": 1}, History())
     export.save(task, model, tmp_path / "model", config, totals)
     export.load_weights(other, tmp_path / "model")
     was, now = model.state_dict(), other.state_dict()

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from configs.settings.train import TrainConfig
-from train.distributed.world import World
+from train.loop.optimizer import build_optimizer
 from train.loop.step import Step
-from train.model.optimizer import build_optimizer
 from train.model.precision import Precision
+from train.sync.base import SyncOptions
 from train.sync.modes import single
+from train.sync.ranks import Ranks
 
 CPU = torch.device("cpu")
 
@@ -20,8 +21,9 @@ CPU = torch.device("cpu")
 def step(model: nn.Module, **settings) -> Step:
     config = TrainConfig(task="synthetic", sync="single", device="cpu", **settings)
     optimizer = build_optimizer(config, model)
-    parts = SimpleNamespace(model=model, precision=Precision("fp32", CPU), optimizer=optimizer)
-    return Step(config, World(), CPU, None, single.build(World(), config), model, parts)
+    precision, sync = Precision("fp32", CPU), single.build(Ranks(), SyncOptions())
+    state = SimpleNamespace(model=model, precision=precision, optimizer=optimizer, grad_sync=sync)
+    return Step(None, state, model, config.max_grad_norm)
 
 
 @pytest.mark.parametrize("limit", [0.0, 3.0, 5.0, 5.0000005, 5.00001, 7.0])

@@ -13,16 +13,16 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
-from train.distributed.world import World
+from train.loop.build import Builder
+from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
-from train.model.optimizer import build_optimizer, build_schedule
 from train.model.precision import Precision, set_dropout
 from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
 from train.records.sinks import Sinks
 from train.records.summary import Totals, rows, summarise
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
@@ -33,17 +33,9 @@ CONFIG = TrainConfig(
 
 def run(config, tmp_path, task=None):
     """One process alone, with any sync mode."""
-    world = World()
-    sinks = Sinks(tmp_path / "run", 0)
-    trainer = Trainer(
-        config,
-        world,
-        CPU,
-        task or synthetic.build(config),
-        plugins.load("train.sync.modes", config.sync)(world, config),
-        Console(speaks=False),
-        sinks,
-    )
+    sinks, console = Sinks(tmp_path / "run", 0), Console(speaks=False)
+    task = task or synthetic.build(config)
+    trainer = Builder(config, Ranks(), CPU, task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     return history, trainer
@@ -154,11 +146,9 @@ def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
 
         torch.manual_seed = note
         try:
-            world = World(rank=rank, world_size=1)
-            task = synthetic.build(CONFIG)
-            sync = single.build(world, CONFIG)
+            task, ranks = synthetic.build(CONFIG), Ranks(rank=rank, world_size=1)
             sinks = Sinks(tmp_path / str(rank), rank)
-            trainer = Trainer(CONFIG, world, CPU, task, sync, Console(speaks=False), sinks)
+            trainer = Builder(CONFIG, ranks, CPU, task, Console(speaks=False), sinks).trainer()
         finally:
             torch.manual_seed = original
         made[rank] = (seeds, [p.clone() for p in trainer.model.parameters()])
@@ -196,7 +186,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     summaries = []
     for number, step in enumerate(history.steps):
         totals.add(replace(step, step_s=1000.0 if number == 0 else number))
-        summaries.append(summarise(CONFIG, 1, history.first_losses, totals, history.evaluations))
+        summaries.append(summarise({}, replace(history, totals=totals)))
     assert [one["step_s"] for one in summaries] == [1000, 1, 1.5, 2, 2.5, 3, 3.5, 4]
     assert [one["timed_steps"] for one in summaries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [one["steps"] for one in summaries] == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.records import traffic
-from train.records.ledger import CollectiveLedger
 from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
+from train.sync.ledger import CollectiveLedger
 
 OPERATIONS = [
     "all_reduce", "all_gather", "all_to_all", "reduce", "gather", "scatter", "broadcast",
@@ -79,8 +79,9 @@ def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
     counted = [(0, 0)]
     monkeypatch.setattr(traffic, "_counters", lambda interface: counted[-1])
     ledger = CollectiveLedger()
+    counters = ledger.gradients, ledger.control
     ledger.gradient("gather", torch.zeros(10))
-    meter = Meter(0, FOUR, "eth0", ledger, tmp_path / "traffic" / "a.csv")
+    meter = Meter(0, FOUR, "eth0", *counters, tmp_path / "traffic" / "a.csv")
     ledger.gradient("gather", torch.zeros(100))
     ledger.control["all_gather"] += 8
     counted.append((50, 1300))
@@ -91,7 +92,7 @@ def test_a_meter_counts_what_came_after_its_beginning(tmp_path, monkeypatch):
     assert (record.observed_sent_bytes, record.observed_received_bytes) == (50, 1300)
     assert record.host == "a" and record.steps == 3 and record.note == ""
     ledger.gradient("gossip", torch.zeros(1))
-    again = Meter(0, FOUR, "eth0", ledger, tmp_path / "again.csv")
+    again = Meter(0, FOUR, "eth0", *counters, tmp_path / "again.csv")
     ledger.gradient("gossip", torch.zeros(1))
     assert "not known" in again.end(step=4, epoch=1, steps=1).note
     again.close()

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from configs.plugins import load
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder, ranks_of
 from train.records.console import Console
+from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
 from train.worker import end_process
 
@@ -135,13 +136,13 @@ class PictureTask(Task):
         raise NotImplementedError  # there is no evaluation
 
 
-def train(case: Case, world: World) -> dict[str, Tensor]:
+def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     """What came out of `case`: losses, the first step's gradients, final parameters, buffers."""
     config = TrainConfig(
         task="synthetic",
         sync=case.mode,
         batchnorm=case.batchnorm,  # type: ignore[arg-type]
-        split=case.split if world.world_size > 1 else "even",
+        split=case.split if ranks.world_size > 1 else "even",
         accumulation=case.accumulation,
         precision=case.precision,  # type: ignore[arg-type]
         bucket_mb=0.0 if case.mode == "ddp" else 25.0,  # sent as soon as it is there
@@ -157,16 +158,15 @@ def train(case: Case, world: World) -> dict[str, Tensor]:
         max_steps=case.steps,
         device="cpu",
     )
-    trainer = Trainer(
+    trainer = Builder(
         config,
-        world,
+        ranks,
         torch.device("cpu"),
         PictureTask(),
-        load("train.sync.modes", case.mode)(world, config),
         Console(speaks=False),
         NoSinks(),  # type: ignore[arg-type]
-    )
-    model = trainer.parts.model
+    ).trainer()
+    model = trainer.state.model
     grads: list[Tensor] = []
 
     def note(*_: Any) -> None:
@@ -175,9 +175,11 @@ def train(case: Case, world: World) -> dict[str, Tensor]:
             grads.append(flat(parts))
 
     params = list(model.parameters())
-    getattr(trainer.optimizer, "optimizer", trainer.optimizer).register_step_pre_hook(note)
+    getattr(trainer.state.optimizer, "optimizer", trainer.state.optimizer).register_step_pre_hook(
+        note
+    )
     history = trainer.fit()
-    assert_same_bits(world, trainer, case)  # type: ignore[arg-type]
+    assert_same_bits(ranks, trainer, case)  # type: ignore[arg-type]
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
         "grads": grads[0],
@@ -193,12 +195,12 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 60) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = peers.world.world_size
-        found = {case.name: train(case, peers.world) for case in cases(ranks)}
+        found = {case.name: train(case, ranks_of(peers.world)) for case in cases(ranks)}
         if peers.world.is_main:
             for case in {case.reference for case in cases(ranks)}:
-                found[case.name] = train(case, World())
+                found[case.name] = train(case, Ranks())
             torch.save(found, output / f"ranks_{ranks}.pt")
 
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 
-from configs.settings.train import ByHand
 from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, train
 from tests.train.sync.model_kinds import KINDS
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.sync import base
+from train.loop.build import ranks_of
+from train.sync import ranks
 from train.sync.buckets import sparse_rows
+from train.sync.ranks import Ranks
 from train.worker import end_process
 
 STEPS = 8
@@ -49,13 +51,13 @@ def raises(case: Case) -> bool:
     return case.task == "reentrant checkpointing" and case.mode in ("ddp", "accelerate")
 
 
-def outcome(case: Case, world: World) -> dict[str, Any]:
+def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
     """What `case` has ended with."""
     try:
-        history, model, trainer = train(case, world, KINDS[case.task], STEPS)
+        history, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
-    assert_same_bits(world, trainer, case)
+    assert_same_bits(ranks, trainer, case)
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
         "params": torch.cat([one.detach().flatten() for one in model.parameters()]),
@@ -66,9 +68,12 @@ def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
     sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
-    base.BROADCAST_BYTES = 2**12
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
-        found = {case.name: outcome(case, peers.world) for case in cases(peers.world.world_size)}
+    ranks.BROADCAST_BYTES = 2**12
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        found = {
+            case.name: outcome(case, ranks_of(peers.world))
+            for case in cases(peers.world.world_size)
+        }
         if peers.world.is_main:
             torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
 

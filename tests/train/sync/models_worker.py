@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from configs.plugins import load
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from tests.train.matrix_tasks import MatrixTask
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
+from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.console import Console
+from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Output
 from train.worker import end_process
 
@@ -107,42 +109,40 @@ class Broken(ModelTask):
 
 
 def trainer_of(
-    world: World,
+    ranks: Ranks,
     mode: str,
     network: type[nn.Module],
     kind: type[ModelTask] = ModelTask,
     **given: Any,
 ) -> Trainer:
     settings = {"split": "3,1,0", "precision": "fp64", "optimizer": "sgd", "lr": 0.1, **given}
-    if world.world_size == 1:
+    if ranks.world_size == 1:
         settings["split"] = "even"
     config = TrainConfig(
         task="synthetic", sync=mode, batch_size=16, epochs=5, max_steps=12, device="cpu",
         length_balance=False, **settings,
     )  # fmt: skip
-    return Trainer(
-        config, world, torch.device("cpu"), kind(config, world.rank, network),
-        load("train.sync.modes", mode)(world, config), Console(speaks=False),
-        NoSinks(),  # type: ignore[arg-type]
-    )  # fmt: skip
+    task, sinks = kind(config, ranks.rank, network), NoSinks()
+    console = Console(speaks=False)
+    return Builder(config, ranks, torch.device("cpu"), task, console, sinks).trainer()  # type: ignore[arg-type]
 
 
-def trained(world: World, mode: str, network: type[nn.Module], **given: Any) -> Mapping[str, Any]:
+def trained(ranks: Ranks, mode: str, network: type[nn.Module], **given: Any) -> Mapping[str, Any]:
     """What came out of it: losses, and the model's tensors by name."""
-    trainer = trainer_of(world, mode, network, **given)
+    trainer = trainer_of(ranks, mode, network, **given)
     history = trainer.fit()
     if network is not Masked:  # whose cache is each rank's own
-        assert_same_bits(world, trainer, mode)  # type: ignore[arg-type]
-    state = trainer.parts.model.state_dict()
+        assert_same_bits(ranks, trainer, mode)  # type: ignore[arg-type]
+    state = trainer.state.model.state_dict()
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
         "state": {name: tensor.detach().clone() for name, tensor in state.items()},
     }
 
 
-def refusal(world: World) -> str:
+def refusal(ranks: Ranks) -> str:
     """What this rank says of a gradient that stops being a number on rank 1."""
-    trainer = trainer_of(world, "local_sgd", WithChild, Broken, split="even")
+    trainer = trainer_of(ranks, "local_sgd", WithChild, Broken, split="even")
     try:
         trainer.fit()
     except MusterError as error:
@@ -153,20 +153,20 @@ def refusal(world: World) -> str:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 60) as peers:
-        world = peers.world
-        found: dict[str, Any] = {"refusal": refusal(world)}
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        ranks = ranks_of(peers.world)
+        found: dict[str, Any] = {"refusal": refusal(ranks)}
         for mode in MODES:
-            found[f"masked|{mode}"] = trained(world, mode, Masked)
-            found[f"child|{mode}"] = trained(world, mode, WithChild)
+            found[f"masked|{mode}"] = trained(ranks, mode, Masked)
+            found[f"child|{mode}"] = trained(ranks, mode, WithChild)
         for mode in (*MODES, "local_sgd"):
             given = {"precision": "fp32", "optimizer": "adamw", "lr": 1e-3}
-            found[f"halves|{mode}"] = trained(world, mode, Halves, **given)
-        if world.is_main:
-            found["masked"] = trained(World(), "single", Masked)
-            found["child"] = trained(World(), "single", WithChild)
-            found["halves"] = trained(World(), "single", Halves, **given)
-        torch.save(found, folder / f"rank_{world.rank}.pt")
+            found[f"halves|{mode}"] = trained(ranks, mode, Halves, **given)
+        if ranks.rank == 0:
+            found["masked"] = trained(Ranks(), "single", Masked)
+            found["child"] = trained(Ranks(), "single", WithChild)
+            found["halves"] = trained(Ranks(), "single", Halves, **given)
+        torch.save(found, folder / f"rank_{ranks.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -8,29 +8,31 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from train.distributed.world import World
-from train.sync import buffers
 from train.sync.buffers import Buffers
+from train.sync.ranks import Ranks
 
 CPU = torch.device("cpu")
 SHARES = (0.75, 0.25, 0.0)  # of ranks with 3 and 1 of 4 samples, and of one without any
 
 
-class Ranks:
+class Threads:
     """Three ranks as threads; what one of them gives to a collective is counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *models: nn.Module) -> None:
         self.models, self.sizes = models, list[int]()
         self._gate, self._parts = threading.Barrier(3), dict[int, Tensor]()
-        monkeypatch.setattr(buffers, "all_reduce", self._all_reduce)
+        owner = self
+        monkeypatch.setattr(
+            Ranks, "all_reduce", lambda ranks, tensor, _: owner._all_reduce(ranks, tensor)
+        )
         self.each = [
-            Buffers(World(rank=rank, world_size=3), model) for rank, model in enumerate(models)
+            Buffers(Ranks(rank=rank, world_size=3), model) for rank, model in enumerate(models)
         ]
 
-    def _all_reduce(self, world: World, tensor: Tensor, _: object) -> Tensor:
-        self._parts[world.rank] = tensor.clone()
+    def _all_reduce(self, ranks: Ranks, tensor: Tensor) -> Tensor:
+        self._parts[ranks.rank] = tensor.clone()
         self._gate.wait()
-        if world.is_main:
+        if ranks.rank == 0:
             self.sizes.append(tensor.numel())
         tensor.copy_(sum(self._parts[rank] for rank in range(3)))
         self._gate.wait()
@@ -62,7 +64,7 @@ class Holder(nn.Module):
 
 
 def test_changed_buffers_become_their_weighted_mean_in_one_collective(monkeypatch):
-    ranks = Ranks(monkeypatch, Holder(), Holder(), Holder())
+    ranks = Threads(monkeypatch, Holder(), Holder(), Holder())
 
     def change(rank: int, model: Holder) -> None:
         model.norm.running_mean.fill_((2.0, 6.0, math.nan)[rank])
@@ -82,13 +84,13 @@ def test_changed_buffers_become_their_weighted_mean_in_one_collective(monkeypatc
 
 
 def test_a_mask_with_infinities_may_change(monkeypatch):
-    ranks = Ranks(monkeypatch, Holder(), Holder(), Holder())
+    ranks = Threads(monkeypatch, Holder(), Holder(), Holder())
     ranks.step(lambda _, model: model.mask.copy_(torch.tensor([-math.inf, 5.0])))
     assert [model.mask.tolist() for model in ranks.models] == [[-math.inf, 5.0]] * 3
 
 
 def test_a_cache_that_grows_on_one_rank_is_left_alone(monkeypatch):
-    ranks = Ranks(monkeypatch, Holder(), Holder(), Holder())
+    ranks = Threads(monkeypatch, Holder(), Holder(), Holder())
 
     def change(rank: int, model: Holder) -> None:
         model.norm.running_mean += rank
@@ -102,7 +104,7 @@ def test_a_cache_that_grows_on_one_rank_is_left_alone(monkeypatch):
 
 
 def test_what_was_loaded_counts_as_unchanged(monkeypatch):
-    ranks = Ranks(monkeypatch, Holder(), Holder(), Holder())
+    ranks = Threads(monkeypatch, Holder(), Holder(), Holder())
     for model, own in zip(ranks.models, ranks.each, strict=True):
         model.norm.running_mean.fill_(1 / 3)
         own.remember()
@@ -111,4 +113,4 @@ def test_what_was_loaded_counts_as_unchanged(monkeypatch):
 
 
 def test_one_process_compares_nothing():
-    assert Buffers(World(), Holder()).marks(CPU).tolist() == []
+    assert Buffers(Ranks(), Holder()).marks(CPU).tolist() == []

@@ -10,11 +10,10 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import bert
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
@@ -87,9 +86,9 @@ def refusal(made, **settings):
 def run(made, config):
     task = bert.build(config)
     task.prepare()
-    world, sinks = World(), Sinks(made / "run", 0)
-    sync, console = single.build(world, config), Console(speaks=False)
-    history = Trainer(config, world, torch.device("cpu"), task, sync, console, sinks).fit()
+    sinks, console = Sinks(made / "run", 0), Console(speaks=False)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
+    history = trainer.fit()
     sinks.close()
     return history
 

@@ -8,11 +8,10 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import bsc_benchmark
 from train.tasks.bsc_benchmark import draw
 
@@ -52,10 +51,11 @@ def lengths(samples):
 
 def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
     config = config_of(tmp_path)
-    world, sinks, task = World(), Sinks(tmp_path / "run", 0), bsc_benchmark.build(config)
+    sinks, task = Sinks(tmp_path / "run", 0), bsc_benchmark.build(config)
     task.prepare()
-    sync, console = single.build(world, config), Console(speaks=False)
-    history = Trainer(config, world, torch.device("cpu"), task, sync, console, sinks).fit()
+    console = Console(speaks=False)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
+    history = trainer.fit()
     sinks.close()
     assert [step.samples for step in history.steps] == [32, 32, 32]
     assert [one.samples for one in history.evaluations] == [40]

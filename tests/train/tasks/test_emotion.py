@@ -7,11 +7,10 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop.build import Builder
 from train.records.console import Console
 from train.records.sinks import Sinks
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import emotion
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
@@ -64,16 +63,8 @@ def test_distilbert_learns_it_and_both_sets_are_scored(made):
     task = emotion.build(config)
     task.prepare()
     sinks = Sinks(made / "run", 0)
-    world = World()
-    trainer = Trainer(
-        config,
-        world,
-        torch.device("cpu"),
-        task,
-        single.build(world, config),
-        Console(speaks=False),
-        sinks,
-    )
+    console = Console(speaks=False)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     (scores,) = history.evaluations

@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import TypeVar
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from train.batches.auto_split.step_cost import Cost, fit, memory_limit
-from train.model import rng
-from train.model.precision import Precision
-from train.sync import batchnorm
-from train.tasks.base import Batch, Samples, Task
+from ...model import rng
+from ...sync import batchnorm
+from .step_cost import Cost, fit, memory_limit
+
+Batch = TypeVar("Batch")
 
 REPEATS = 3
 # Long beside the time slices of what may share a core: its mean is what a step will take.
@@ -35,22 +36,22 @@ class Probe:
 
 
 def measure(
-    task: Task,
     model: nn.Module,
-    samples: Samples,
-    precision: Precision,
-    to_device: Callable[[Batch], Batch],
     optimizer: Optimizer,
+    fetch: Callable[[Sequence[int]], Batch],
+    loss_of: Callable[[Batch], Tensor],
     *,
+    size: int,
     share: int,
     sharers: int,
     lengths: Sequence[int] = (),
 ) -> Probe:
     """Time a step over a quarter, a half and all of an even `share`; nothing is changed by it.
 
-    `model` has no sync mode's wrapper yet, so that no rank waits for another. `optimizer` is one
-    to throw away. `sharers`: the workers of this host, which share its memory. Where batches are
-    cut by `lengths`, a sample means the tokens that one has at the mean.
+    `fetch` makes a batch of the samples at these positions of a set of `size`, `loss_of` is the
+    forward pass. `model` has no sync mode's wrapper yet, so that no rank waits for another.
+    `optimizer` is one to throw away. `sharers`: the workers of this host, which share its memory.
+    Where batches are cut by `lengths`, a sample means the tokens that one has at the mean.
     """
     sizes = probed_sizes(share, least=2 if batchnorm.has_any(model) else 1)
     buffers = [
@@ -66,24 +67,23 @@ def measure(
     forwards: list[float] = []
     peaks: list[float] = []
     amounts: list[float] = []
-    for size in sizes:
+    for number in sizes:
         # from all over the set, since what lies together may be alike
-        chosen = [at * len(samples) // size for at in range(size)]
+        chosen = [at * size // number for at in range(number)]
         widest = max(lengths[at] for at in chosen) / fmean(lengths) if lengths else 1.0
-        amounts.append(size * widest)
+        amounts.append(number * widest)
         times: list[tuple[float, float]] = []
-        for number in range(MOST + 1):
-            if number > REPEATS and sum(one for _, one in times) > BUDGET_S:
+        for turn in range(MOST + 1):
+            if turn > REPEATS and sum(one for _, one in times) > BUDGET_S:
                 break
             _reset_peak(device)
             started = _now()
-            batch = to_device(task.collate([samples[at] for at in chosen]))
+            batch = fetch(chosen)
             fetched = _now()
-            with precision.autocast():
-                loss = task.forward(model, batch).loss.sum()
+            loss = loss_of(batch)
             computed = _now()
             loss.backward()
-            if number:  # the first one warms up
+            if turn:  # the first one warms up
                 times.append((computed - fetched, _now() - started))
         peaks.append(_peak_bytes(device))
         forwards.append(fmean(one for one, _ in times))

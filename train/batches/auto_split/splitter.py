@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from train.batches.auto_split.probe import Probe
-from train.batches.auto_split.step_cost import Cost, best_weights, compute_s
-from train.batches.plan import split_batch
-from train.distributed.world import World
-from train.records.schema import SplitRecord, StepRecord
-from train.sync.base import all_gather, all_reduce, meet
+from ...records.schema import SplitRecord, StepRecord
+from ...sync.ranks import Ranks
+from ..by_length import PASS_TOKENS
+from ..plan import BatchPlan, split_batch
+from .probe import Probe
+from .step_cost import Cost, best_weights, compute_s
 
 # A new split must promise so much over the one there is: speeds always waver a little.
 DEAD_BAND = 1.05
@@ -34,6 +34,16 @@ class Plan:
     network_s: float
     pass_samples: float = 0.0  # see Probe
 
+    def applied(self, plan: BatchPlan) -> BatchPlan:
+        """`plan` with these parts."""
+        plan = replace(plan, weights=self.weights, limits=self.limits)
+        if plan.pass_tokens is None:
+            return plan
+        # a line's offset is the first to suffer from noise, and passes too many cost more than
+        # too few
+        measured = self.pass_samples * plan.mean_length
+        return replace(plan, pass_tokens=max(measured, PASS_TOKENS["cpu"]))
+
 
 class Splitter:
     """Chooses weights on all ranks alike; the trainer asks it at the start and after epochs.
@@ -43,14 +53,14 @@ class Splitter:
 
     def __init__(
         self,
-        world: World,
+        ranks: Ranks,
         batch_size: int,
         mode: str,
         say: Callable[[str], None],
         note: Callable[[SplitRecord], None],
         mean_tokens: float = 0.0,
     ) -> None:
-        self._world, self._batch_size, self._mode = world, batch_size, mode
+        self._ranks, self._batch_size, self._mode = ranks, batch_size, mode
         self._say, self._note, self._mean_tokens = say, note, mean_tokens
         self._plan: Plan | None = None
 
@@ -59,7 +69,7 @@ class Splitter:
         cost, forward = probe.cost, probe.forward
         own = [cost.alpha_s, cost.beta_s, forward.alpha_s, forward.beta_s]
         own += [probe.limit, probe.pass_samples]
-        rows = all_gather(self._world, torch.tensor(own, dtype=torch.float64, device=device))
+        rows = self._ranks.all_gather(torch.tensor(own, dtype=torch.float64, device=device))
         found = rows.tolist()
         costs = tuple(Cost(row[0], row[1]) for row in found)
         plan = self._plan = Plan(
@@ -70,7 +80,7 @@ class Splitter:
             network_s=self._network_s(model, device),
             pass_samples=fmean(row[5] for row in found),
         )
-        even = (1.0,) * self._world.world_size
+        even = (1.0,) * self._ranks.world_size
         if self._gain(plan, even, plan.weights) < DEAD_BAND:
             plan.weights = even
         self._tell(plan, step=0)
@@ -103,11 +113,11 @@ class Splitter:
         timed = [one for one in steps[1:] if one.samples == self._batch_size]
         if plan is None or not timed:
             return None
-        own = plan.forwards[self._world.rank]
+        own = plan.forwards[self._ranks.rank]
         expected = fmean(own.of(self._samples(one)) for one in timed)
         drift = fmean(one.forward_s for one in timed) / expected
-        drifts = all_gather(
-            self._world, torch.tensor([drift], dtype=torch.float64, device=device)
+        drifts = self._ranks.all_gather(
+            torch.tensor([drift], dtype=torch.float64, device=device)
         ).flatten()
         self._tell_result(plan, timed)
         costs = tuple(
@@ -129,28 +139,28 @@ class Splitter:
 
     def _network_s(self, model: nn.Module, device: torch.device) -> float:
         """Seconds to synchronise gradients, from two reductions of as many bytes."""
-        if self._world.world_size == 1:
+        if self._ranks.world_size == 1:
             return 0.0
         numbers = sum(param.numel() for param in model.parameters() if param.requires_grad)
         dtype = next(model.parameters()).dtype
         flat = torch.zeros(numbers, dtype=dtype, device=device)
         seconds = []
         for _ in range(2):
-            meet(self._world, device)
+            self._ranks.barrier(device)
             started = time.perf_counter()
-            all_reduce(self._world, flat, dist.ReduceOp.SUM)
+            self._ranks.all_reduce(flat, dist.ReduceOp.SUM)
             flat[:1].item()
             seconds.append(time.perf_counter() - started)
         slowest = torch.tensor([min(seconds)], dtype=torch.float64, device=device)
-        ring_s = all_reduce(self._world, slowest, dist.ReduceOp.MAX).item()
-        return ring_s * (self._world.world_size / 2 if self._mode in ROOT_MODES else 1)
+        ring_s = self._ranks.all_reduce(slowest, dist.ReduceOp.MAX).item()
+        return ring_s * (self._ranks.world_size / 2 if self._mode in ROOT_MODES else 1)
 
     def _gain(self, plan: Plan, old: Sequence[float], new: Sequence[float]) -> float:
         before = compute_s(plan.costs, old, self._batch_size) + plan.network_s
         return before / (compute_s(plan.costs, new, self._batch_size) + plan.network_s)
 
     def _tell(self, plan: Plan, step: int) -> None:
-        even = (1.0,) * self._world.world_size
+        even = (1.0,) * self._ranks.world_size
         compute, parts = (
             compute_s(plan.costs, even, self._batch_size),
             split_batch(self._batch_size, plan.weights),
@@ -169,7 +179,7 @@ class Splitter:
         self._note(
             SplitRecord(
                 step=step,
-                rank=self._world.rank,
+                rank=self._ranks.rank,
                 parts=parts,
                 alpha_s=[cost.alpha_s for cost in plan.costs],
                 beta_s=[cost.beta_s for cost in plan.costs],
@@ -181,7 +191,7 @@ class Splitter:
 
     def _tell_result(self, plan: Plan, steps: Sequence[StepRecord]) -> None:
         got = fmean(one.samples for one in steps) / fmean(one.step_s for one in steps)
-        even = (1.0,) * self._world.world_size
+        even = (1.0,) * self._ranks.world_size
         expected = self._batch_size / (
             compute_s(plan.costs, plan.weights, self._batch_size) + plan.network_s
         )

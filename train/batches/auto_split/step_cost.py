@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.batches.plan import split_batch
+from ..plan import split_batch
 
 POINT_S = 1e-9  # below any step: a rank cannot be infinitely fast
 

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from train.distributed.world import World
-from train.sync.base import all_reduce
+from ..ranks import Ranks
 
 TRIED_MB = (1.0, 4.0, 10.0, 25.0)
 STEPS_EACH = 4  # the first of a size also makes its buckets, and does not count
@@ -18,11 +17,11 @@ class Chooser:
     """Says how large buckets are to be; told after each step, on all ranks alike."""
 
     def __init__(
-        self, world: World, bucket_mb: float | Literal["auto"] | None, default_mb: float
+        self, ranks: Ranks, bucket_mb: float | Literal["auto"] | None, default_mb: float
     ) -> None:
         """`bucket_mb`: as given; None: `default_mb`, the mode's own."""
-        self._world = world
-        self._left = list(TRIED_MB) if bucket_mb == "auto" and world.world_size > 1 else []
+        self._ranks = ranks
+        self._left = list(TRIED_MB) if bucket_mb == "auto" and ranks.world_size > 1 else []
         self._seconds: list[float] = []
         self._medians: list[float] = []
         self._since: float | None = None
@@ -49,7 +48,7 @@ class Chooser:
 
     def _fastest(self) -> float:
         slowest = torch.tensor(self._medians, dtype=torch.float64)
-        seconds = all_reduce(self._world, slowest, dist.ReduceOp.MAX).tolist()
+        seconds = self._ranks.all_reduce(slowest, dist.ReduceOp.MAX).tolist()
         best = TRIED_MB[seconds.index(min(seconds))]
         tried = ", ".join(
             f"{mb:g} MiB {one:.3f} s" for mb, one in zip(TRIED_MB, seconds, strict=True)

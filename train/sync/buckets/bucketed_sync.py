@@ -1,8 +1,22 @@
 """A hand-written mode says how to average one tensor; this gives it the gradients, as they come.
 
-They come in buckets, in the order in which the backward pass makes them, each started as soon as it
-is full, so that it travels while further gradients are computed. Large embeddings come last, and
-only the rows that some rank has used. What ranks have to tell each other goes in one collective.
+The first step learns in which order gradients become ready: hooks on the parameters tell when one
+is complete. All ranks then agree on the order that rank 0 has seen, and cut it into buckets. From
+the second step on a bucket is started as soon as it is full and those before it have been started,
+so that it travels while further gradients are computed. After the backward pass, `exchange` starts
+those that are left (a gradient may be missing on this rank), and then, in this order on all ranks:
+
+1. one all_reduce(MAX) of bytes, in which ranks tell each other what only they know: which
+   gradients they have, which came after their bucket had left ("late", as when a layer is used
+   again under reentrant checkpointing), which rows of large embeddings they touched, and the
+   caller's row;
+2. late gradients, in buckets of their own: the mean of a sum is the sum of the means;
+3. of each large embedding the rows that some rank has touched (sparse_rows.py);
+4. waiting for all of it; only then each `.grad` is the mean.
+
+Collectives of one group are matched by their order alone. So whatever became ready first on this
+rank, buckets leave in the agreed order, and what follows depends on the flags, which are the same
+everywhere.
 """
 
 import time
@@ -14,12 +28,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync.base import DEFAULT_MB, MIB, GradSync, all_reduce, broadcast
-from train.sync.buckets import sparse_rows
-from train.sync.buckets.auto_size import Chooser
-from train.sync.buckets.layout import Bucket, groups
+from ..base import DEFAULT_MB, MIB, GradSync, SyncOptions
+from ..ranks import Ranks
+from . import sparse_rows
+from .auto_size import Chooser
+from .layout import Bucket, groups
 
 MISSING, THERE, LATE = range(3)  # a gradient; late: its bucket had left when more of it came
 
@@ -51,15 +64,14 @@ class BucketSync(GradSync):
     overlaps = False  # whether `start` returns at once, and uses process groups of its own
     default_mb = DEFAULT_MB
 
-    def __init__(self, world: World, config: TrainConfig) -> None:
-        super().__init__(world, config)
-        self._is_early = config.overlap and self.overlaps
-        self._by_rows = config.sparse_rows
-        self._chooser = Chooser(world, config.bucket_mb, self.default_mb)
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        super().__init__(ranks, options)
+        self._is_early = options.overlap and self.overlaps
+        self._chooser = Chooser(ranks, options.bucket_mb, self.default_mb)
         self._order: list[nn.Parameter] = []  # of the parameters, as their gradients become ready
         self._embeddings: list[nn.Parameter] = []
         self._buckets: list[Bucket] = []
-        self._bucket_of: dict[nn.Parameter, Bucket] = {}
+        self._bucket_of: dict[nn.Parameter, Bucket] = {}  # each parameter of `_order` is in one
         self._is_learning = True  # the order, in the first step
         # How often a backward pass adds to a gradient, and how often it still will in this step.
         self._times: dict[nn.Parameter, int] = {}
@@ -88,9 +100,9 @@ class BucketSync(GradSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
-        if self.world.world_size == 1:
+        if self.ranks.world_size == 1:
             return model
-        if self._by_rows:
+        if self.options.sparse_rows:
             self._embeddings = sparse_rows.candidates(model)
         by_rows = set(self._embeddings)
         trained = [param for param in model.parameters() if param.requires_grad][::-1]
@@ -150,7 +162,7 @@ class BucketSync(GradSync):
         self.exchange(model, torch.zeros(0))
 
     def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
-        if self.world.world_size == 1:
+        if self.ranks.world_size == 1:
             return row[None]
         # Until now it was hidden; what is left is waited for.
         now = time.perf_counter()
@@ -190,17 +202,18 @@ class BucketSync(GradSync):
         ]
         count = len(states)
         states += [int(weight.grad is not None) for weight in self._embeddings]
-        ranks, size = self.world.world_size, row.nbytes
-        rows = torch.zeros(ranks, size, dtype=torch.uint8, device=self._device)
-        rows[self.world.rank] = row.view(torch.uint8)
+        size = row.nbytes
+        # (world_size, bytes of a row), of which this rank fills its own
+        rows = torch.zeros(self.ranks.world_size, size, dtype=torch.uint8, device=self._device)
+        rows[self.ranks.rank] = row.view(torch.uint8)
         marks = [rows.view(-1), torch.tensor(states, dtype=torch.uint8, device=self._device)]
         marks += [sparse_rows.touched(one.grad, len(one), self._device) for one in self._embeddings]
-        flags = all_reduce(self.world, torch.cat(marks), dist.ReduceOp.MAX)
+        flags = self.ranks.all_reduce(torch.cat(marks), dist.ReduceOp.MAX)
         flag_rows, flag_states, *unions = flags.split([len(mark) for mark in marks])
         states = flag_states.tolist()
         used = zip(unions, states[count:], strict=True)
         return Flags(
-            flag_rows.view(row.dtype).view(ranks, len(row)),
+            flag_rows.view(row.dtype).view(self.ranks.world_size, len(row)),
             states[:count],
             [union if state else None for union, state in used],
         )
@@ -252,5 +265,5 @@ class BucketSync(GradSync):
         ready = [index[param] for param in self._times]
         rest = sorted(set(range(len(self._order))) - set(ready))
         order = torch.tensor([*ready, *rest], device=self._device)
-        broadcast(self.world, [order])
+        self.ranks.broadcast([order])
         return [self._order[at] for at in order.tolist()]

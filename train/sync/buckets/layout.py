@@ -1,4 +1,17 @@
-"""Gradients side by side in one tensor, so that one collective moves many of them."""
+"""Gradients side by side in one tensor, so that one collective moves many of them.
+
+A collective costs a fixed time beside its bytes, so one for each of a model's hundreds of gradients
+is slow; one for all could not start before the backward pass has ended. `groups` cuts a model's
+parameters into buckets of some MiB, in the order in which their gradients become ready. In a step a
+bucket goes through three states: the backward pass fills `.grad` of its parameters (`missing`
+counts down to 0); `take` moves these gradients into `flat` and frees them; after the collective on
+`flat`, `give_back` makes each `.grad` a view of its part. So a gradient is in memory once at any
+time, and after `give_back` the optimizer reads what the collective wrote, without another copy.
+
+    params   (3, 4)  (7,)  (2, 5)
+    flat     [12 values | 7 values | 10 values]      (29,), of their dtype
+    views    as_strided parts of flat, each with its parameter's size and strides
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate

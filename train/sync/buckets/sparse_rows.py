@@ -1,5 +1,13 @@
 """Of a large embedding only the rows that some rank has looked up carry gradient: only they move.
 
+A batch of some thousand tokens looks up a small part of a vocabulary of 30,000 or more, and the
+gradient of every other row is zero. So ranks first tell each other which rows they touched (a byte
+for each, in bucketed_sync's one exchange of flags); their union is the same on all ranks. Each rank
+then gathers the rows of the union from its dense gradient, the collective averages these, and they
+are put back. All other rows are zero on every rank, and so is their mean: nothing is approximated.
+
+    gradient (rows, width)  --union-->  moved (used rows, width)  --mean-->  gradient (rows, width)
+
 Which rows these are is read from the gradient itself, so that it is exact however the weight was
 used: one that also is an output layer (tied) has a gradient in every row, and goes whole.
 """

@@ -4,12 +4,14 @@ Nothing overflows that would not in float32.
 """
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-from train.sync.compression.base import Cast
+from .base import Cast
 
 
 class Bf16(Cast):
     dtype = torch.bfloat16
+    torch_hook = bf16_compress_hook
 
 
 build = Bf16

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from train.sync.buckets.layout import flatten, spread
-from train.sync.compression.base import Compressor
+from ..buckets.layout import flatten, spread
+from .base import Compressor
 
 CHUNK = 1024  # values that share a scale
 LARGEST = 127
@@ -21,12 +21,13 @@ SCALE = torch.float32
 class Int8(Compressor):
     def average(self, key: int, gradients: Sequence[Tensor]) -> None:
         flat = self.with_error(key, flatten(gradients))
-        ranks = self.world.world_size
+        ranks = self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that one rank averages
+        # (n,) with zeros behind it, as (ranks, part): row r goes to rank r
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
         self.remember(key, "error", (padded - dequantise(sent, flat.dtype)).view(-1)[: len(flat)])
-        received = dequantise(self.all_to_all(sent), flat.dtype)
+        received = dequantise(self.all_to_all(sent), flat.dtype)  # (ranks, part): one part of all
         mean = self.with_error(key, received.sum(0) / ranks, "error of the mean")
         row = quantise(mean[None])
         self.remember(key, "error of the mean", mean - dequantise(row, flat.dtype)[0])

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from train.sync.buckets.layout import flatten, spread
-from train.sync.compression.base import Compressor
+from ..buckets.layout import flatten, spread
+from .base import Compressor
 
 
 class TopK(Compressor):
@@ -18,7 +18,7 @@ class TopK(Compressor):
 
     def average(self, key: int, gradients: Sequence[Tensor]) -> None:
         flat = self.with_error(key, flatten(gradients))
-        count = max(1, round(self.config.compress_share * len(flat)))
+        count = max(1, round(self.options.compress_share * len(flat)))
         places = flat.abs().topk(count, sorted=False).indices
         values = flat[places]
         # one collective for both, in bytes: their types differ
@@ -29,7 +29,7 @@ class TopK(Compressor):
         for received in self.all_gather(row):  # in the order of ranks, on every rank
             own, at = received.split([values.nbytes, count * torch.int32.itemsize])
             mean.index_add_(0, at.clone().view(torch.int32), own.clone().view(flat.dtype))
-        spread(mean / self.world.world_size, gradients)
+        spread(mean / self.ranks.world_size, gradients)
 
 
 build = TopK

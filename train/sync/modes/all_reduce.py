@@ -6,30 +6,29 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync.base import DEFAULT_MB
-from train.sync.buckets.bucketed_sync import BucketSync, Done, Pending
-from train.sync.buckets.layout import Bucket
-from train.sync.compression import base
+from ..base import DEFAULT_MB, SyncOptions
+from ..buckets.bucketed_sync import BucketSync, Done, Pending
+from ..buckets.layout import Bucket
+from ..compression.base import load
+from ..ranks import Ranks
 
 
 class AllReduce(BucketSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (gloo's and nccl's ring).
 
-    With --compress a bucket is sent as that says, after the backward pass.
+    With `compress` a bucket is sent as that says, after the backward pass.
     """
 
-    def __init__(self, world: World, config: TrainConfig) -> None:
-        self._compressor = base.load(world, config)
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        self._compressor = load(ranks, options)
         self.overlaps = self._compressor is None
         self.default_mb = 4.0 if self.overlaps else DEFAULT_MB
-        super().__init__(world, config)
+        super().__init__(ranks, options)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if self.world.world_size > 1:
+        if self.ranks.world_size > 1:
             # its own, so that it does not matter what else is sent during the backward pass
-            self._group = dist.new_group(timeout=timedelta(seconds=self.config.timeout_s))
+            self._group = dist.new_group(timeout=timedelta(seconds=self.options.timeout_s))
         return super().wrap(model)
 
     def start(self, tensor: Tensor) -> Pending:
@@ -42,9 +41,7 @@ class AllReduce(BucketSync):
     def start_bucket(self, number: int, bucket: Bucket) -> Pending:
         if self._compressor is None:
             return super().start_bucket(number, bucket)
-        before = self.world.ledger.gradients.total()
         self._compressor.average(number, bucket.views)
-        self.payload_bytes += self.world.ledger.gradients.total() - before
         return Done()
 
     def state(self) -> dict[str, Tensor]:
@@ -52,7 +49,7 @@ class AllReduce(BucketSync):
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         if self._compressor is not None:
-            self._compressor.restore(state)
+            self._compressor.restore(state, next(model.parameters()).device)
 
 
 build = AllReduce

@@ -1,7 +1,17 @@
 """Average gradients at rank 0: it gathers them from all ranks, and scatters their mean.
 
-Its link is the bottleneck, so both of its directions are kept busy: while the mean of one bucket is
-sent out, the next one comes in. The mean is computed once, so all ranks hold the same bits.
+Every bucket crosses the root's link N - 1 times in each direction, so that link is the bottleneck,
+and both of its directions are kept busy: while the mean of one bucket is sent out, the next one
+comes in. The mean is computed once, so all ranks hold the same bits.
+
+    root's thread     gather 0   gather 1, mean 0, scatter 0   gather 2, mean 1, scatter 1   ...
+    the other ranks   gather 0, scatter 0   gather 1, scatter 1   gather 2, scatter 2        ...
+
+Collectives of one group are matched by their order, and the two sides above have different ones. So
+gathers and scatters have a group each: within either group the order is that of the buckets, on
+every rank. The root's part runs in a thread of its own, since `start` must return to the backward
+pass; its queue keeps the order in which buckets were started. Tensors: a bucket is (n,) on each
+rank, the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from train.sync.base import MIB
-from train.sync.buckets.bucketed_sync import BucketSync, Pending
+from ..base import MIB
+from ..buckets.bucketed_sync import BucketSync, Pending
 
 ROOT = 0
 
@@ -26,13 +36,13 @@ class GatherScatter(BucketSync):
     default_mb = 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if self.world.world_size > 1:
+        if self.ranks.world_size > 1:
             # One for each direction: the scatter of a bucket does not wait for the gather of the
             # next one, nor for what else is sent during the backward pass.
-            timeout = timedelta(seconds=self.config.timeout_s)
+            timeout = timedelta(seconds=self.options.timeout_s)
             self._up = dist.new_group(timeout=timeout)
             self._down = dist.new_group(timeout=timeout)
-            self._root = Root(self._up, self._down, self.world.world_size)
+            self._root = Root(self._up, self._down, self.ranks.world_size)
         return super().wrap(model)
 
     def start(self, tensor: Tensor) -> Pending:
@@ -48,7 +58,7 @@ class GatherScatter(BucketSync):
     def _start(self, tensor: Tensor) -> Pending:
         self.note("gather", tensor)
         self.note("scatter", tensor)
-        if self.world.rank == ROOT:
+        if self.ranks.rank == ROOT:
             return self._root.start(tensor)
         sent = dist.gather(tensor, None, dst=ROOT, group=self._up, async_op=True)
         # Into the same memory: the root scatters after it has all that was gathered.
@@ -83,7 +93,11 @@ class Root:
         return Served(coming, self.flush)
 
     def flush(self) -> None:
-        """No further bucket comes for now: send out the last one."""
+        """No further bucket comes for now: send out the last one.
+
+        Without this the last bucket of a step would wait for one of the next step to push it out,
+        and that one's gradient for the parameters that depend on it.
+        """
         self._thread.submit(self._send_out)
 
     def _take_in(self, coming: "Coming") -> None:
@@ -98,7 +112,9 @@ class Root:
         except Exception as error:  # noqa: BLE001 (whoever waits for it is told)
             coming.sent.set_exception(error)
             return
-        self._send_out()  # the one before, while this one comes in
+        # The one before, while this one comes in. Were its scatter called before this gather, the
+        # link would have nothing to receive while it sends.
+        self._send_out()
         self._coming = coming
 
     def _send_out(self) -> None:
@@ -128,10 +144,10 @@ class Coming:
     """A bucket on its way to the root."""
 
     work: Pending
-    parts: Tensor
+    parts: Tensor  # (world_size, n): that bucket of every rank
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+        self.tensor = tensor  # (n,)
         self.sent: Future[Any] = Future()  # the work that sends its mean
 
 

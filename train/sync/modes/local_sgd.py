@@ -11,10 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync.base import MIB, GradSync, all_reduce, fixed_mb
-from train.sync.buckets.layout import flatten, groups, spread
+from ..base import MIB, GradSync, SyncOptions
+from ..buckets.layout import flatten, groups, spread
+from ..ranks import Ranks
 
 Note = Callable[[str, Tensor], None]
 
@@ -28,11 +27,11 @@ class LocalSgd(GradSync):
 
     is_exact = False
 
-    def __init__(self, world: World, config: TrainConfig) -> None:
-        super().__init__(world, config)
-        self._every, self._alone = config.sync_every, world.world_size == 1
-        self._bucket_bytes = int(fixed_mb(config) * MIB)
-        self._lr, self._momentum = config.outer_lr, config.outer_momentum
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        super().__init__(ranks, options)
+        self._every, self._alone = options.sync_every, ranks.world_size == 1
+        self._bucket_bytes = int(options.fixed_mb * MIB)
+        self._lr, self._momentum = options.outer_lr, options.outer_momentum
         self._steps = 0  # since the last round
         self._is_settled = True
 
@@ -85,7 +84,7 @@ class LocalSgd(GradSync):
             flat = flatten(group)
             dist.all_reduce(flat)
             note("all_reduce", flat)
-            spread(flat / self.world.world_size, group)
+            spread(flat / self.ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All numbers that the optimizer keeps, on every rank as many.
@@ -94,7 +93,7 @@ class LocalSgd(GradSync):
         """
         states = [_numbers(self._optimizer.state[param]) for param in trained]
         counts = torch.tensor([len(state) for state in states], device=trained[0].device)
-        most = all_reduce(self.world, counts, dist.ReduceOp.MAX).tolist()
+        most = self.ranks.all_reduce(counts, dist.ReduceOp.MAX).tolist()
         for param, state, count in zip(trained, states, most, strict=True):
             if len(state) < count:
                 pairs = zip(trained, states, strict=True)
@@ -123,7 +122,7 @@ class LocalSgd(GradSync):
                 self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
 
     def _note_control(self, operation: str, tensor: Tensor) -> None:
-        self.world.ledger.control[operation] += tensor.nbytes
+        self.ranks.ledger.control[operation] += tensor.nbytes
 
 
 def _trained(model: nn.Module) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from train.sync.base import GradSync
+from ..base import GradSync
 
 
 class Single(GradSync):

@@ -12,26 +12,23 @@ from train.batches.auto_split.probe import Probe
 from train.batches.auto_split.splitter import Splitter
 from train.batches.auto_split.step_cost import Cost
 from train.batches.plan import BatchPlan
-from train.distributed.world import World
-from train.loop.step import to_device
-from train.model.optimizer import build_optimizer
-from train.model.precision import Precision
+from train.loop.optimizer import build_optimizer
 from train.records.schema import StepRecord
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
 
 
 def measured(task, share=16, optimizer="adamw", lengths=()):
-    model = task.build_model()
+    model, samples = task.build_model(), task.build_datasets().train
     config = TrainConfig(task="synthetic", optimizer=optimizer, lr=0.1, weight_decay=0.1)
     return model, probe.measure(
-        task,
         model,
-        task.build_datasets().train,
-        Precision("fp32", CPU),
-        lambda batch: to_device(batch, model, CPU),
         build_optimizer(config, model),
+        lambda chosen: task.collate([samples[at] for at in chosen]),
+        lambda batch: task.forward(model, batch).loss.sum(),
+        size=len(samples),
         share=share,
         sharers=1,
         lengths=lengths,
@@ -104,7 +101,7 @@ def test_where_lengths_count_tokens_tell_how_fast_a_rank_was(
 ):
     shown = []
     splitter = Splitter(
-        World(), 64, "single", lambda line: None, lambda record: None, mean_tokens=mean_tokens
+        Ranks(), 64, "single", lambda line: None, lambda record: None, mean_tokens=mean_tokens
     )
     cost = Cost(0.0, 0.01)
     splitter.begin(Probe(cost, cost, 0), torch.nn.Linear(2, 2), CPU)
@@ -113,17 +110,14 @@ def test_where_lengths_count_tokens_tell_how_fast_a_rank_was(
         forward_s=0.64, backward_s=0.0, sync_s=0.0, optimizer_s=0.0, step_s=0.64, lr=0.1,
         grad_norm=1.0, payload_bytes=0, local_tokens=local_tokens,
     )  # fmt: skip
-    monkeypatch.setattr(
-        "train.batches.auto_split.splitter.all_gather",
-        lambda world, own: shown.append(own) or own[None],
-    )
+    monkeypatch.setattr(Ranks, "all_gather", lambda ranks, own: shown.append(own) or own[None])
     splitter.after_epoch([step, step], CPU, is_last=True)
     assert shown[0].item() == pytest.approx(slowed)
 
 
 def test_alone_there_is_nothing_to_split(capsys):
     message = []
-    splitter = Splitter(World(), 64, "single", message.append, lambda record: None)
+    splitter = Splitter(Ranks(), 64, "single", message.append, lambda record: None)
     cost = Cost(0.01, 0.01)
     plan = splitter.begin(Probe(cost, cost, 0), torch.nn.Linear(2, 2), CPU)
     assert plan.weights == (1.0,) and message[0].endswith("even parts are best")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from train.distributed.world import World
 from train.sync.buckets import auto_size
 from train.sync.buckets.auto_size import STEPS_EACH, TRIED_MB, Chooser
+from train.sync.ranks import Ranks
 
-TWO = World(rank=0, world_size=2)
+TWO = Ranks(rank=0, world_size=2)
 
 
 @pytest.mark.parametrize(("message", "is_used"), [(None, 4.0), (0.0, 0.0), (7.5, 7.5)])
@@ -17,7 +17,7 @@ def test_a_number_stays(message, is_used):
 
 
 def test_alone_there_is_nothing_to_try():
-    assert Chooser(World(), "auto", 4.0).bucket_mb == 4.0
+    assert Chooser(Ranks(), "auto", 4.0).bucket_mb == 4.0
 
 
 def test_the_size_is_chosen_that_is_fastest_on_the_slowest_rank(monkeypatch):
@@ -29,7 +29,7 @@ def test_the_size_is_chosen_that_is_fastest_on_the_slowest_rank(monkeypatch):
         tensor[0] = 2.5
         return tensor
 
-    monkeypatch.setattr(auto_size, "all_reduce", others)
+    monkeypatch.setattr(Ranks, "all_reduce", others)
     monkeypatch.setattr(auto_size.time, "perf_counter", lambda: now)
     chooser = Chooser(TWO, "auto", 25.0)
     seen = []

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync import base
-from train.sync.buckets import auto_size, bucketed_sync, sparse_rows
+from train.sync.base import SyncOptions
+from train.sync.buckets import auto_size, sparse_rows
 from train.sync.buckets.bucketed_sync import BucketSync, Done, Pending
+from train.sync.ranks import Ranks
 
 LAYERS = 4
 
@@ -21,8 +20,8 @@ class Recording(BucketSync):
 
     overlaps = True
 
-    def __init__(self, config: TrainConfig) -> None:
-        super().__init__(World(rank=0, world_size=2), config)
+    def __init__(self, options: SyncOptions) -> None:
+        super().__init__(Ranks(rank=0, world_size=2), options)
         self.started: list[Tensor] = []
         self.waited: list[int] = []
 
@@ -42,14 +41,12 @@ class Waited(Done):
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """What this rank tells the other one, the other one says as well."""
-    monkeypatch.setattr(base, "broadcast", lambda world, tensors: None)
-    monkeypatch.setattr(bucketed_sync, "broadcast", lambda world, tensors: None)
-    for module in (bucketed_sync, auto_size):
-        monkeypatch.setattr(module, "all_reduce", lambda world, tensor, op: tensor)
+    monkeypatch.setattr(Ranks, "broadcast", lambda ranks, tensors: None)
+    monkeypatch.setattr(Ranks, "all_reduce", lambda ranks, tensor, op: tensor)
 
 
-def config(**settings) -> TrainConfig:
-    return TrainConfig(task="synthetic", sync="all_reduce", **{"bucket_mb": 0, **settings})
+def options(**settings) -> SyncOptions:
+    return SyncOptions(**{"bucket_mb": 0, **settings})
 
 
 def network() -> nn.Module:
@@ -65,7 +62,7 @@ def backward(sync: Recording, model: nn.Module) -> int:
 
 
 def test_after_the_first_step_all_buckets_leave_during_the_backward_pass():
-    sync, model = Recording(config()), network()
+    sync, model = Recording(options()), network()
     model = sync.wrap(model)
     assert backward(sync, model) == 0  # the order is being learned
     sync.sync(model)
@@ -83,7 +80,7 @@ def test_after_the_first_step_all_buckets_leave_during_the_backward_pass():
 
 
 def test_without_overlap_each_is_waited_for_before_the_next_one_leaves():
-    sync, model = Recording(config(overlap=False)), network()
+    sync, model = Recording(options(overlap=False)), network()
     model = sync.wrap(model)
     for _ in range(2):
         sync.waited.clear()
@@ -94,7 +91,7 @@ def test_without_overlap_each_is_waited_for_before_the_next_one_leaves():
 
 
 def test_only_the_last_micro_batch_sends_and_it_sends_the_sum():
-    sync, model = Recording(config()), network()
+    sync, model = Recording(options()), network()
     model = sync.wrap(model)
     for _ in range(2):
         model.zero_grad()
@@ -109,7 +106,7 @@ def test_only_the_last_micro_batch_sends_and_it_sends_the_sum():
 
 def test_a_bucket_waits_for_those_before_it():
     """The last layer has no gradient, so its bucket, which is the first, is not full."""
-    sync, model = Recording(config()), network()
+    sync, model = Recording(options()), network()
     model = sync.wrap(model)
     backward(sync, model)
     sync.sync(model)
@@ -123,7 +120,7 @@ def test_a_bucket_waits_for_those_before_it():
 
 
 def test_auto_tries_sizes_and_says_once_which_one_stays():
-    sync, model = Recording(config(bucket_mb="auto")), network()
+    sync, model = Recording(options(bucket_mb="auto")), network()
     model = sync.wrap(model)
     messages = []
     for _ in range(auto_size.STEPS_EACH * len(auto_size.TRIED_MB) + 3):
@@ -154,7 +151,7 @@ class Shared(nn.Module):
 @pytest.mark.parametrize("times", [(3, 3, 3), (1, 3, 3, 2, 4, 1)])
 def test_a_layer_in_several_backward_passes_of_a_step_sends_their_sum(times, bucket_mb):
     torch.manual_seed(0)
-    sync, alone = Recording(config(bucket_mb=bucket_mb)), Shared()
+    sync, alone = Recording(options(bucket_mb=bucket_mb)), Shared()
     model = sync.wrap(copy.deepcopy(alone))
     for model.times in times:
         alone.times = model.times
@@ -168,7 +165,7 @@ def test_a_layer_in_several_backward_passes_of_a_step_sends_their_sum(times, buc
 
 
 def test_what_came_late_once_is_waited_for_from_then_on():
-    sync, model = Recording(config()), Shared()
+    sync, model = Recording(options()), Shared()
     model = sync.wrap(model)
     left = []
     for model.times in (1, 2, 2):
@@ -181,7 +178,7 @@ def test_what_came_late_once_is_waited_for_from_then_on():
 
 def test_a_model_of_embeddings_alone(monkeypatch):
     monkeypatch.setattr(sparse_rows, "LEAST_BYTES", 0)
-    sync, model = Recording(config()), nn.Embedding(5, 2)
+    sync, model = Recording(options()), nn.Embedding(5, 2)
     model = sync.wrap(model)
     for _ in range(2):
         model.zero_grad()
@@ -194,7 +191,7 @@ def test_what_ranks_say_of_themselves_goes_along_with_their_flags(monkeypatch):
     """Whatever bytes there are: the largest of each is that of the rank that they belong to."""
     lines = []
 
-    def both(world, tensor, op):
+    def both(ranks, tensor, op):
         lines.append(tensor)
         other = tensor.clone()
         other[:16], other[16:32] = (
@@ -203,8 +200,8 @@ def test_what_ranks_say_of_themselves_goes_along_with_their_flags(monkeypatch):
         )
         return tensor.maximum(other)
 
-    monkeypatch.setattr(bucketed_sync, "all_reduce", both)
-    sync, model = Recording(config()), network()
+    monkeypatch.setattr(Ranks, "all_reduce", both)
+    sync, model = Recording(options()), network()
     model = sync.wrap(model)
     backward(sync, model)
     rows = sync.exchange(model, torch.tensor([float("nan"), -3.0], dtype=torch.float64))

@@ -13,32 +13,34 @@ import torch.distributed as dist
 from torch import Tensor
 
 from configs import plugins
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.records.ledger import CollectiveLedger
-from train.sync.base import all_gather
-from train.sync.compression import base
-from train.sync.compression.base import Compressor, flatten
+from train.loop.build import of_settings, ranks_of
+from train.sync.base import SyncOptions
+from train.sync.compression.base import Compressor, flatten, load
+from train.sync.ranks import Ranks
 from train.worker import end_process
 
 WAYS = plugins.names("train.sync.compression")
+CPU = torch.device("cpu")
 STEPS, RANK, SHARE = 12, 2, 0.1
 SHAPES = [(40, 30), (7,), (16, 3, 3, 8), (2, 2), (1200,)]  # PowerSGD takes the first and third
 
 
-def make(way: str, world: World, **flags: Any) -> Compressor:
+def make(way: str, ranks: Ranks, **flags: Any) -> Compressor:
     flags = {"compress_rank": RANK, "compress_share": SHARE, **flags}
     config = TrainConfig(task="synthetic", sync="all_reduce", compress=way, **flags)
-    made = base.load(world, config)
+    made = load(ranks, of_settings(SyncOptions, config))
     assert made is not None
     return made
 
 
-def gradients(world: World, step: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def gradients(ranks: Ranks, step: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """Of this rank: noise around what all ranks see, as gradients are."""
     shared = torch.Generator().manual_seed(1)
-    own = torch.Generator().manual_seed(1000 * (step + 1) + world.rank)
+    own = torch.Generator().manual_seed(1000 * (step + 1) + ranks.rank)
     return [
         (torch.randn(shape, generator=shared) + torch.randn(shape, generator=own)).to(dtype)
         for shape in SHAPES
@@ -55,20 +57,20 @@ def averaged(made: Compressor, key: int, given: list[Tensor]) -> Tensor:
     """What came of `given`, one after the other; all ranks have it bit for bit."""
     made.average(key, given)
     flat = flatten(given)
-    rows = all_gather(made.world, flat)
+    rows = made.ranks.all_gather(flat)
     # as bytes: what is no number does not equal itself
     same = rows.view(torch.uint8) == flat.view(torch.uint8)
-    assert same.all(), f"{made.config.compress}: ranks differ"
+    assert same.all(), f"{made.options.compress}: ranks differ"
     return flat
 
 
-def over_steps(way: str, world: World) -> dict[str, Tensor]:
+def over_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
     """Sums over steps: of what came out, of the true means, and of what is still held back."""
-    made = make(way, world)
+    made = make(way, ranks)
     got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
     first = None
     for step in range(STEPS):
-        given = gradients(world, step)
+        given = gradients(ranks, step)
         true = exact_mean(flatten(given))
         one = averaged(made, 0, given)
         first = first if first is not None else torch.stack([one, true])
@@ -79,7 +81,7 @@ def over_steps(way: str, world: World) -> dict[str, Tensor]:
     if "error" in held and way != "powersgd":
         back += exact_mean(held["error"])
     if "error of the mean" in held:
-        back += all_gather(world, held["error of the mean"]).view(-1)[: len(back)]
+        back += ranks.all_gather(held["error of the mean"]).view(-1)[: len(back)]
     if way == "powersgd":  # its error is that of the large matrices only
         sizes = [torch.Size(shape).numel() for shape in SHAPES]
         first_part, third_part = exact_mean(held["error"]).split([sizes[0], sizes[2]])
@@ -88,78 +90,77 @@ def over_steps(way: str, world: World) -> dict[str, Tensor]:
     return {"got": got, "want": want, "held back": back, "first": first}
 
 
-def resumed(way: str, world: World) -> bool:
+def resumed(way: str, ranks: Ranks) -> bool:
     """Whether a compressor that goes on from another's state does as that one."""
-    one, other = make(way, world), make(way, world)
+    one, other = make(way, ranks), make(way, ranks)
     for step in range(3):
         for key in (0, 1):
-            averaged(one, key, gradients(world, 10 * key + step))
-    other.restore({name: tensor.clone() for name, tensor in one.state().items()})
+            averaged(one, key, gradients(ranks, 10 * key + step))
+    other.restore({name: tensor.clone() for name, tensor in one.state().items()}, CPU)
     return all(
         torch.equal(
-            averaged(one, key, gradients(world, 100 + key)),
-            averaged(other, key, gradients(world, 100 + key)),
+            averaged(one, key, gradients(ranks, 100 + key)),
+            averaged(other, key, gradients(ranks, 100 + key)),
         )
         for key in (0, 1)
     )
 
 
-def moved(way: str, world: World) -> dict[str, int]:
+def moved(way: str, ranks: Ranks) -> dict[str, int]:
     """Bytes handed over by operation, for one step in float32."""
-    world.ledger.gradients.clear()
-    averaged(make(way, world), 0, gradients(world, 0, torch.float32))
-    return dict(world.ledger.gradients)
+    ranks.ledger.gradients.clear()
+    averaged(make(way, ranks), 0, gradients(ranks, 0, torch.float32))
+    return dict(ranks.ledger.gradients)
 
 
-def low_rank(world: World) -> Tensor:
+def low_rank(ranks: Ranks) -> Tensor:
     """What PowerSGD makes of matrices whose mean has its rank, and that mean."""
     own = torch.Generator().manual_seed(7)
     left = torch.randn(40, RANK, generator=own, dtype=torch.float64)
-    right = torch.randn(RANK, 30, generator=own, dtype=torch.float64) * (1 + world.rank)
+    right = torch.randn(RANK, 30, generator=own, dtype=torch.float64) * (1 + ranks.rank)
     given = [left @ right]
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("powersgd", world), 0, given), true])
+    return torch.stack([averaged(make("powersgd", ranks), 0, given), true])
 
 
-def all_shares(world: World) -> Tensor:
-    given = gradients(world, 0)
+def all_shares(ranks: Ranks) -> Tensor:
+    given = gradients(ranks, 0)
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("topk", world, compress_share=1.0), 0, given), true])
+    return torch.stack([averaged(make("topk", ranks, compress_share=1.0), 0, given), true])
 
 
-def with_nan(way: str, world: World) -> bool:
+def with_nan(way: str, ranks: Ranks) -> bool:
     """Whether a single rank's lack of a number is seen by all."""
-    given = gradients(world, 0, torch.float32)
-    if world.rank == world.world_size - 1:
+    given = gradients(ranks, 0, torch.float32)
+    if ranks.rank == ranks.world_size - 1:
         given[0][3, 3] = torch.nan
-    return bool(averaged(make(way, world), 0, given).isnan().any())
+    return bool(averaged(make(way, ranks), 0, given).isnan().any())
 
 
-def reshaped(way: str, world: World) -> Tensor:
+def reshaped(way: str, ranks: Ranks) -> Tensor:
     """What comes of a bucket whose form has changed, and of the same in a new compressor."""
-    made = make(way, world)
-    averaged(made, 0, gradients(world, 0))
+    made = make(way, ranks)
+    averaged(made, 0, gradients(ranks, 0))
     return torch.stack(
-        [averaged(one, 0, gradients(world, 1)[:1]) for one in (made, make(way, world))]
+        [averaged(one, 0, gradients(ranks, 1)[:1]) for one in (made, make(way, ranks))]
     )
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
-        world = peers.world
-        assert isinstance(world.ledger, CollectiveLedger)
-        found: dict[str, Any] = {"low rank": low_rank(world), "all shares": all_shares(world)}
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        ranks = ranks_of(peers.world)
+        found: dict[str, Any] = {"low rank": low_rank(ranks), "all shares": all_shares(ranks)}
         for way in WAYS:
             found[way] = {
-                **over_steps(way, world),
-                "resumed": resumed(way, world),
-                "moved": moved(way, world),
-                "nan": with_nan(way, world),
-                "reshaped": reshaped(way, world),
+                **over_steps(way, ranks),
+                "resumed": resumed(way, ranks),
+                "moved": moved(way, ranks),
+                "nan": with_nan(way, ranks),
+                "reshaped": reshaped(way, ranks),
             }
-        if world.is_main:
+        if ranks.rank == 0:
             torch.save(found, folder / "found.pt")
 
 

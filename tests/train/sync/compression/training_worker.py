@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from configs import plugins
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from tests.train.retained import train
 from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
+from train.loop.build import ranks_of
 from train.loop.trainer import Trainer
-from train.sync.base import all_gather
+from train.sync.ranks import Ranks
 from train.worker import end_process
 
 CUT = 11
@@ -34,8 +36,8 @@ BASE = TrainConfig(
 
 
 def bits(trainer: Trainer) -> torch.Tensor:
-    params = list(trainer.parts.model.parameters())
-    states = [trainer.optimizer.state[param] for param in params]
+    params = list(trainer.state.model.parameters())
+    states = [trainer.state.optimizer.state[param] for param in params]
     retained = [one[key] for one in states for key in sorted(one)]
     flat = [tensor.detach().flatten().double() for tensor in (*params, *retained)]
     return torch.cat(flat).view(torch.uint8)
@@ -45,14 +47,14 @@ def losses(trainer: Trainer) -> list[float]:
     return [one.loss for one in trainer.history.steps]
 
 
-def case(world: World, mode: str, way: str, disk: Path) -> dict[str, Any]:
+def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
     config = replace(BASE, sync=mode, compress=way)
-    whole = train(world, config, disk / "whole")
-    assert (all_gather(world, bits(whole)) == bits(whole)).all(), f"{mode} {way}: ranks differ"
+    whole = train(ranks, config, disk / "whole")
+    assert (ranks.all_gather(bits(whole)) == bits(whole)).all(), f"{mode} {way}: ranks differ"
     cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
-    train(world, cut, disk / "cut")
+    train(ranks, cut, disk / "cut")
     again = replace(config, resume="auto")
-    found = train(world, again, disk / "again", disk / "cut" / "checkpoints")
+    found = train(ranks, again, disk / "again", disk / "cut" / "checkpoints")
     assert losses(found) == losses(whole)[CUT:], f"{mode} {way}: not the same losses"
     assert torch.equal(bits(found), bits(whole)), f"{mode} {way}: not the same bits"
     return {
@@ -65,10 +67,10 @@ def case(world: World, mode: str, way: str, disk: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    with rendezvous.meet(World.find(ByHand(), os.environ), "cpu", "gloo", 120) as peers:
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         disk = folder / f"disk{peers.world.rank}"
         found = {
-            f"{mode} {way}": case(peers.world, mode, way, disk / f"{mode}-{way}")
+            f"{mode} {way}": case(ranks_of(peers.world), mode, way, disk / f"{mode}-{way}")
             for mode, way in CASES
         }
         if peers.world.is_main:

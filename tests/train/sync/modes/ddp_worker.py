@@ -13,22 +13,20 @@ from torch import nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync.base import ddp_options
-from train.sync.comm_hooks import HookAccount
+from train.sync.base import SyncOptions
 from train.sync.modes.ddp import Ddp
+from train.sync.ranks import Ranks
+from train.sync.torch_ddp import ddp_options
 
 SLOW, SLOW_S, STEPS = 2, 0.3, 5
 
 
 def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
-    config = TrainConfig(task="synthetic", sync="ddp")
-    sync = Ddp(World(), config)
-    ledger = HookAccount(sync, config)
-    model = DistributedDataParallel(nn.Linear(2, 2), **ddp_options(config))
-    ledger.wrapped(model)
+    options = SyncOptions()
+    sync = Ddp(Ranks(), options)
+    model = DistributedDataParallel(nn.Linear(2, 2), **ddp_options(options))
+    sync.wrapped(model)
     step = 0
 
     def send(_: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -41,7 +39,7 @@ def main() -> None:
     seconds = []
     while step < STEPS:
         sync.backward(model(torch.ones(1, 2)).sum())
-        ledger.stepped(model)
+        sync.sync(model)
         seconds.append(sync.comm_s)
         step += 1
     print(json.dumps(seconds))

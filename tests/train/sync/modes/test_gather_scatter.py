@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from configs.settings.train import TrainConfig
-from train.distributed.world import World
-from train.sync.base import MIB
+from train.sync.base import MIB, SyncOptions
 from train.sync.modes import gather_scatter
 from train.sync.modes.gather_scatter import GatherScatter, Root
+from train.sync.ranks import Ranks
 
 RANKS = 3
 
@@ -52,8 +51,7 @@ def test_the_next_bucket_is_on_its_way_before_the_mean_of_one_is_sent(calls):
 
 
 def mode(**settings):
-    config = TrainConfig(task="synthetic", sync="gather_scatter", **settings)
-    made = GatherScatter(World(rank=0, world_size=RANKS), config)
+    made = GatherScatter(Ranks(rank=0, world_size=RANKS), SyncOptions(**settings))
     made._root = Root(None, None, RANKS)
     return made
 
@@ -64,7 +62,7 @@ def test_what_is_larger_than_a_bucket_comes_in_pieces(calls):
     made.start(tensor).wait()
     assert calls == ["gather 0", "gather 100", "scatter 3", "scatter 103"]
     assert tensor.tolist() == [[3.0] * 5, [103.0] * 5]
-    assert made.payload_bytes == 2 * tensor.nbytes
+    assert made.ranks.ledger.gradients.total() == 2 * tensor.nbytes
 
 
 @pytest.mark.parametrize(

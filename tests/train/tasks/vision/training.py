@@ -6,11 +6,12 @@ import torch
 
 from configs import cli, plugins
 from configs.settings.train import TrainConfig
-from train.distributed.world import World
+from train.loop.build import Builder
 from train.loop.trainer import Trainer
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.records.summary import History
+from train.sync.ranks import Ranks
 
 
 def train(folder: Path, *flags: str) -> tuple[History, Trainer]:
@@ -18,11 +19,9 @@ def train(folder: Path, *flags: str) -> tuple[History, Trainer]:
     task = plugins.load("train.tasks", config.task)(config)
     task.prepare()
     assert task.is_prepared()
-    world = World()
     sinks = Sinks(folder / "run", 0)
-    sync = plugins.load("train.sync.modes", config.sync)(world, config)
     console = Console(speaks=False)
-    trainer = Trainer(config, world, torch.device("cpu"), task, sync, console, sinks)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
     history = trainer.fit()
     sinks.close()
     return history, trainer

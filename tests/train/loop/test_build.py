@@ -9,14 +9,12 @@ from torch import nn
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
 from tests.train.matrix_worker import NoSinks
-from train.batches.auto_split import planner
-from train.batches.auto_split.planner import after_split, plan_batches
 from train.batches.auto_split.splitter import Plan
 from train.batches.auto_split.step_cost import Cost
-from train.distributed.world import World
-from train.loop.trainer import Trainer
+from train.loop import build
+from train.loop.build import Builder
 from train.records.console import Console
-from train.sync.modes import single
+from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
 CPU = torch.device("cpu")
@@ -26,9 +24,9 @@ CONFIG = TrainConfig(
 
 
 def plan_of(config=CONFIG, task=SmallBert, model=None, world_size=2):
-    made = task(config)
-    model = model or nn.Linear(1, 1)
-    return plan_batches(config, world_size, CPU, made, made.build_datasets().train, model)
+    made, ranks = task(config), Ranks(0, world_size)
+    builder = Builder(config, ranks, CPU, made, Console(speaks=False), NoSinks())
+    return builder.plan(made.build_datasets().train, model or nn.Linear(1, 1))
 
 
 def test_lengths_count_where_they_are_known():
@@ -56,25 +54,23 @@ def test_a_measured_pass_counts_if_it_is_no_shorter_than_a_cores(measured, token
     cost = (Cost(0.1, 0.1), Cost(0.1, 0.2))
     split = Plan((2.0, 1.0), cost, cost, (0, 7), 0.0, measured)
     plan = plan_of()
-    after = after_split(plan, split)
+    after = split.applied(plan)
     assert (after.weights, after.limits) == ((2.0, 1.0), (0, 7))
     assert after.pass_tokens == pytest.approx(max(100.0, measured * plan.mean_length))
     assert tokens == pytest.approx(after.pass_tokens, rel=0.1)
     without = plan_of(replace(CONFIG, length_balance=False))
-    assert after_split(without, split).pass_tokens is None
+    assert split.applied(without).pass_tokens is None
 
 
 @pytest.mark.parametrize("task", [SmallBert, Tokens])
 def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch):
-    monkeypatch.setattr(planner, "PASS_TOKENS", {"cpu": 4.0})
+    monkeypatch.setattr(build, "PASS_TOKENS", {"cpu": 4.0})
     found = {}
     for balanced in (False, True):
         config = replace(CONFIG, length_balance=balanced)
-        world = World()
-        trainer = Trainer(
-            config, world, CPU, task(config), single.build(world, config),
-            Console(speaks=False), NoSinks(),
-        )  # fmt: skip
+        trainer = Builder(
+            config, Ranks(), CPU, task(config), Console(speaks=False), NoSinks()
+        ).trainer()
         found[balanced] = trainer.fit()
         passes = {len(step.micro_batches) for step in trainer.plan.epoch(0, 0)}
         assert (max(passes) > 1) == balanced

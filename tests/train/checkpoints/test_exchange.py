@@ -2,8 +2,8 @@
 
 import torch
 
-from train.checkpoints import sync_state
-from train.distributed.world import World
+from train.checkpoints import exchange
+from train.sync.ranks import Ranks
 
 KEPT = {
     "all/momentum": torch.tensor([1.0]),
@@ -13,20 +13,20 @@ KEPT = {
 
 
 def test_a_rank_has_its_own_and_what_is_the_same_on_all():
-    assert sync_state.own(KEPT, 1) == {
+    assert exchange.own_of(KEPT, 1) == {
         "momentum": torch.tensor([1.0]),
         "topk/0/error": torch.tensor([3.0]),
     }
 
 
 def test_on_another_number_of_ranks_only_the_latter_is_left():
-    assert sync_state.own(KEPT, None) == {"momentum": torch.tensor([1.0])}
+    assert exchange.own_of(KEPT, None) == {"momentum": torch.tensor([1.0])}
 
 
 def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
     state = {"momentum": torch.tensor([[1.0, 2.0]])}
-    retained = sync_state.gather(World(), state, torch.device("cpu"), keeps=True)
+    retained = exchange.gather_own(Ranks(), state, torch.device("cpu"), keeps=True)
     state["momentum"].zero_()
     assert torch.equal(retained["all/momentum"], torch.tensor([[1.0, 2.0]]))
-    assert sync_state.gather(World(), state, torch.device("cpu"), keeps=False) == {}
-    assert sync_state.gather(World(), {}, torch.device("cpu"), keeps=True) == {}
+    assert exchange.gather_own(Ranks(), state, torch.device("cpu"), keeps=False) == {}
+    assert exchange.gather_own(Ranks(), {}, torch.device("cpu"), keeps=True) == {}

@@ -1,10 +1,9 @@
 """What this rank hands to collectives: a step's gradients one by one, all in all by operation."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:  # a wrong flag is answered before torch is there
-    from torch import Tensor
+from torch import Tensor
 
 
 class Collective(NamedTuple):
@@ -24,7 +23,7 @@ class CollectiveLedger:
         self.gradients: Counter[str] = Counter()  # bytes by operation, from the beginning
         self.control: Counter[str] = Counter()  # likewise all else: losses, flags, replicas
 
-    def gradient(self, operation: str, tensor: "Tensor") -> None:
+    def gradient(self, operation: str, tensor: Tensor) -> None:
         """Note a collective on gradients."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.add(Collective(operation, tuple(tensor.shape), dtype, tensor.nbytes))

@@ -1,0 +1,128 @@
+"""A program of somebody else's, with a `train.py` and a `configs/` of its own: `... RANK FOLDER`.
+
+It is copied next to them and started there, once for each of two ranks. The folders that it takes
+from this repository are loaded under one name, `muster._train`, with nothing of theirs on the path.
+"""
+
+import importlib
+import pickle
+import pkgutil
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import configs
+import train
+
+FOLDERS = ("sync", "batches", "checkpoints", "records", "distributed", "evaluation", "model")
+RANKS = 2
+CPU = torch.device("cpu")
+
+
+def package(name: str, folder: Path) -> ModuleType:
+    spec = spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def of(name: str) -> ModuleType:
+    return importlib.import_module(f"muster._train.{name}")
+
+
+def every_module_loads() -> None:
+    for folder in FOLDERS:
+        found = of(folder)
+        for one in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
+            importlib.import_module(one.name)
+
+
+def nothing_else_was_loaded(repository: Path) -> None:
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    ours = {name for name, file in files.items() if file and repository in Path(file).parents}
+    assert all(name.partition(".")[0] == "muster" for name in ours if ".venv" not in files[name])
+    assert train.MINE == configs.MINE == "mine"
+
+
+def gradient(rank: int, mode: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient that a mode leaves, and what the mean over ranks is."""
+    base, ranks = of("sync.base"), of("sync.ranks").Ranks
+    world_size = 1 if mode == "single" else RANKS
+    own = ranks(rank, world_size, rank, world_size) if world_size > 1 else ranks()
+    sync = base.build(mode, own, base.SyncOptions(**options))
+    torch.manual_seed(0)
+    wrapped = sync.wrap(model := nn.Linear(3, 1))
+    sync.backward(wrapped(torch.full((2, 3), 1.0 + rank)).sum())
+    sync.sync(wrapped)
+    means = [2.0 * (1 + one) for one in range(RANKS)] if world_size > 1 else [2.0 * (1 + rank)]
+    return model.weight.grad, torch.full((1, 3), sum(means) / len(means))
+
+
+def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
+    manager, resume = of("checkpoints.manager"), of("checkpoints.resume")
+    ranks = of("sync.ranks").Ranks(rank, RANKS)
+
+    class Own:
+        def __init__(self, value: float) -> None:
+            self.weight, self.remembered, self.note = torch.full((2,), value), value + rank, "x"
+
+        def own_state(self) -> dict[str, torch.Tensor]:
+            return {"error": torch.tensor([self.remembered])}
+
+        def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+            return {"model": {"weight": self.weight.clone()}}
+
+        def state_dict(self) -> dict[str, str]:
+            return {"note": self.note}
+
+        def load(self, files, state, own) -> None:
+            self.weight, self.note = files["model"]["weight"], state["note"] * 2
+            self.remembered = own["error"].item()
+
+    def checkpoints() -> object:
+        return manager.CheckpointManager(
+            folder / "checkpoints", ranks, CPU, writes=rank == 0, note=lambda record: None
+        )
+
+    checkpoints().make(7, Own(3.0), manager.StepRequests(stop=True))
+    found = resume.load(
+        "auto", folder / "checkpoints", ranks, CPU,
+        reads=rank == 0, problems_of=lambda state: [], tell=lambda line: None,
+    )  # fmt: skip
+    again = Own(0.0)
+    checkpoints().restore(again, *found)
+    assert again.weight.tolist() == [3.0, 3.0] and again.note == "xx"
+    assert again.remembered == 3.0 + rank
+
+
+def main() -> None:
+    rank, folder, repository = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    package("muster", repository / "muster")
+    package("muster._train", repository / "train")
+    every_module_loads()
+    nothing_else_was_loaded(repository)
+    options = of("sync.base").SyncOptions(bucket_mb=3.0, compress="int8")
+    assert type(options).__module__ == "muster._train.sync.base"
+    assert pickle.loads(pickle.dumps(options)) == options
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2
+    )
+    for mode in ("single", "all_reduce", "gather_scatter", "ddp", "accelerate"):
+        got, want = gradient(rank, mode)
+        assert torch.equal(got, want), f"{mode}: {got}, not {want}"
+    for mode, compress in (("all_reduce", "int8"), ("ddp", "int8"), ("ddp", "bf16")):
+        got, want = gradient(rank, mode, compress=compress)
+        assert torch.allclose(got, want, rtol=0.02), f"{mode}, {compress}: {got}, not {want}"
+    a_checkpoint_comes_back(rank, folder)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Everything that one worker's run is made of, built here from its settings, once and in order."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from configs import plugins
+from configs.settings.train import TrainConfig
+from muster import run_files
+from muster.errors import UsageError
+from muster.writing import write_json
+from train.batches.auto_split import probe
+from train.batches.auto_split.splitter import Splitter
+from train.batches.by_length import PASS_TOKENS
+from train.batches.plan import BatchPlan
+from train.checkpoints.manager import CheckpointManager
+from train.distributed import environment, patience, rendezvous
+from train.distributed.exit_guard import ExitGuard
+from train.distributed.rendezvous import Meeting, Peers
+from train.distributed.world import World
+from train.loop.optimizer import build_optimizer, build_schedule
+from train.loop.shared_folder import open_run_folder
+from train.loop.state import TrainingState, resets
+from train.loop.step import to_device
+from train.loop.task_samples import first_samples, lengths_of
+from train.loop.trainer import Trainer
+from train.model import precision, rng
+from train.model.compilation import compile_layers
+from train.records.console import Console
+from train.records.sinks import Sinks
+from train.records.traffic import Meter
+from train.sync import base, batchnorm
+from train.sync.base import SyncOptions
+from train.sync.ranks import Ranks
+from train.tasks.base import Batch, Samples, Task
+
+T = TypeVar("T")
+
+
+@contextmanager
+def joined(
+    config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
+) -> Iterator[tuple[Peers, Path]]:
+    """The workers that have met, and their run folder; `what`: no training, as its name says.
+
+    Raises:
+        MusterError: a worker, a file or a setting stands against it.
+    """
+    with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
+        run_dir = exit_guard.run_dir = open_run_folder(config, peers, what)
+        torch.set_num_threads(config.threads or peers.threads)
+        if peers.leads_host:
+            host = peers.world.host
+            facts = environment.describe(host, peers.device)
+            write_json(run_files.ENVIRONMENT.path(run_dir, host=host), facts)
+        yield peers, run_dir
+
+
+@contextmanager
+def prepared(
+    config: TrainConfig, world: World, exit_guard: ExitGuard
+) -> Iterator[tuple[Trainer, Path]]:
+    """A trainer whose workers have met, with its run folder, up to where it is to begin.
+
+    Raises:
+        MusterError: a worker, a file or a setting stands against it.
+    """
+    with joined(config, world, exit_guard) as (peers, run_dir):
+        device, ranks = peers.device, ranks_of(peers.world)
+        if config.precision == "fp16" and device.type == "cpu":
+            raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
+        task = plugins.load("train.tasks", config.task)(config)
+        peers.prepare(task.prepare, task.is_prepared)
+        console = Console(speaks=ranks.rank == 0 and not config.quiet)
+        if advice := precision.advice(config.precision, device):
+            console.line(advice)
+        sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
+        builder = Builder(config, ranks, device, task, console, sinks)
+        writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
+        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
+        checkpoints = builder.checkpoints(folder, writes=writes)
+        meter = _meter(peers, ranks, run_dir)
+        try:
+            trainer = builder.trainer(checkpoints, meter)
+            trainer.go_on()
+            try:
+                yield trainer, run_dir
+            except RuntimeError as error:
+                error.add_note(f"after step {trainer.at.step}")
+                raise
+        finally:
+            console.stop()
+            checkpoints.close()
+            if meter is not None:
+                meter.close()
+            sinks.close()
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes what a run's settings ask for, alike on every rank; the rest gets plain values."""
+
+    config: TrainConfig
+    ranks: Ranks
+    device: torch.device
+    task: Task
+    console: Console
+    sinks: Sinks
+
+    def trainer(
+        self, checkpoints: CheckpointManager | None = None, meter: Meter | None = None
+    ) -> Trainer:
+        """All that a trainer is given. Ranks wait for each other in here: the order counts."""
+        config, ranks, task = self.config, self.ranks, self.task
+        grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
+        datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
+        rng.seed(config.seed)  # the same weights on every rank
+        model = task.build_model()
+        if config.dropout is not None:
+            precision.set_dropout(model, config.dropout)
+        model = precision.place(model, config.precision, self.device)
+        plan, splitter = self.plan(datasets.train, model), None
+        patience.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
+        if config.split == "auto":
+            splitter, plan = self._measured_split(datasets.train, model, plan)
+        if config.batchnorm == "synced" and ranks.world_size > 1:
+            model = batchnorm.convert(model, config.timeout_s)
+        if config.compile:
+            compile_layers(model, self.device)
+        if meter is not None:
+            meter.begin()
+        wrapped = grad_sync.wrap(model)
+        optimizer = grad_sync.prepare(build_optimizer(config, wrapped))
+        schedule = build_schedule(config, optimizer, plan.steps_per_epoch)
+        arithmetic = grad_sync.precision(precision.Precision(config.precision, self.device))
+        state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
+        trainer = Trainer(
+            config, task, datasets, plan, state, wrapped, self.console, self.sinks,
+            splitter=splitter, checkpoints=checkpoints, meter=meter,
+        )  # fmt: skip
+        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
+        return trainer
+
+    def checkpoints(self, folder: Path, *, writes: bool) -> CheckpointManager:
+        """What makes the run's checkpoints, and finds the one to go on from."""
+        config = self.config
+        return CheckpointManager(
+            folder, self.ranks, self.device, writes=writes, note=self.sinks.write,
+            interval=config.checkpoint_interval(),
+            keep_last=config.keep_last, keep_best=config.keep_best,
+        )  # fmt: skip
+
+    def plan(self, samples: Samples, model: nn.Module) -> BatchPlan:
+        """Who computes what, with even parts where the split is still to be measured.
+
+        Lengths count unless a BatchNorm would see other samples together for it.
+        """
+        config, normalises = self.config, batchnorm.has_any(model)
+        lengths = lengths_of(self.task, samples)
+        by_length = config.length_balance and len(lengths) > 0 and not normalises
+        return BatchPlan(
+            len(samples),
+            config.batch_size,
+            config.split_weights() or (1.0,) * self.ranks.world_size,
+            config.accumulation,
+            config.seed,
+            in_step=config.batchnorm == "synced" and normalises,
+            lengths=lengths,
+            pass_tokens=PASS_TOKENS[self.device.type] if by_length else None,
+        )
+
+    def _measured_split(
+        self, samples: Samples, model: nn.Module, plan: BatchPlan
+    ) -> tuple[Splitter, BatchPlan]:
+        """Measure the ranks with the bare model, and plan after it."""
+        config, ranks, task = self.config, self.ranks, self.task
+        splitter = Splitter(
+            ranks, config.batch_size, config.sync, self.console.line, self.sinks.write,
+            mean_tokens=plan.mean_length if plan.by_length else 0.0,
+        )  # fmt: skip
+        arithmetic = precision.Precision(config.precision, self.device)
+
+        def fetch(chosen: Sequence[int]) -> Batch:
+            return to_device(task.collate([samples[at] for at in chosen]), model, self.device)
+
+        def loss_of(batch: Batch) -> Tensor:
+            with arithmetic.autocast():
+                return task.forward(model, batch).loss.sum()
+
+        ranks.barrier(self.device)  # all at once, as in training
+        found = probe.measure(
+            model, build_optimizer(config, model), fetch, loss_of,
+            size=len(samples),
+            share=max(1, config.batch_size // ranks.world_size // config.accumulation),
+            sharers=ranks.local_world_size,
+            lengths=plan.lengths if plan.by_length else (),
+        )  # fmt: skip
+        patience.wait_for_all(ranks.world_size)
+        return splitter, splitter.begin(found, model, self.device).applied(plan)
+
+
+def of_settings(kind: type[T], config: TrainConfig) -> T:
+    """A `kind`, which is a dataclass, from the settings that its fields have the names of."""
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(config, name) for name in names})
+
+
+def ranks_of(world: World) -> Ranks:
+    """`world` as sync modes know it."""
+    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+
+
+def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
+    """For the first rank of each host, where gradients go to other hosts through gloo."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    hosts = [one.host for one in peers.workers]
+    if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
+        return None
+    if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
+        return None
+    samples = run_files.TRAFFIC.path(run_dir, host=peers.world.host)
+    ledger = ranks.ledger
+    return Meter(ranks.rank, hosts, interface, ledger.gradients, ledger.control, samples)

@@ -1,0 +1,119 @@
+"""All of a training that changes from step to step, as checkpoints keep it and give it back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from configs.settings.train import TrainConfig
+from train.checkpoints import snapshot
+from train.checkpoints.exchange import Files
+from train.sync.base import GradSync, MixedPrecision
+
+# Settings that the restored parts stand on, by the flag --reset-... that gives up the part.
+STANDS_ON = {
+    "data": ("task", "seed", "batch_size", "train_samples"),
+    "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr"),
+    "optimizer": ("optimizer",),
+}
+
+
+@dataclass
+class Position:
+    """How far a run is; with it, the plan says which samples come next."""
+
+    step: int = 0  # optimizer steps done
+    epoch: int = 0  # 0 is the first
+    in_epoch: int = 0  # steps done of this epoch
+    before: int = 0  # steps done before the data began anew (--reset-data)
+
+
+@dataclass
+class TrainingState:
+    """What changes, with what belongs to it; `HasState` of the checkpoints."""
+
+    model: nn.Module  # without a sync mode's wrapper
+    optimizer: Optimizer
+    schedule: LambdaLR
+    precision: MixedPrecision
+    grad_sync: GradSync
+    resets: frozenset[str] = frozenset()  # keys of STANDS_ON
+    at: Position = field(default_factory=Position)
+    notes: dict[str, Any] = field(default_factory=dict)  # the loop's own, for a checkpoint
+
+    def own_state(self) -> Mapping[str, Tensor]:
+        self.grad_sync.settle(self.model)
+        return self.grad_sync.state()
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        return {
+            "model": snapshot.of_model(self.model),
+            "optimizer": snapshot.of_optimizer(self.model, self.optimizer),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        schedule = self.schedule.state_dict()
+        del schedule["lr_lambdas"]  # functions, which are made anew from the settings
+        return {
+            "at": asdict(self.at),
+            "schedule": schedule,
+            "precision": self.precision.state_dict(),
+            **self.notes,
+        }
+
+    def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint, with what is not to be reset."""
+        snapshot.into_model(self.model, files["model"])
+        if "optimizer" not in self.resets:
+            snapshot.into_optimizer(self.model, self.optimizer, files["optimizer"])
+            self.precision.load_state_dict(state["precision"])
+        self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
+        groups = self.optimizer.param_groups
+        if "lr_scheduler" not in self.resets:
+            self.schedule.load_state_dict({**state["schedule"], "lr_lambdas": [None] * len(groups)})
+            for group, lr in zip(groups, self.schedule.get_last_lr(), strict=True):
+                group["lr"] = lr
+        self.at = Position(**state["at"])
+        if "data" in self.resets:
+            self.at = Position(step=self.at.step, before=self.at.step)
+
+
+def recorded(config: TrainConfig) -> dict[str, Any]:
+    """The settings that a checkpoint holds, to compare them."""
+    return {name: getattr(config, name) for names in STANDS_ON.values() for name in names}
+
+
+def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
+    """A line for each setting that differs from the checkpoint's and that it stands on."""
+    for part, names in STANDS_ON.items():
+        for name in names if part not in resets(config) else ():
+            was, now = state["settings"][name], getattr(config, name)
+            if was != now:
+                flag = "--" + name.replace("_", "-")
+                remedy = f"--reset-{part.replace('_', '-')}"
+                yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
+
+
+def moved_schedule(
+    config: TrainConfig, now: int, state: dict[str, Any], tell: Callable[[str], None]
+) -> Iterator[str]:
+    """Why the learning rate would jump, where it decays until step `now` and did until another."""
+    was = state.get("schedule_end", now)  # older checkpoints do not say
+    if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
+        return
+    if config.reset_data:
+        tell(f"the learning rate decays until step {now}, no longer {was}")
+        return
+    yield (
+        f"its learning rate decays until step {was}, but with --epochs {config.epochs} and "
+        f"--schedule-steps {config.schedule_steps or 'unset'} it does until step {now}; "
+        f"give --schedule-steps {was}, or --reset-lr-scheduler"
+    )
+
+
+def resets(config: TrainConfig) -> frozenset[str]:
+    """The parts of a checkpoint that are not to be gone on from."""
+    return frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))

@@ -1,0 +1,61 @@
+"""The processes that train one model together, and the collectives that they all call alike."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .buckets.layout import flatten, groups, spread
+from .ledger import CollectiveLedger
+
+BROADCAST_BYTES = 4 * 2**20  # at a time
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place in torch's default group, and account of what it hands to collectives.
+
+    Every method is a collective: all ranks call it, in the same order, with the same shapes. A
+    process alone needs no group; there is nothing to do then.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
+
+    def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        """Reduce `tensor` over the ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, op=op)
+            self.ledger.control["all_reduce"] += tensor.nbytes
+        return tensor
+
+    def all_gather(self, row: Tensor) -> Tensor:
+        """The `row` (n,) of every rank, as (world_size, n)."""
+        if self.world_size == 1:
+            return row[None]
+        rows = row.new_empty(self.world_size, *row.shape)
+        dist.all_gather_single(rows.view(-1), row)
+        self.ledger.control["all_gather"] += row.nbytes
+        return rows
+
+    @torch.no_grad()
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Make `tensors` those of rank 0, on every rank."""
+        if self.world_size == 1:
+            return
+        for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
+            as_it_is = len(group) == 1 and group[0].is_contiguous()
+            flat = group[0] if as_it_is else flatten(group)
+            dist.broadcast(flat, src=0)
+            self.ledger.control["broadcast"] += flat.nbytes
+            if not as_it_is:
+                spread(flat, group)
+
+    def barrier(self, device: torch.device) -> None:
+        """Return when all ranks are here; `device`: where the backend has its tensors."""
+        self.all_gather(torch.zeros(1, device=device))
