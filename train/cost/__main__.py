@@ -22,7 +22,6 @@ from train.cost.advice import sentences
 from train.cost.comparison import Outcome, compare
 from train.cost.fit import Bench, fit_bench
 from train.cost.measured_runs import read_all
-from train.cost.predict import Inside
 
 WORKERS = "8,16,32,64,128,256,512,1024"
 TITLE = "seconds per iteration; its sync as measured, and the model's error"
@@ -33,15 +32,9 @@ def main() -> int:
     if args.link_mbit is not None and not 0 < args.link_mbit < math.inf:
         raise UsageError(f"--link-mbit must be a number above 0 (got {args.link_mbit})")
     bench = _bench(args.collectives)
-    inside = _bench(args.inside) if args.inside else None
     if args.link_mbit:
         bench = bench.at_rate(args.link_mbit)
-    outcome = compare(
-        read_all(args.folder),
-        bench,
-        _numbers(args.workers),
-        Inside(inside.of("all_reduce").link, inside.workers) if inside else None,
-    )
+    outcome = compare(read_all(args.folder), bench, _numbers(args.workers))
     lines = sentences(outcome)
     write_json(PREDICTION.path(args.folder), facts(outcome, lines))
     console = Console(
@@ -138,12 +131,6 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="FILE",
         help="collectives.json of --program bench_collectives on the same nodes",
-    )
-    parser.add_argument(
-        "--inside",
-        type=Path,
-        metavar="FILE",
-        help="the same of workers on one node; adds a hierarchical all_reduce",
     )
     parser.add_argument(
         "--link-mbit",

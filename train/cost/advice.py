@@ -213,8 +213,7 @@ def _beyond(outcome: Outcome, most: int) -> Iterator[str]:
         if link.alpha_s > 0 and load.latency_s(link) >= load.bandwidth_s(link):
             yield (
                 f"the ring pays more for latency than for bytes from about {workers} workers on, "
-                f"with {each / 1e6:.1f} MB a collective; a tree pays {link.alpha_s * 1e6:.0f} us "
-                "for each of its levels only"
+                f"with {each / 1e6:.1f} MB a collective"
             )
             return
 

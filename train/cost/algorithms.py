@@ -92,13 +92,6 @@ def ring_all_reduce(size_bytes: float, workers: int) -> Load:
     return Load(steps, steps * size_bytes / workers)
 
 
-def tree_all_reduce(size_bytes: float, workers: int) -> Load:
-    """Up a binary tree and down again, in pieces that follow each other closely."""
-    if workers == 1:
-        return Load(0, 0)
-    return Load(2 * math.ceil(math.log2(workers)), 2 * size_bytes)
-
-
 # What nccl-tests measures, by its sizes: of all parts together where there are parts.
 MEASURED: dict[str, Callable[[float, int], Load]] = {
     "sendrecv": sendrecv,
@@ -109,14 +102,6 @@ MEASURED: dict[str, Callable[[float, int], Load]] = {
     "reduce_scatter": lambda size, workers: all_gather(size / workers, workers),
     "all_reduce": ring_all_reduce,
 }
-
-
-def hierarchical_s(
-    size_bytes: float, nodes: int, local_workers: int, inside: Link, between: Link
-) -> float:
-    """Seconds: reduce-scatter inside each node, rings between nodes, all-gather inside."""
-    end = all_gather(size_bytes / local_workers, local_workers)
-    return 2 * end.seconds(inside) + ring_all_reduce(size_bytes, nodes).seconds(between)
 
 
 def exposed_s(comm_s: float, last_bucket_s: float, backward_s: float, buckets: int) -> float:

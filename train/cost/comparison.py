@@ -10,7 +10,7 @@ from muster.errors import UsageError
 from train.cost.algorithms import payload_share
 from train.cost.fit import Bench, ComputeFit, ComputePoint, fit_compute
 from train.cost.measured_runs import OVERLAPPING, Run
-from train.cost.predict import FURTHER, MODES, Inside, Prediction, predict
+from train.cost.predict import FURTHER, MODES, Prediction, predict
 from train.report.data.statistics import Estimate, estimate
 
 BACKWARD_OF_FORWARD = 2.0  # taken where every measured backward pass includes communication
@@ -78,9 +78,7 @@ class Outcome:
         return [one for one in self.cells if one.measured]
 
 
-def compare(
-    runs: Sequence[Run], bench: Bench, more_workers: Sequence[int], inside: Inside | None = None
-) -> Outcome:
+def compare(runs: Sequence[Run], bench: Bench, more_workers: Sequence[int]) -> Outcome:
     """Predict every mode at every number of workers that was run, and at `more_workers`.
 
     Only what was measured is left where the model misses any of that by more than `FAR`.
@@ -109,15 +107,14 @@ def compare(
         known = by_workers.get(workers) or by_workers.get(largest) or points
         compute = fit_compute(known)
         samples = _samples(chosen, workers, largest)
-        for mode in _modes(workers, measured, inside):
+        for mode in _modes(workers, measured):
             found = measured.get((mode, workers), [])
             own = mode not in OVERLAPPING and found and workers > 1
             of_mode = [run for run in several if run.mode == mode]
             like = max(of_mode, key=lambda run: run.workers, default=work)
             predicted = predict(
-                mode, workers, samples, compute, like.buckets_bytes, bench, inside,
-                overlaps=like.overlaps,
-            )  # fmt: skip
+                mode, workers, samples, compute, like.buckets_bytes, bench, overlaps=like.overlaps
+            )
             cells.append(
                 Cell(
                     predicted,
@@ -128,7 +125,7 @@ def compare(
     if any(cell.is_far_off for cell in cells):
         cells = [cell for cell in cells if cell.measured]
     counts = sorted({cell.predicted.workers for cell in cells})
-    assumed = (*lines, *how, *_assumptions(bench, work, largest, counts, inside))
+    assumed = (*lines, *how, *_assumptions(bench, work, largest, counts))
     return Outcome(
         cells=tuple(cells),
         runs=tuple(chosen),
@@ -146,11 +143,10 @@ def _measured(runs: Sequence[Run]) -> Estimate | None:
     return estimate(runs[0].steps_s if len(runs) == 1 else [run.step_s for run in runs])
 
 
-def _modes(workers: int, measured: dict[Any, Any], inside: Inside | None) -> list[str]:
+def _modes(workers: int, measured: dict[Any, Any]) -> list[str]:
     if workers == 1:
         return [mode for mode in ("single", *MODES) if mode == "single" or (mode, 1) in measured]
-    further = [mode for mode in FURTHER if mode != "hierarchical" or inside is not None]
-    return [*MODES, *further]
+    return [*MODES, *FURTHER]
 
 
 def _by(items: Iterable[Any], key: Any) -> dict[Any, list[Any]]:
@@ -214,9 +210,7 @@ def _points(runs: Sequence[Run]) -> tuple[list[ComputePoint], list[str]]:
     return found, [f"every run overlaps communication with its backward pass, which {how}"]
 
 
-def _assumptions(
-    bench: Bench, work: Run, largest: int, counts: Sequence[int], inside: Inside | None
-) -> list[str]:
+def _assumptions(bench: Bench, work: Run, largest: int, counts: Sequence[int]) -> list[str]:
     at = f"{bench.backend}, {bench.interface}, MTU {bench.mtu_bytes}"
     size = f"{work.gradient_bytes / 1e6:.1f} MB of gradients in {len(work.buckets_bytes)}"
     lines = [
@@ -241,8 +235,6 @@ def _assumptions(
             f"beyond {largest} workers each computes as many samples as there, as fast: the "
             "global batch grows with the workers"
         )
-    if inside is not None:
-        lines.append(f"hierarchical: {inside.workers} workers in each node")
     used = ("gather", "scatter", "all_gather", "all_reduce")
     missing = [name for name in used if name not in bench.fits]
     if missing:

@@ -12,32 +12,15 @@ Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.cost.algorithms import (
-    Link,
-    Load,
-    all_gather,
-    exposed_s,
-    gather,
-    hierarchical_s,
-    ring_all_reduce,
-    tree_all_reduce,
-)
+from train.cost.algorithms import Load, all_gather, exposed_s, gather, ring_all_reduce
 from train.cost.fit import Bench, ComputeFit
 
 OVERLAPPED = ("ddp", "accelerate", "ddp_fp16")
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
 # What one could do instead, predicted only.
-FURTHER = ("ddp_fp16", "tree", "hierarchical")
+FURTHER = ("ddp_fp16",)
 ROW_BYTES = 40  # loss, norm and three requests, which all ranks exchange in each step
 FP16 = 0.5
-
-
-@dataclass(frozen=True)
-class Inside:
-    """The link between the workers of one node, and how many those are."""
-
-    link: Link
-    workers: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +51,6 @@ def predict(
     compute: ComputeFit,
     buckets_bytes: Sequence[int],
     bench: Bench,
-    inside: Inside | None = None,
     *,
     overlaps: bool = False,
 ) -> Prediction:
@@ -78,12 +60,12 @@ def predict(
     gather_scatter sends the mean of one while the next comes in.
 
     Raises:
-        ValueError: the mode has no model; `hierarchical` has one only with `inside`.
+        ValueError: the mode has no model.
     """
     compute_s = compute.seconds(samples)
     if workers == 1:
         return Prediction(mode, 1, samples, compute_s, 0.0, 0.0)
-    parts = [_sync(mode, size, workers, bench, inside) for size in buckets_bytes]
+    parts = [_sync(mode, size, workers, bench) for size in buckets_bytes]
     if mode == "gather_scatter" and overlaps:  # up, and the last one down again
         parts = [gather(size, workers).shares_s(bench.of("gather").link) for size in buckets_bytes]
         last = gather(buckets_bytes[-1], workers).shares_s(bench.of("scatter").link)
@@ -110,27 +92,17 @@ def _flags(workers: int) -> Load:
     return ring_all_reduce(0, workers)
 
 
-def _sync(
-    mode: str, size: float, workers: int, bench: Bench, inside: Inside | None
-) -> tuple[float, float]:
+def _sync(mode: str, size: float, workers: int, bench: Bench) -> tuple[float, float]:
     """Seconds of latency and of bandwidth for one bucket."""
     ring = bench.of("all_reduce").link
     if mode == "gather_scatter":
         load = gather(size, workers)
         there, back = (load.shares_s(bench.of(name).link) for name in ("gather", "scatter"))
         return there[0] + back[0], there[1] + back[1]
-    if mode == "hierarchical" and inside is not None:
-        nodes = -(-workers // inside.workers)
-        local = min(workers, inside.workers)
-        total_s = hierarchical_s(size, nodes, local, inside.link, ring)
-        latency_s = hierarchical_s(0, nodes, local, inside.link, ring)
-        return latency_s, total_s - latency_s
     if mode in ("all_reduce", "ddp", "accelerate"):
         load = ring_all_reduce(size, workers)
     elif mode == "ddp_fp16":
         load = ring_all_reduce(size * FP16, workers)
-    elif mode == "tree":
-        load = tree_all_reduce(size, workers)
     else:
         raise ValueError(f"no model of {mode!r}")
     return load.shares_s(ring)

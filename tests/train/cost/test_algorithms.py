@@ -1,13 +1,11 @@
 """Seconds of a synchronisation follow the algorithm's messages and bytes."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from train.cost import algorithms
-from train.cost.algorithms import Link, exposed_s, hierarchical_s, payload_share, ring_all_reduce
+from train.cost.algorithms import Link, exposed_s, payload_share, ring_all_reduce
 
 sizes = st.floats(1.0, 1e10)
 workers = st.integers(2, 4096)
@@ -45,19 +43,6 @@ def test_more_bytes_or_more_workers_never_take_less(name, size, count, link):
     assert seconds(size, count) <= seconds(size, count + 1) * (1 + 1e-9)
 
 
-@given(sizes, st.integers(1, 64), links)
-def test_one_worker_per_node_makes_the_hierarchy_a_ring(size, nodes, link):
-    ring = ring_all_reduce(size, nodes).seconds(link)
-    assert hierarchical_s(size, nodes, 1, link, link) == pytest.approx(ring)
-
-
-@given(sizes, st.integers(2, 64), st.integers(2, 16), links)
-def test_a_hierarchy_on_fast_nodes_is_no_slower_than_one_ring_over_all(size, nodes, local, link):
-    fast = Link(0.0, link.bytes_per_s * 1e6)
-    flat = ring_all_reduce(size, nodes * local).seconds(link)
-    assert hierarchical_s(size, nodes, local, fast, link) <= flat * (1 + 1e-3)
-
-
 @given(st.floats(0.001, 10), st.floats(0, 10), st.integers(1, 100))
 def test_what_overlaps_is_between_the_last_bucket_and_all(comm_s, backward_s, buckets):
     left = exposed_s(comm_s, comm_s / buckets, backward_s, buckets)
@@ -66,8 +51,3 @@ def test_what_overlaps_is_between_the_last_bucket_and_all(comm_s, backward_s, bu
 
 def test_one_bucket_overlaps_nothing():
     assert exposed_s(1.0, 1.0, 5.0, 1) == 1.0
-
-
-@given(sizes, workers)
-def test_a_tree_has_a_message_for_each_level_up_and_down(size, count):
-    assert algorithms.tree_all_reduce(size, count).messages == 2 * math.ceil(math.log2(count))

@@ -10,17 +10,16 @@ from muster.errors import UsageError
 from muster.run_files import METRICS
 from tests.train.cost import made
 from tests.train.report.folders import make_run, step
-from train.cost.algorithms import Link, all_gather
+from train.cost.algorithms import all_gather
 from train.cost.comparison import compare
 from train.cost.fit import ComputeFit, fit_bench
 from train.cost.measured_runs import read, read_all
-from train.cost.predict import FURTHER, MODES, ROW_BYTES, Inside, predict
+from train.cost.predict import FURTHER, MODES, ROW_BYTES, predict
 from train.report.data import tables
 from train.report.data.subject import read_subject
 
 BENCH = fit_bench(made.bench(), "bench")
 COMPUTE = ComputeFit(0.01, 0.03, 0.0, 2 / 3, 1, (4,))
-INSIDE = Inside(Link(1e-6, 1e11), 4)
 MIB = 2**20
 
 
@@ -32,19 +31,18 @@ MIB = 2**20
 )
 def test_predictions_grow_with_workers_samples_and_bytes(mode, workers, samples, mib):
     def seconds(workers, samples, mib):
-        return predict(mode, workers, samples, COMPUTE, [mib * MIB] * 3, BENCH, INSIDE).step_s
+        return predict(mode, workers, samples, COMPUTE, [mib * MIB] * 3, BENCH).step_s
 
     base = seconds(workers, samples, mib)
     assert base <= seconds(workers, samples, mib + 1)
     assert base <= seconds(workers, samples + 1, mib) * (1 + 1e-9)
-    if mode != "hierarchical":  # its last node may not be full
-        assert base <= seconds(workers + 1, samples, mib) * (1 + 1e-9)
+    assert base <= seconds(workers + 1, samples, mib) * (1 + 1e-9)
 
 
 @given(st.integers(2, 1024), st.integers(1, 64))
 def test_the_modes_stand_in_their_order(workers, samples):
     made_by = {
-        mode: predict(mode, workers, samples, COMPUTE, [10 * MIB] * 4, BENCH, INSIDE).step_s
+        mode: predict(mode, workers, samples, COMPUTE, [10 * MIB] * 4, BENCH).step_s
         for mode in (*MODES, *FURTHER)
     }
     assert made_by["ddp_fp16"] <= made_by["ddp"] <= made_by["all_reduce"] + row_s(workers)
@@ -85,8 +83,8 @@ def test_a_study_is_compared_cell_by_cell(tmp_path):
     assert cell.error == pytest.approx(cell.predicted.step_s / 0.631 - 1)
     alone = outcome.cell("single", 1)
     assert alone is not None and alone.predicted.sync_s == 0 and alone.measured_s is not None
-    assert outcome.cell("single", 4) is None and outcome.cell("hierarchical", 1024) is None
-    far = outcome.cell("tree", 1024)
+    assert outcome.cell("single", 4) is None
+    far = outcome.cell("ddp_fp16", 1024)
     assert far is not None and far.measured_s is None
     assert any("global batch grows" in line for line in outcome.assumptions)
 
