@@ -54,6 +54,13 @@ class Slurm(Launcher):
         nodes = self._config.nodes or 1
         if self._config.least_nodes < nodes:
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
+        asked = (self._slurm.gpus_per_node or "").rpartition(":")[2]
+        counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
+        if asked.isdigit() and max(counts, default=0) > int(asked):
+            yield (
+                f"--nproc-per-node {self._config.nproc_per_node}, but --gpus-per-node "
+                f"{self._slurm.gpus_per_node}: each worker has a GPU of its own; make them equal"
+            )
 
     def probe(self) -> Facts:
         if self._config.hosts is not None:

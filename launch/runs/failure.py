@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,10 +180,18 @@ def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
     first, *more = own
     alike = sorted(one["rank"] for one in more if one["message"] == first["message"])
     also = (f"{_ranks(alike)} failed in the same way",) if alike else ()
+    who = f"rank {first['rank']} on {first['host']}"
     if not first["traceback"]:
-        return Failure(first["code"], _lines(first["message"]), also)
-    others = " first; the others stopped because of it" if world_size > 1 and not alike else ""
-    context = f"error: rank {first['rank']} on {first['host']} failed{others}:"
+        where = f"{who}: " if first["cause"] == "exit" else ""
+        return Failure(first["code"], _lines(where + first["message"]), also)
+    clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
+    alone = world_size == 1 or alike
+    how = (
+        f"failed at {clock}"
+        if alone
+        else f"failed first, at {clock}; the others stopped because of it"
+    )
+    context = f"error: {who} {how}:"
     return Failure(first["code"], first["traceback"].rstrip(), (*also, context))
 
 

@@ -85,7 +85,9 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     code, _, err = submit(*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2", cwd=project)
     assert code == 1
     assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
-    assert re.search(r"error: rank 2 on \S+ failed first; the others stopped because of it:", err)
+    assert re.search(
+        r"error: rank 2 on \S+ failed first, at \d\d:\d\d:\d\d; the others stopped", err
+    )
     end = json.loads((only_run(project) / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
     assert f'File "{project}/train.py", line ' in end["message"]
@@ -97,7 +99,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
         (
             "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)",
             3,
-            "error: exit code 3",
+            ": exit code 3",
         ),
         ("import ctypes, os\nif os.environ['RANK'] == '1': ctypes.string_at(0)", 139, "SIGSEGV"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -15,6 +16,9 @@ E1121 03:17:26.197000 12250 /venv/torch/distributed/elastic/multiprocessing/api.
 Traceback (most recent call last):
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
+
+
+CLOCK = time.strftime("%H:%M:%S", time.localtime(2.0))
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
     assert failure.text == "Traceback: early"
     assert failure.context == (
-        "error: rank 3 on node3 failed first; the others stopped because of it:",
+        f"error: rank 3 on node3 failed first, at {CLOCK}; the others stopped because of it:",
     )
 
 

@@ -43,6 +43,14 @@ def test_a_step_is_spread_over_the_nodes_as_the_starter_needs_it():
     assert by_hand.endswith("/logs/run --nodes=2 --ntasks=8 --ntasks-per-node=4")
 
 
+def test_more_workers_than_gpus_are_refused():
+    config = LaunchConfig(launcher="slurm", nproc_per_node="4")
+    for asked, refused in (("2", True), ("a100:4", False), ("8", False)):
+        slurm = SlurmConfig(gpus_per_node=asked)
+        launcher = build(Settings(config, SshConfig(), slurm))
+        assert bool(list(launcher.problems())) == refused
+
+
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():
     assert options(slurm={"time": "1"})["signal"] == "USR2@15"
     assert options(slurm={"time": "1:00:00"})["signal"] == "USR2@90"
