@@ -93,7 +93,7 @@ AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-HEAD = RunFile("agents/head-{name}-{attempt}.json", "attempt", "stays")
+COORDINATOR = RunFile("agents/head-{name}-{attempt}.json", "attempt", "stays")
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
 # By each worker, or by the first of a host.
 OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")

@@ -89,7 +89,7 @@ finish() {
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
     run_dir=$1
-    "$python" -m launch.slurm.batch head "$run_dir"
+    "$python" -m launch.slurm.batch prepare "$run_dir"
     run "${@:2}"
     finish
 fi

@@ -57,8 +57,8 @@ class _AgentConnection:
         self.process.stdout.close()
         self.process.stdin.close()
 
-    def assign(self, head_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.assignment, head_ports=head_ports)
+    def assign(self, coordinator_ports: tuple[int, ...]) -> None:
+        assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
         self.channel.send(assignment=assignment.to_json())
         self.assigned = True
 
@@ -124,7 +124,7 @@ class AgentJob:
         ]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
-        self._agents[0].assign(assignments[0].head_ports)
+        self._agents[0].assign(assignments[0].coordinator_ports)
 
     @property
     def shown(self) -> bytes:

@@ -23,12 +23,12 @@ class Assignment:
     name: str  # of the node, in messages
     workers: int
     commands: tuple[NodeCommand, ...]
-    head_address: str
-    head_ports: tuple[int, ...]  # tried in turn; (0,) on the head: any free one
+    coordinator_address: str
+    coordinator_ports: tuple[int, ...]  # tried in turn; (0,) on the coordinator: any free one
     master_port: int | None  # None: one that is free when all agents have met
-    token: str  # shown by whoever connects to the head
-    network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: what leads to head
-    address: str | None = None  # this node's own; None: the one from which it reaches the head
+    token: str  # shown by whoever connects to the coordinator
+    network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: the way to node 0
+    address: str | None = None  # this node's own; None: the one on the way to node 0
     proof: str = ""  # a name in run_dir, which only a node that shares the launcher's disk has
     ports: tuple[int, int] | None = None  # first and last of those to choose from; None: any
     join_s: float = 120.0
@@ -45,7 +45,7 @@ class Assignment:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
-        plain = {**raw, "commands": commands, "head_ports": tuple(raw["head_ports"])}
+        plain = {**raw, "commands": commands, "coordinator_ports": tuple(raw["coordinator_ports"])}
         return cls(**plain)
 
 
@@ -66,8 +66,8 @@ def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) 
             name=node.name,
             workers=int(node.nproc),
             commands=tuple(command for command in plan if command.node_rank == index),
-            head_address=facts.master_addr,
-            head_ports=tuple(among(spec.ports)) if spec.ports else (0,),
+            coordinator_address=facts.master_addr,
+            coordinator_ports=tuple(among(spec.ports)) if spec.ports else (0,),
             master_port=facts.master_port,
             token=token,
             network=facts.network,

@@ -150,7 +150,7 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
     }
 
 
-def head_address(allocation: Allocation, network: str | None) -> str:
+def coordinator_address(allocation: Allocation, network: str | None) -> str:
     """This node's address, for the other nodes of its job; this is the first of them.
 
     It is the address by which Slurm itself reaches the node, not what the host's name happens to

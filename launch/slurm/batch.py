@@ -5,7 +5,7 @@
     python -m launch.slurm.batch end "$run_dir" "$exit_code"
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
-nodes meet; `head` does only the last, for a run folder that is there. `again` says whether a run
+nodes meet; `prepare` does only the last, for a run folder that is there. `again` says whether a run
 that lost a worker or a node is to be started once more, makes it ready, and prints further options
 for srun. `end` says why a run failed, and ends with the exit code that the job should have; a job
 that ran out of time or lost a node is requeued.
@@ -41,7 +41,7 @@ from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 DEFAULT_REQUEUES = "3"
 USAGE = (
     "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
-    " | head RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE"
+    " | prepare RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE"
 )
 
 
@@ -50,7 +50,7 @@ def main() -> int:
         case ["begin", workers, *flags] if workers in plugins.names("launch.starters"):
             print(begin(workers, flags))
             return 0
-        case ["head", run_dir]:
+        case ["prepare", run_dir]:
             go_on(Path(run_dir))
             return 0
         case ["again", run_dir, code] if code.isdigit():
@@ -118,7 +118,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
     job_files.write_spec(spec, job)
-    job_files.decide_head(spec.run_dir)
+    job_files.decide_coordinator(spec.run_dir)
     settings = cli.to_yaml(train, launch, bench)
     if user is not None:
         settings = user.settings(launch)
@@ -148,7 +148,7 @@ def go_on(run_dir: Path) -> None:
     if allocation.attempt:
         spec = restart.next_attempt(spec)
         job_files.write_spec(spec, job)
-    job_files.decide_head(run_dir)
+    job_files.decide_coordinator(run_dir)
 
 
 def end(run_dir: Path, code: int) -> int:

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from launch.nodes.ports import among, is_free
-from launch.slurm.allocation import Allocation, head_address
+from launch.slurm.allocation import Allocation, coordinator_address
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import MusterError
@@ -51,7 +51,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     ), job
 
 
-def decide_head(run_dir: Path) -> None:
+def decide_coordinator(run_dir: Path) -> None:
     """Write down where the agents of the next attempt meet: on this node, the job's first.
 
     Raises:
@@ -59,29 +59,31 @@ def decide_head(run_dir: Path) -> None:
     """
     allocation = Allocation.from_env(os.environ)
     spec, job = read_spec(run_dir)
-    address = head_address(allocation, job["network"])
+    address = coordinator_address(allocation, job["network"])
     free = tuple(port for port in allocation.ports(among(spec.ports)) if is_free(port))
-    write_head(run_dir, allocation, address, free)
+    write_coordinator(run_dir, allocation, address, free)
 
 
-def write_head(run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]) -> None:
+def write_coordinator(
+    run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]
+) -> None:
     """Write down where the agents of this attempt meet, and the secret by which they know it."""
-    path = _head_file(run_dir, allocation)
-    head = {"address": address, "ports": ports, "token": token_hex(16)}
-    write_json(path, head, mode=0o600)
+    path = _coordinator_file(run_dir, allocation)
+    meeting = {"address": address, "ports": ports, "token": token_hex(16)}
+    write_json(path, meeting, mode=0o600)
 
 
-def read_head(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
+def read_coordinator(run_dir: Path, allocation: Allocation) -> Mapping[str, Any]:
     """Where the agents of this attempt meet.
 
     Raises:
         MusterError: the batch script has not said so, or this node does not see it.
     """
-    return _wait_for(_head_file(run_dir, allocation))
+    return _wait_for(_coordinator_file(run_dir, allocation))
 
 
-def _head_file(run_dir: Path, allocation: Allocation) -> Path:
-    return run_files.HEAD.path(run_dir, name=allocation.job_id, attempt=allocation.attempt)
+def _coordinator_file(run_dir: Path, allocation: Allocation) -> Path:
+    return run_files.COORDINATOR.path(run_dir, name=allocation.job_id, attempt=allocation.attempt)
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

@@ -44,7 +44,7 @@ def again(run_dir: Path, code: int) -> list[str] | None:
     everyone = job.get("everyone", job["nproc"])  # a node that is gone now may be back later
     nproc = [own for own, is_here in zip(everyone, answer.values(), strict=True) if is_here]
     job_files.write_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
-    job_files.decide_head(run_dir)
+    job_files.decide_coordinator(run_dir)
     print(restart.announcement(spec, left), file=sys.stderr, flush=True)
     if all(answer.values()):
         return []

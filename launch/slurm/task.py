@@ -35,7 +35,7 @@ def act(run_dir: Path) -> int:
     process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
     spec, job = job_files.read_spec(run_dir)
-    head = job_files.read_head(run_dir, allocation)
+    coordinator = job_files.read_coordinator(run_dir, allocation)
     planned = job["nproc"][task.node_rank]
     nproc = gpus.count() if planned == "gpu" else int(planned)
     if not nproc:
@@ -50,7 +50,7 @@ def act(run_dir: Path) -> int:
             f"{task.count} tasks on {task.num_nodes} nodes; {spec.workers} needs one per node, "
             "which starts that node's workers: --ntasks-per-node=1"
         )
-    address = str(head["address"])
+    address = str(coordinator["address"])
     counts = task.tasks_per_node if not per_node else (nproc,) * task.num_nodes
     nodes = tuple(
         NodeFacts(NodeSpec(task.host, count), task.host, sys.executable, str(REPOSITORY), count)
@@ -67,10 +67,10 @@ def act(run_dir: Path) -> int:
         name=task.host if per_node or task.local_count == 1 else f"{task.host}.{task.rank}",
         workers=nproc if per_node else 1,
         commands=(commands[0 if per_node else task.local_rank],),
-        head_address=address,
-        head_ports=tuple(head["ports"]),
+        coordinator_address=address,
+        coordinator_ports=tuple(coordinator["ports"]),
         master_port=job["master_port"],
-        token=str(head["token"]),
+        token=str(coordinator["token"]),
         network=job["network"],
         ports=spec.ports,
         join_s=spec.join_s,

@@ -9,21 +9,21 @@ from launch.agent.assignment import Assignment
 from launch.agent.membership.peers import Link, Peers, proof, shows, who
 
 CONNECT_S = 1.0
-# Whoever listens at a port that may be the head's has so long to show that it is the head.
+# Whoever listens at a port that may be the coordinator's has so long to show that it is.
 ANSWER_S = 3.0
 
 
 class CoordinatorClient(Peers):
-    """An agent that connects to the head."""
+    """An agent that connects to the coordinator."""
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
         self._link: Link | None = None
         self._port = 0
-        self._is_head = False  # the other side of the link has shown that it is
+        self._is_coordinator = False  # the other side of the link has shown that it is
         self._welcome = False
         self._may_leave = False
-        self._candidates = list(assignment.head_ports)
+        self._candidates = list(assignment.coordinator_ports)
         self._best_s = float("inf")
 
     def tick(self) -> None:
@@ -37,9 +37,9 @@ class CoordinatorClient(Peers):
         for message in link.channel.receive():
             self._take(link, message)
         if not self._welcome:
-            # A head that is held up may take its time; another's port will never answer.
-            if link.channel.ended or (not self._is_head and link.age_s > ANSWER_S):
-                self._link, self._is_head = None, False
+            # A coordinator that is held up may take its time; another's port will never answer.
+            if link.channel.ended or (not self._is_coordinator and link.age_s > ANSWER_S):
+                self._link, self._is_coordinator = None, False
                 link.drop()
             return
         if self._beat_is_due():
@@ -55,7 +55,7 @@ class CoordinatorClient(Peers):
             yield self._link
 
     def _give_up(self) -> None:
-        address, ports = self.assignment.head_address, self.assignment.head_ports
+        address, ports = self.assignment.coordinator_address, self.assignment.coordinator_ports
         self.trouble = self.trouble or (
             f"{self.assignment.name} could not reach node 0 at {address} (port "
             f"{', '.join(map(str, ports))}) for {self.assignment.join_s:.0f} s; is that its "
@@ -68,7 +68,9 @@ class CoordinatorClient(Peers):
         own = self.assignment.address
         try:
             connection = socket.create_connection(
-                (self.assignment.head_address, self._port), CONNECT_S, (own, 0) if own else None
+                (self.assignment.coordinator_address, self._port),
+                CONNECT_S,
+                (own, 0) if own else None,
             )
             self._link = Link(connection)
         except OSError:
@@ -81,10 +83,10 @@ class CoordinatorClient(Peers):
         """Show the token to one that has shown that it knows it."""
         token, nonce = self.assignment.token, str(message.get("nonce", ""))
         facts = self._port, link.own_nonce, nonce
-        if not shows(message, token, "head", *facts):
+        if not shows(message, token, "coordinator", *facts):
             link.channel.ended = True  # somebody else's port
             return
-        self._is_head = True
+        self._is_coordinator = True
         link.trust()
         self.heartbeat.add(link.channel)
         own = {
@@ -92,11 +94,11 @@ class CoordinatorClient(Peers):
             "name": self.assignment.name,
             "workers": self.assignment.workers,
         }
-        shown = proof(token, "member", *facts, *map(str, who(own)))
+        shown = proof(token, "client", *facts, *map(str, who(own)))
         link.channel.send(**own, shown=shown)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
-        if not self._is_head:
+        if not self._is_coordinator:
             self._introduce(link, message)
             return
         if message.get("welcome"):

@@ -13,7 +13,7 @@ from muster.errors import MusterError
 
 # Whoever connects has so long to show that it is of this run.
 HELLO_S = 10.0
-SPARE_STRANGERS = 64  # besides one for each member, at a time
+SPARE_STRANGERS = 64  # besides one for each client, at a time
 ACCEPTS = 256  # at a time
 
 
@@ -30,18 +30,18 @@ class Coordinator(Peers):
         self.port: int = self._server.getsockname()[1]
         self._strangers: list[Link] = []
         self._let_go = False  # all have been told that they may leave
-        self._members: dict[int, Link] = {}
+        self._clients: dict[int, Link] = {}
 
     def tick(self) -> None:
         self._accept()
         for link in list(self._strangers):
             self._introduce(link)
-        for link in self._members.values():
+        for link in self._clients.values():
             for message in link.channel.receive():
                 self._take(link, message)
         if self.master_port is None:
             self._gather()
-        for link in self._members.values():
+        for link in self._clients.values():
             if trouble := link.trouble():
                 self._lose(trouble)
 
@@ -49,7 +49,7 @@ class Coordinator(Peers):
         self._lose(reason)
 
     def settled(self) -> bool:
-        if not all(link.is_done or link.is_lost() for link in self._members.values()):
+        if not all(link.is_done or link.is_lost() for link in self._clients.values()):
             return False
         if not self._let_go:
             self._let_go = True
@@ -66,7 +66,7 @@ class Coordinator(Peers):
             self._tell(stop=reason)
 
     def _links(self) -> Iterator[Link]:
-        yield from [*self._members.values()]
+        yield from [*self._clients.values()]
 
     def _close_door(self) -> None:
         self._server.close()
@@ -103,12 +103,12 @@ class Coordinator(Peers):
         for message in link.channel.receive():
             if link.peer_nonce is None:
                 link.peer_nonce = str(message.get("nonce", ""))
-                shown = proof(token, "head", port, link.peer_nonce, link.own_nonce)
+                shown = proof(token, "coordinator", port, link.peer_nonce, link.own_nonce)
                 link.channel.send(nonce=link.own_nonce, shown=shown)
                 continue
             self._strangers.remove(link)
             facts = [link.peer_nonce, link.own_nonce, *map(str, who(message))]
-            if shows(message, token, "member", port, *facts):
+            if shows(message, token, "client", port, *facts):
                 self._welcome(link, *who(message))
             else:
                 link.drop()
@@ -125,13 +125,13 @@ class Coordinator(Peers):
         link.trust()
         link.name, link.workers = name, workers
         link.channel.send(welcome=True)
-        if index in self._members or not 0 < index < self.assignment.count:
+        if index in self._clients or not 0 < index < self.assignment.count:
             self._lose(
                 f"two agents say they are number {index}: {link.place} and "
-                f"{self._members[index].place if index in self._members else 'this one'}; "
+                f"{self._clients[index].place if index in self._clients else 'this one'}; "
                 "name each node once"
             )
-        self._members[index] = link
+        self._clients[index] = link
         self.heartbeat.add(link.channel)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
@@ -144,14 +144,14 @@ class Coordinator(Peers):
             self._lose(str(message["failed"]))
 
     def _gather(self) -> None:
-        missing = set(range(1, self.assignment.count)) - set(self._members)
+        missing = set(range(1, self.assignment.count)) - set(self._clients)
         if missing:
             names = ", ".join(f"node {index}" for index in sorted(missing))
             if self._waited_s() > self.assignment.join_s:
                 self._lose(
                     f"after {self.assignment.join_s:.0f} s still missing: {names} of "
-                    f"{self.assignment.count}; can it reach {self.assignment.head_address}, and "
-                    "is no firewall between?"
+                    f"{self.assignment.count}; can it reach "
+                    f"{self.assignment.coordinator_address}, and is no firewall between?"
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
@@ -160,7 +160,7 @@ class Coordinator(Peers):
         except MusterError as error:
             self._lose(str(error))
             return
-        others = [self._members[index].workers for index in sorted(self._members)]
+        others = [self._clients[index].workers for index in sorted(self._clients)]
         self.workers = [self.assignment.workers, *others]
         self._tell(start=self.master_port, workers=self.workers)
         self._close_door()  # nobody else is expected
@@ -168,21 +168,21 @@ class Coordinator(Peers):
 
 def _listen(assignment: Assignment) -> socket.socket:
     last: OSError | None = None
-    family = socket.AF_INET6 if ":" in assignment.head_address else socket.AF_INET
-    for port in assignment.head_ports:
+    family = socket.AF_INET6 if ":" in assignment.coordinator_address else socket.AF_INET
+    for port in assignment.coordinator_ports:
         try:
             server = socket.create_server(
-                (assignment.head_address, port), family=family, backlog=128
+                (assignment.coordinator_address, port), family=family, backlog=128
             )
         except OSError as error:
             last = error
             continue
         server.setblocking(False)
         return server
-    tried = assignment.head_ports
+    tried = assignment.coordinator_ports
     ports = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else "".join(map(str, tried))
     raise MusterError(
-        f"{assignment.name} cannot listen at {assignment.head_address}, port {ports} "
+        f"{assignment.name} cannot listen at {assignment.coordinator_address}, port {ports} "
         f"({(last.strerror or str(last)).lower() if last else 'no port given'}); "
         "is that its address on the network between the nodes?"
     )

@@ -2,12 +2,12 @@
 
 All connect to the agent of node 0, and both sides show that they know the run's token:
 
-    member -> head    nonce
-    head -> member    nonce, shown: a proof of the token over both nonces and the head's port
-    member -> head    index, name, workers, shown: a proof over the same and these
-    head -> member    welcome
+    client -> coordinator    nonce
+    coordinator -> client    nonce, shown: a proof of the token over both nonces and its port
+    client -> coordinator    index, name, workers, shown: a proof over the same and these
+    coordinator -> client    welcome
 
-A proof is of no use on another connection, or through another port. When all are there, the head
+A proof is of no use on another connection, or through another port. When all are there, node 0
 finds a port for torch and has everyone start. From then on each says every second that it lives; a
 closed connection means at once, and silence after `SILENT_S`, that a node is lost, and whoever
 notices has all others stop. Nobody leaves before all have written down how they ended: a scheduler
@@ -108,7 +108,7 @@ def part(links: Sequence[Link]) -> None:
 
 
 class Peers:
-    """What head and members have in common.
+    """What coordinator and clients have in common.
 
     `master_port` and `workers` are known once all have met; `trouble` says why it cannot go on.
     """
@@ -118,8 +118,8 @@ class Peers:
         self.master_port: int | None = None
         self.workers: list[int] = []  # of each agent, once all have met
         self.trouble: str | None = None
-        self.own_address = assignment.head_address
-        self.clock_offset_s = 0.0  # to add to this node's clock to have the head's
+        self.own_address = assignment.coordinator_address
+        self.clock_offset_s = 0.0  # to add to this node's clock to have the coordinator's
         self.heartbeat = Heartbeat()
         self._began = time.monotonic()
         self._beaten = 0.0

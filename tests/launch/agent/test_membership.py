@@ -27,8 +27,8 @@ def assignment(index: int, count: int, port: int = 0, **more) -> Assignment:
         "name": f"node{index}",
         "workers": index + 1,
         "commands": (NodeCommand("node0", 0, ("true",), {}, "/"),),
-        "head_address": "127.0.0.1",
-        "head_ports": (port,),
+        "coordinator_address": "127.0.0.1",
+        "coordinator_ports": (port,),
         "master_port": None,
         "token": "secret",
     }
@@ -40,12 +40,13 @@ def meet():
     made = []
 
     def make(count: int, **more) -> list:
-        head = Coordinator(assignment(0, count, **more))
-        members = [
-            CoordinatorClient(assignment(index, count, head.port)) for index in range(1, count)
+        coordinator = Coordinator(assignment(0, count, **more))
+        clients = [
+            CoordinatorClient(assignment(index, count, coordinator.port))
+            for index in range(1, count)
         ]
-        made.extend([head, *members])
-        return [head, *members]
+        made.extend([coordinator, *clients])
+        return [coordinator, *clients]
 
     yield make
     for one in made:
@@ -67,8 +68,8 @@ def test_all_start_together_with_one_port_and_know_their_ranks(meet):
     assert len({one.master_port for one in agents}) == 1
     assert [one.ranks for one in agents] == [[0], [1, 2], [3, 4, 5]]
     assert all(abs(one.clock_offset_s) < 0.1 for one in agents)
-    for member in agents[1:]:
-        member.done()
+    for client in agents[1:]:
+        client.done()
     assert tick(agents[:1], agents[0].settled) and agents[0].trouble is None
 
 
@@ -110,26 +111,26 @@ def test_two_that_say_they_are_the_same_node(meet):
 
 
 def test_strangers_are_not_let_in_and_learn_nothing(meet):
-    (head, member) = meet(2)
+    (coordinator, client) = meet(2)
     own = {"index": 1, "name": "node1", "workers": 2}
     for hello in (
         [b"GET / HTTP/1.1\r\n\r\n"],
         [line(nonce="n"), line(**own, shown="guess")],
-        [line(nonce="n"), line(**own, shown=proof("other", "member"))],
+        [line(nonce="n"), line(**own, shown=proof("other", "client"))],
         [line(nonce="n"), line(shown=["no", "text"]), line(**own)],
         [MARK + b"[" * 100_000 + b"\n"],
     ):
-        with socket.create_connection(("127.0.0.1", head.port)) as stranger:
+        with socket.create_connection(("127.0.0.1", coordinator.port)) as stranger:
             stranger.settimeout(0.05)
             try:
                 for part in hello:
                     stranger.sendall(part)
                     for _ in range(5):
-                        head.tick()
+                        coordinator.tick()
                     assert b"secret" not in stranger.recv(1000)
             except OSError:
                 continue
-    assert tick([head, member], lambda: head.master_port)
+    assert tick([coordinator, client], lambda: coordinator.master_port)
 
 
 def line(**message) -> bytes:
@@ -137,57 +138,60 @@ def line(**message) -> bytes:
 
 
 def test_what_a_member_says_to_a_listener_opens_no_door(meet):
-    """Who listens at a port that may be the head's cannot be it, and cannot come in instead."""
-    head = meet(2)[0]
+    """Who listens at a port that may be the coordinator's cannot be it, nor come in instead."""
+    coordinator = meet(2)[0]
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        member = CoordinatorClient(assignment(1, 2, trap.getsockname()[1]))
-        member.tick()
+        client = CoordinatorClient(assignment(1, 2, trap.getsockname()[1]))
+        client.tick()
         caught, _ = trap.accept()
-        with caught, socket.create_connection(("127.0.0.1", head.port)) as towards_head:
-            for one in (caught, towards_head):
+        with (
+            caught,
+            socket.create_connection(("127.0.0.1", coordinator.port)) as towards,
+        ):
+            for one in (caught, towards):
                 one.settimeout(0.05)
 
             def pass_on() -> None:
                 """All that either says, word for word."""
-                for source, sink in ((caught, towards_head), (towards_head, caught)):
+                for source, sink in ((caught, towards), (towards, caught)):
                     try:
                         sink.sendall(source.recv(65_536))
                     except OSError:
                         continue
 
             for _ in range(10):
-                member.tick()
-                head.tick()
+                client.tick()
+                coordinator.tick()
                 pass_on()
-            assert not head._members and not member._welcome
-        member.close()
+            assert not coordinator._clients and not client._welcome
+        client.close()
 
 
 def test_a_stranger_who_never_stops_holds_nobody_up(meet):
     """Newlines, for as long as they are taken; and many who say nothing."""
-    (head, member) = meet(2)
+    (coordinator, client) = meet(2)
     over = threading.Event()
 
     def shout() -> None:
         while not over.is_set():
             try:
-                with socket.create_connection(("127.0.0.1", head.port), 0.5) as stranger:
+                with socket.create_connection(("127.0.0.1", coordinator.port), 0.5) as stranger:
                     while not over.is_set():
                         stranger.sendall(b"\n" * 65_536)
             except OSError:
                 over.wait(0.01)
 
-    mute = [socket.create_connection(("127.0.0.1", head.port)) for _ in range(100)]
+    mute = [socket.create_connection(("127.0.0.1", coordinator.port)) for _ in range(100)]
     thread = threading.Thread(target=shout)
     thread.start()
     try:
         time.sleep(0.5)
         began = time.monotonic()
         for _ in range(20):
-            head.tick()
+            coordinator.tick()
         assert time.monotonic() - began < 2
-        assert len(head._strangers) <= 2 + 64
-        assert tick([head, member], lambda: head.master_port)
+        assert len(coordinator._strangers) <= 2 + 64
+        assert tick([coordinator, client], lambda: coordinator.master_port)
     finally:
         over.set()
         for one in mute:
@@ -196,11 +200,11 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
 
 
 def test_a_head_that_is_held_up_is_waited_for(meet, monkeypatch):
-    """What a member says before it gives up is no node that is gone."""
+    """What a client says before it gives up is no node that is gone."""
     monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.2)
-    (head, member) = meet(2)
-    assert tick([member], lambda: member._waited_s() > 1.0)
-    agents = [head, member]
+    (coordinator, client) = meet(2)
+    assert tick([client], lambda: client._waited_s() > 1.0)
+    agents = [coordinator, client]
     assert tick(agents, lambda: all(one.master_port for one in agents))
     assert [one.trouble for one in agents] == [None, None]
 
@@ -252,11 +256,11 @@ def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
     monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        head = Coordinator(assignment(0, 2))
-        member = CoordinatorClient(assignment(1, 2, 0, head_ports=(taken, head.port)))
-        assert tick([head, member], lambda: member.master_port)
-        member.close()
-        head.close()
+        coordinator = Coordinator(assignment(0, 2))
+        client = CoordinatorClient(assignment(1, 2, 0, coordinator_ports=(taken, coordinator.port)))
+        assert tick([coordinator, client], lambda: client.master_port)
+        client.close()
+        coordinator.close()
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
             Coordinator(assignment(0, 2, taken))
 
@@ -265,17 +269,17 @@ def test_where_a_firewall_is_all_ports_come_from_a_range():
     with socket.create_server(("127.0.0.1", 0)) as other:
         first = other.getsockname()[1]
         ports = (first, first + 20)
-        head = Coordinator(
-            assignment(0, 2, head_ports=tuple(range(first, first + 21)), ports=ports)
+        coordinator = Coordinator(
+            assignment(0, 2, coordinator_ports=tuple(range(first, first + 21)), ports=ports)
         )
-        assert first < head.port <= first + 20
-        member = CoordinatorClient(assignment(1, 2, head.port))
-        assert tick([head, member], lambda: member.master_port)
-        assert first < member.master_port <= first + 20 and member.master_port != head.port
-        member.close()
-        head.close()
+        assert first < coordinator.port <= first + 20
+        client = CoordinatorClient(assignment(1, 2, coordinator.port))
+        assert tick([coordinator, client], lambda: client.master_port)
+        assert first < client.master_port <= first + 20 and client.master_port != coordinator.port
+        client.close()
+        coordinator.close()
 
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
-        Coordinator(assignment(0, 2, head_address="192.0.2.1"))
+        Coordinator(assignment(0, 2, coordinator_address="192.0.2.1"))
