@@ -1,4 +1,10 @@
-"""Workers that are training are asked to stop after their step, and get the time for it."""
+"""Workers that are training are asked to stop after their step, and get the time for it.
+
+How it works: a worker that can stop in order makes a file named by its pid. Whoever has the run
+stop writes the reason into each of these files first, and then sends SIGTERM to these workers
+alone: torchrun would answer a SIGTERM of its own by killing them. They agree on the step among
+themselves. A worker that has made no file yet is not asked, and is ended with the others.
+"""
 
 import time
 from pathlib import Path

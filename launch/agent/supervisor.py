@@ -3,6 +3,12 @@
 Its launcher speaks to it through a pipe; within a scheduler's task it has none. Whatever ends
 first, be it a worker, torchrun, another node, the launcher or this process itself, all processes
 of the run on this node end within seconds.
+
+How it works: one loop looks, every 50 ms, at the other agents, the launcher, signals and its own
+workers. Whatever ends this node's part raises `Ended` there. The order of what follows matters: the
+other agents are told first, then workers get a moment to write down that they lost a peer, then
+they are ended, then this node's record is written, and last it waits until the others have written
+theirs: a scheduler may kill the slower tasks of a job as soon as the first has failed.
 """
 
 import signal
