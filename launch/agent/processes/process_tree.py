@@ -4,9 +4,9 @@ How it works: the process that starts others is their subreaper, so one whose pa
 its child and is still found below it. To end the tree it is walked again and again until nothing
 in it runs: a process may fork, or be handed over, between two looks. Each process gets SIGTERM
 once, when it is first seen, and after a grace SIGKILL at every look. Signals go through psutil,
-which knows a process by its pid and its start time, so that a pid given to another is not hit. Where
-this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each process of
-ours asks for that and then looks whether its parent is still there, which may have died before.
+which knows a process by its pid and its start time: a pid that was given to another is not hit.
+Where this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each process
+of ours asks for that, and then looks whether its parent is still there, which may have died before.
 """
 
 import ctypes
