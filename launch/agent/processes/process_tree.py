@@ -5,8 +5,9 @@ its child and is still found below it. To end the tree it is walked again and ag
 in it runs: a process may fork, or be handed over, between two looks. Each process gets SIGTERM
 once, when it is first seen, and after a grace SIGKILL at every look. Signals go through psutil,
 which knows a process by its pid and its start time: a pid that was given to another is not hit.
-Where this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each process
-of ours asks for that, and then looks whether its parent is still there, which may have died before.
+Where this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each
+process of ours asks for that, and then looks whether its parent is still there, which may have died
+before.
 """
 
 import ctypes
