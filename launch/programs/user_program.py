@@ -50,7 +50,7 @@ class UserProgram:
         self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
         self.title = shlex.join(words)
         self.name = name_of(words)  # in a run's name
-        self._python = config.python or own_python(cwd, os.environ)
+        self._python = config.python or own_python(cwd, launch.workers, os.environ)
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
             run,
@@ -107,7 +107,7 @@ class UserProgram:
         wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(self._words, cwd),
-            python=self._python,
+            python=self._config.python if is_sent else self._python,
             wrap=tuple(_filled(word, places) for word in wrap),
         )
         prologue = self._config.prologue
@@ -136,12 +136,20 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def own_python(cwd: Path, env: Mapping[str, str]) -> str | None:
-    """The Python of the environment that is active, or lies in the project; None without either."""
+def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
+    """The Python of the environment that is active, or lies in the project; None: Muster's own.
+
+    One without what starts the workers, as conda's base often is, is passed over with a note.
+    """
     active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
     for folder in filter(None, active):
-        if (found := Path(folder, "bin", "python")).exists():
-            return str(found)
+        found = str(Path(folder, "bin", "python"))
+        if not Path(found).exists():
+            continue
+        lacks = list(python_problems(found, workers))
+        if not lacks:
+            return found
+        print(f"note: not the program's Python: {lacks[0]}", file=sys.stderr)
     return None
 
 

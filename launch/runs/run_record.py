@@ -41,15 +41,16 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
 
 def _without_values(argv: Sequence[str]) -> list[str]:
     """A command line as it may be shown: what --env gives a variable is nobody else's business."""
-    shown = []
-    for index, word in enumerate(argv):
+    own = argv.index("--") if "--" in argv else len(argv)
+    shown: list[str] = []
+    for index, word in enumerate(argv[:own]):
         if word.startswith("--env="):
             shown.append("--env=" + word.removeprefix("--env=").partition("=")[0])
         elif index and argv[index - 1] == "--env":
             shown.append(word.partition("=")[0])
         else:
             shown.append(word)
-    return shown
+    return [*shown, *argv[own:]]
 
 
 def begin(

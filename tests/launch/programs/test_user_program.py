@@ -98,3 +98,19 @@ def test_nothing_is_made_where_a_program_is_refused(tmp_path, monkeypatch):
     code, _, err = submit("--launcher", "local", "--", "none.py", cwd=tmp_path)
     assert code == 2 and err.startswith("error: none.py: No such file or directory")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
+    for name, has_torch in (("conda", False), ("venv", True)):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        python = tmp_path / name / "bin" / "python"
+        python.write_text(f"#!/bin/sh\nexit {int(not has_torch)}\n")
+        python.chmod(0o755)
+    conda = {"CONDA_PREFIX": str(tmp_path / "conda")}
+    both = {**conda, "VIRTUAL_ENV": str(tmp_path / "venv")}
+    own = user_program.own_python
+    assert own(tmp_path, "torchrun", both) == str(tmp_path / "venv" / "bin" / "python")
+    assert own(tmp_path, "torchrun", conda) is None
+    assert "conda/bin/python has no torch" in capsys.readouterr().err
+    assert own(tmp_path, "manual", conda) == str(tmp_path / "conda" / "bin" / "python")
+    assert own(tmp_path, "torchrun", {}) is None
