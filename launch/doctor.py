@@ -51,7 +51,7 @@ def main() -> int:
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
     refuse(launcher.problems())
     as_asked: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
-    examination = as_asked.examine(launcher.assume())
+    examination = as_asked.check_nodes(launcher.assume())
     show(examination.rows)
     if examination.problems:
         count = len(examination.problems)

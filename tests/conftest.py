@@ -11,7 +11,16 @@ from tests import preload
 from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
-FOREIGN = ("SLURM_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_")
+FOREIGN = (
+    "SLURM_",
+    "TORCHELASTIC_",
+    "ACCELERATE_",
+    "HF_",
+    "PET_",
+    "MUSTER_",
+    "CONDA_",
+    "VIRTUAL_ENV",
+)
 WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 

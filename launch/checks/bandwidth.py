@@ -44,7 +44,7 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
     directions = best(measured)
     if not directions:
         return "one node: no network to measure", problems
-    return _words(directions, called), problems
+    return _sentence(directions, called), problems
 
 
 def best(measured: Measured) -> dict[Direction, float]:
@@ -56,7 +56,7 @@ def best(measured: Measured) -> dict[Direction, float]:
     return found
 
 
-def _words(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
+def _sentence(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
     """The sentence: each pair by its slower direction, and no more pairs than needed."""
     pairs: dict[Direction, float] = {}
     for (one, other), speed in directions.items():

@@ -39,16 +39,16 @@ def look(
     folder: str | None = None,
     python: str | None = None,
 ) -> Examination:
-    """Ask all nodes what they are like, and examine those that answer.
+    """Ask all nodes what they are like, and judge those that answer.
 
     `folder` and `python` are those that a run would use there, as in `facts_request`.
     """
     with facts_request(folder, python, master_port) as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
-        return examine(survey, probes, launcher, choose, master_port, list(silent.values()))
+        return judge_nodes(survey, probes, launcher, choose, master_port, list(silent.values()))
 
 
-def examine(
+def judge_nodes(
     survey: Survey,
     probes: Mapping[int, Probe],
     launcher: str,

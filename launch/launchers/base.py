@@ -95,7 +95,7 @@ class Launcher(ABC):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
 
-    def examine(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts) -> Examination:
         """Look at the nodes that `assume` has told of, as the doctor shows them.
 
         Raises:

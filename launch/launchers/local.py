@@ -57,7 +57,7 @@ class Local(Launcher):
 
     assume = probe
 
-    def examine(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts) -> Examination:
         def choose(survey: Survey, probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 

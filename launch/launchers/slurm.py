@@ -72,10 +72,10 @@ class Slurm(Launcher):
             )
         if self._config.preflight:
             found = partitions.partitions(self._env)
-            wished = replace(
+            asked = replace(
                 self._slurm, partition=self._slurm.partition or self._env.get("SBATCH_PARTITION")
             )
-            refuse(partitions.problems(self._config, wished, found))
+            refuse(partitions.problems(self._config, asked, found))
         facts = self._facts(interpreter.python())
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
@@ -84,7 +84,7 @@ class Slurm(Launcher):
     def assume(self) -> Facts:
         return self._facts(interpreter.python())
 
-    def examine(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts) -> Examination:
         # Slurm itself would let one wait for what never comes, and then call the nodes busy.
         found = partitions.partitions(os.environ)
         if problems := list(partitions.problems(self._config, self._slurm, found)):

@@ -10,7 +10,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.checks.examination import Examination, examine, look
+from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
@@ -47,12 +47,12 @@ class Ssh(Launcher):
             _require_same_environment(names, specs, list(probes.values()))
             chosen = self._choose(everyone, survey, probes)
             if self._config.preflight:
-                found = examine(survey, probes, self.name, lambda *_: chosen, port)
+                found = judge_nodes(survey, probes, self.name, lambda *_: chosen, port)
                 _refuse_what_would_fail(found)
         nodes = _facts(specs, names, probes, chosen.addresses)
         return Facts(nodes, chosen.addresses[0], port, chosen.network)
 
-    def examine(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts) -> Examination:
         specs = [node.spec for node in facts.nodes]
         choose, port = partial(self._choose, specs), self._config.master_port
         transport = openssh.transport(specs, self._ssh)

@@ -64,8 +64,8 @@ class StopRequest:
             return
         if self.why and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.why = self.why or self._told() or signal.Signals(number).name
+        self.why = self.why or self._reason() or signal.Signals(number).name
 
-    def _told(self) -> str:
+    def _reason(self) -> str:
         """The reason that the agent wrote where this worker had said that it can stop."""
         return self._sign.read_text() if self._sign is not None and self._sign.exists() else ""

@@ -21,7 +21,7 @@ class Parting:
     largest: float
     parts_at: int | None  # the first step whose losses differ by more than the tolerance
 
-    def words(self, base: str, other: str, tolerance: float) -> str:
+    def sentence(self, base: str, other: str, tolerance: float) -> str:
         if not self.steps:
             return f"{base} and {other} have no step in common: losses cannot be compared"
         if self.parts_at is None:
@@ -49,7 +49,7 @@ def main(folders: list[Path], wanted: float | None) -> int:
     tolerance = TOLERANCE if wanted is None else wanted
     partings = [part(runs[0], run, tolerance) for run in runs[1:]]
     for name, parting in zip(names[1:], partings, strict=True):
-        print(parting.words(names[0], name, tolerance))
+        print(parting.sentence(names[0], name, tolerance))
     for name, run in zip(names, runs, strict=True):
         for note in run.notes:
             print(f"note: {name}: {note}")

@@ -55,8 +55,8 @@ def commands(subject: Subject) -> list[str]:
     """The study's command, or those of the runs, each once."""
     if subject.command:
         return [subject.command]
-    given = [entry.run.launch.get("command") for entry in subject.entries]
-    found = [one if isinstance(one, str) else shlex.join(map(str, one)) for one in given if one]
+    shown = [entry.run.launch.get("command") for entry in subject.entries]
+    found = [one if isinstance(one, str) else shlex.join(map(str, one)) for one in shown if one]
     return list(dict.fromkeys(found))
 
 
