@@ -72,9 +72,11 @@ def write_exit(
     message: str,
     clock_offset_s: float,
     victims: Sequence[Victim] = (),
+    oom_kills: int = 0,
 ) -> dict[str, Any]:
     """Write down how this node's part ended, with what each of its workers said of its own end.
 
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
     `ended` has the workers that were alive until this agent ended them, and in which state.
     """
     record = {
@@ -87,6 +89,7 @@ def write_exit(
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),
+        "oom_kills": oom_kills,
         "workers": _records_of(assignment, ranks),
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
         "survivors": [one.pid for one in victims if one.survives],

@@ -27,7 +27,7 @@ from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
-from launch.agent.processes import process_tree
+from launch.agent.processes import out_of_memory, process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.prologue import after_prologue
 from launch.agent.processes.worker_environment import environment_of
@@ -67,6 +67,7 @@ class Agent:
         self._launcher = launcher
         self._run_dir = Path(assignment.run_dir)
         self._signals: list[int] = []
+        self._oom_kills = out_of_memory.kills()  # before the workers start
         self._noticed = False
         self._hurry = False
         self._stop_request: Ended | None = None  # by the launcher, to stop
@@ -256,6 +257,7 @@ class Agent:
             message=ended.message,
             clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
             victims=victims,
+            oom_kills=out_of_memory.kills() - self._oom_kills,
         )
 
     def _wait_for_others(self, peers: Coordinator | CoordinatorClient) -> None:

@@ -106,7 +106,7 @@ def explain(
     if lost and not any(one["cause"] == "command" for one in agents):
         return _node_lost(lost[0], silent)
     if begun:
-        return _killed(begun, sorted(exits))
+        return _killed(begun, sorted(exits), _starved(agents))
     if hung := _hung(ordered, ended):
         return hung
     if never := [rank for rank in silent if rank not in ended]:
@@ -204,8 +204,16 @@ def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[in
         text = _text(_output(run_dir, rank))
         if FATAL in text:
             context.append(text[text.index(FATAL) :].rstrip())
-    why = "; out of memory?" if number == signal.SIGKILL else ""
-    return Failure(128 + number, f"error: {agent['message']}{of}{why}", tuple(context))
+    why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
+    return Failure(
+        128 + number, f"error: {agent['message']}{of}{'; ' * bool(why)}{why}", tuple(context)
+    )
+
+
+def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
+    """On which nodes the kernel says that memory ran out; nothing where it does not."""
+    nodes = [one["node"] for one in agents if one.get("oom_kills")]
+    return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
 def _text(path: Path) -> str:
@@ -217,12 +225,12 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     return Failure(1, _lines(message), context)
 
 
-def _killed(outputs: Mapping[int, Path], echoes: Sequence[int]) -> Failure:
+def _killed(outputs: Mapping[int, Path], echoes: Sequence[int], starved: str) -> Failure:
     files = ", ".join(map(str, outputs.values()))
+    why = starved or "killed? out of memory?"
     return Failure(
         KILLED,
-        f"error: {_ranks(outputs)} ended without a word (killed? out of memory?); "
-        f"its output: {files}",
+        f"error: {_ranks(outputs)} ended without a word ({why}); its output: {files}",
         (f"{_ranks(echoes)} stopped because of it",) if echoes else (),
     )
 

@@ -99,11 +99,14 @@ def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
     assert explain(tmp_path, 1).text == report.strip()
 
 
-def agent(folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0, ended=None):
+def agent(
+    folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0, ended=None, oom_kills=0
+):
     (folder / "agents").mkdir(exist_ok=True)
     record = {"index": index, "node": f"node{index}", "host": f"node{index}", "code": code}
     record |= {"cause": cause, "message": message, "time_unix_s": 1.0, "ranks": list(ranks)}
     record |= {"clock_offset_s": offset_s, "workers": {}, "ended": ended or {}}
+    record["oom_kills"] = oom_kills
     (folder / "agents" / f"node_{index:05d}.exit.json").write_text(json.dumps(record))
 
 
@@ -140,6 +143,16 @@ def test_a_killed_torchrun_is_named_and_not_what_others_heard_of_it(ended, tmp_p
     agent(tmp_path, 1, "command", message, ranks=[1])
     failure = explain(tmp_path, 2, 1)
     assert failure.code == 137 and failure.text == f"error: {message} (rank 1); out of memory?"
+
+
+def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
+    message = "rank 1 on node1 was killed by SIGKILL"
+    ended(0, "lost_peer", 1.0, "lost another worker")
+    agent(tmp_path, 1, "command", message, ranks=[1], oom_kills=1)
+    failure = explain(tmp_path, 2, 1)
+    assert failure.text == (
+        f"error: {message} (rank 1); out of memory on node1: the kernel killed it for that"
+    )
 
 
 def test_a_refusal_of_an_agent_comes_first(tmp_path):

@@ -1,0 +1,28 @@
+"""The kernel's own word for a process that it killed for lack of memory, of both versions."""
+
+import pytest
+
+from launch.agent.processes import out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("own", "file", "text"),
+    [
+        ("0::/job_7/step_0", "job_7/step_0/memory.events", "low 0\noom 2\noom_kill 2\n"),
+        ("4:memory:/job_7\n0::/", "memory/job_7/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+        ("2:cpu,memory:/job_7", "memory/job_7/memory.oom_control", "oom_kill 2\n"),
+    ],
+)
+def test_what_the_own_cgroup_counts(tmp_path, own, file, text):
+    (tmp_path / "own").write_text(own + "\n")
+    path = tmp_path / "cgroup" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert out_of_memory.kills(tmp_path / "cgroup", tmp_path / "own") == 2
+
+
+def test_what_cannot_be_read_counts_nothing(tmp_path):
+    assert out_of_memory.kills(tmp_path, tmp_path / "none") == 0
+    (tmp_path / "own").write_text("0::/nowhere\n")
+    assert out_of_memory.kills(tmp_path, tmp_path / "own") == 0
+    assert out_of_memory.kills() >= 0
