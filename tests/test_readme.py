@@ -11,7 +11,10 @@ import pytest
 from configs import cli
 from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
+from launch.programs import user_program
+from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue
 
@@ -26,8 +29,10 @@ PAGES = [
 EXECUTED = "extending.md"
 FIRST_SCREEN_LINES = 40
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
+IN_JOB = [LaunchConfig, ProgramConfig, TrainConfig, BenchConfig]
+FROM_OUTSIDE = [*IN_JOB, SshConfig, SlurmConfig]
 # `train/worker.py` in running text, also `train/sync/modes/` and `configs/rte.yaml`
-PATH = re.compile(r"`((?:launch|slurm|train|configs|tests|docs)/[\w./-]*)`")
+PATH = re.compile(r"`((?:launch|slurm|train|configs|muster|tests|docs)/[\w./-]*)`")
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 
 
@@ -106,17 +111,21 @@ def test_command_lines_are_accepted(words):
     match words:
         case ["make", *rest]:
             assert make_accepts(rest)
-        case ["python" | "python3", "launch/submit.py", *flags]:
+        case ["python" | "python3", "launch/submit.py", *flags] if "--" not in flags:
             submit = ["launch/submit.py", *flags, "--dry-run"]
             assert_runs(submit)
+        case ["muster", "run", *flags] | ["python" | "python3", "launch/submit.py", *flags]:
+            accepts_flags(FROM_OUTSIDE, flags)
+        case ["muster", command, *rest]:
+            # a verb has a help of its own, and its flags
+            assert_runs([*MUSTER[command], *(rest if command == "jobs" else []), "--help"])
         case ["launch/ssh.sh", _, *flags]:
-            classes = [LaunchConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig]
-            cli.parse(classes, flags, prog="ssh.sh", description="")
+            accepts_flags(FROM_OUTSIDE, flags)
         case ["sbatch", *rest]:
             script = next(word for word in rest if word.startswith("slurm/"))
             assert (REPOSITORY / script).exists()
             flags = rest[rest.index(script) + 1 :]
-            cli.parse([LaunchConfig, TrainConfig, BenchConfig], flags, prog=script, description="")
+            accepts_flags(IN_JOB, flags)
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
@@ -138,6 +147,15 @@ def make_accepts(words: list[str]) -> bool:
         if not re.search(pattern, makefile, re.M):
             return False
     return True
+
+
+def accepts_flags(classes: list[type], argv: list[str]) -> None:
+    """Flags, of our trainer too; before a program of the user's, `--`, none of that."""
+    flags, program = user_program.split(argv)
+    found = cli.parse(classes, flags, prog="", description="")
+    if program:
+        (train,) = (one for one in found if isinstance(one, TrainConfig))
+        assert list(user_program.foreign(train, program[0])) == []
 
 
 def accepts_worker_flags(flags: list[str]) -> None:

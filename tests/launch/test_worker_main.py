@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import vermin
 
+from muster import run_files
+
 WORKER_MAIN = Path(__file__).parents[2] / "launch" / "worker_main.py"
 SHOW = """
 import json, os, pickle, sys
@@ -179,6 +181,18 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
         "checkpoints": "/c",
     }
     assert ("saved" in out.read_text()) == (mode != "pass")
+
+
+def test_the_files_it_writes_have_the_names_that_all_others_know(project):
+    (project / "train.py").write_text("import sys; sys.exit(75)")
+    run_dir = project / "run"
+    run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
+    written = {path for path in run_dir.rglob("*") if path.is_file()}
+    each_rank = (run_files.OUTPUT, run_files.ERRORS, run_files.RANK_END)
+    assert written == {
+        *(file.path(run_dir, rank=0) for file in each_rank),
+        run_files.STOPPED.path(run_dir),
+    }
 
 
 def test_it_runs_on_an_older_python():
