@@ -2,6 +2,7 @@
 # Start a run on machines that you can log in to:
 #   launch/ssh.sh hosts.txt --sync ddp          a hosts file, or a CloudLab manifest
 #   launch/ssh.sh node[0-3] --sync ddp          names
+#   launch/ssh.sh hosts.txt -- train.py         any program, from its own folder
 #   launch/ssh.sh hosts.txt --setup             first: make the environment on every node
 set -euo pipefail
 
