@@ -71,6 +71,7 @@ class LaunchSpec:
     prologue: str = ""  # text that each node's shell sources before the workers start
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
     attempt: int = 0  # how often it was started before
+    requeued: int = 0  # how often its job was, where each time is a run of its own
     max_restarts: int = 0
     least_nodes: int = 1  # with fewer it is not started again
     overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own

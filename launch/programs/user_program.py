@@ -21,6 +21,7 @@ from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
+from muster.run_files import SNAPSHOT
 
 SEPARATOR = "--"
 # The settings of a run that hold whatever its program is; all others are those of our own trainer.
@@ -92,18 +93,27 @@ class UserProgram:
         self.run = run
         return self.run_spec(make=make, snapshot=snapshot, is_sent=not facts.shared)
 
-    def run_spec(self, *, make: bool, snapshot: bool, is_sent: bool = False) -> LaunchSpec:
-        """The run, once its folder is known; `is_sent`: nodes have disks of their own."""
+    def run_spec(
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, earlier: Path | None = None
+    ) -> LaunchSpec:
+        """The run, once its folder is known.
+
+        `is_sent`: nodes have disks of their own. `earlier`: the folder of the same job's first
+        run, whose snapshot a requeued job goes on with.
+        """
         run_dir = self.run.logs_root / str(self.run.run_id)
-        cwd = self._cwd
+        root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
-            taken = take(project, run_dir, self._config.patterns)
-            inside = cwd.resolve().relative_to(project.resolve())
-            cwd = (sent_to(self.run.run_id) if is_sent else taken.root) / inside
-            if not self.run.quiet:
-                print(taken, file=sys.stderr)
-        places = {"snapshot": str(cwd), "run_dir": str(run_dir), "cwd": str(cwd)}
+            root = SNAPSHOT.path(earlier) if earlier is not None else run_dir
+            if not root.is_dir() or earlier is None:
+                taken = take(project, run_dir, self._config.patterns)
+                root = taken.root
+                if not self.run.quiet:
+                    print(taken, file=sys.stderr)
+            root = sent_to(self.run.run_id) if is_sent else root
+            cwd = root / cwd.resolve().relative_to(project.resolve())
+        places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(self._words, cwd),

@@ -74,10 +74,8 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """What is said of an attempt that starts."""
-    return (
-        f"restart {spec.attempt} of {spec.max_restarts}: {num_nodes} nodes go on from the last "
-        "checkpoint"
-    )
+    how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
+    return f"restart {spec.attempt} of {spec.max_restarts}: {num_nodes} nodes {how}"
 
 
 def last_step(run_dir: Path) -> int:

@@ -14,9 +14,12 @@ from typing import Any, Protocol
 
 from configs import plugins
 from launch.runs import run_record
+from launch.runs.signals import STOP_SIGNALS
 from muster.errors import STOPPED, MusterError
 
 CANCELLED = 128 + signal.SIGTERM
+# Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
+STOPPED_BY_SIGNAL = tuple(128 + number for number in STOP_SIGNALS)
 PATIENCE_S = 90.0  # workers have a minute to stop in order
 
 
@@ -125,7 +128,7 @@ def ended(end: Record) -> State:
     if end["code"] == STOPPED:
         return State("stopped", True, str(end["message"]))
     words = str(end["message"]).strip().splitlines()
-    word = "stopped" if end["code"] > 128 else "failed"
+    word = "stopped" if end["code"] in STOPPED_BY_SIGNAL else "failed"
     return State(word, True, f"exit code {end['code']}: {words[-1] if words else ''}")
 
 

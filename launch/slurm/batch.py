@@ -87,7 +87,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         user.check(sys.executable)
         train = user.run
     allocation = Allocation.from_env(os.environ)
-    _refuse_what_slurm_decides(launch, allocation)
+    _refuse_what_slurm_decides(launch, workers, allocation)
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
@@ -100,8 +100,10 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     what = launch.measures if user is None else user.name
     train = _named(train, f"{size}-{suffix}", what, allocation.attempt)
     earlier = job_restart.of_job(train.logs_root, allocation.name, allocation.cluster)
+    first = None
     if allocation.attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
+        first = train.logs_root / run_ids[0]
         train = replace(train, checkpoint_dir=train.checkpoint_dir or last)
         if user is None:
             train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
@@ -110,10 +112,11 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         spec = run_spec(program_of(launch, there, bench), train, launch)
     else:
         user.run = train
-        spec = user.run_spec(make=True, snapshot=True)
+        spec = user.run_spec(make=True, snapshot=True, earlier=first)
     spec = replace(
         spec,
         workers=workers,
+        requeued=allocation.attempt,
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
@@ -226,8 +229,14 @@ def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfi
     return train
 
 
-def _refuse_what_slurm_decides(launch: LaunchConfig, allocation: Allocation) -> None:
+def _refuse_what_slurm_decides(launch: LaunchConfig, workers: str, allocation: Allocation) -> None:
     problems = []
+    if launch.workers not in (workers, LaunchConfig.workers):
+        problems.append(
+            f"--workers {launch.workers}, but this script is for {workers}; use "
+            "slurm/multinode.sh for torchrun, multinode_manual.sh for manual, accelerate.sh for "
+            "accelerate"
+        )
     if allocation.components > 1:
         problems.append(
             f"the job has {allocation.components} components, but a run has the nodes of the first "

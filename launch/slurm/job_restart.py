@@ -61,7 +61,8 @@ def of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, lis
             found.append((float(job["started_unix_s"]), path.parent))
     if not found:
         return None
-    run_dir = max(found)[1]  # a cluster may count its jobs from 1 again
+    found.sort()
+    run_dir = found[-1][1]  # a cluster may count its jobs from 1 again
     config = str(run_files.CONFIG.path(run_dir))
     (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
     folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()

@@ -75,7 +75,7 @@ def act(run_dir: Path) -> int:
         ports=spec.ports,
         join_s=spec.join_s,
         stop_grace_s=spec.stop_grace_s,
-        attempt=spec.attempt,
+        attempt=spec.attempt + spec.requeued,
         env=spec.secrets,
         prologue=spec.prologue,
     )

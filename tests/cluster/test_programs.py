@@ -112,3 +112,26 @@ def test_without_a_snapshot_a_program_runs_where_it_is(cluster, project):
     code, out, err = finish(start(cluster, project, argv), timeout_s=100)
     assert code == 0, err
     assert f"0 2 {project} as submitted" in out
+
+
+def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(cluster, project):
+    (project / "where.sh").write_text(
+        '#!/bin/sh\necho "attempt $MUSTER_ATTEMPT: $(cat text)"\n'
+        "[ $MUSTER_ATTEMPT = 1 ] || sleep 60\n"
+    )
+    manual = str(REPOSITORY / "slurm" / "multinode_manual.sh")
+    output = f"--output={project}/job.out"
+    argv = [*ways.SBATCH, "--nodes=2", output, manual, "--", "./where.sh"]
+    process = start(cluster, project, argv)
+    try:
+        first = "logs/*/workers/rank_00001.out"
+        assert wait_until(lambda: any(path.stat().st_size for path in project.glob(first)), 60)
+        (project / "text").write_text("edited since")
+        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+        cluster.run("scontrol", "requeue", job)
+        code, _, err = finish(process, timeout_s=150)
+    finally:
+        ways.cancel_all(cluster)
+    assert code == 0, err
+    printed = {path.read_text() for path in project.glob(first)}
+    assert printed == {"attempt 0: as submitted\n", "attempt 1: as submitted\n"}

@@ -170,7 +170,7 @@ def test_a_program_is_started_again_with_the_same_command(project):
     flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--max-restarts", "1"]
     code, out, err = submit(*flags, "--", "stops.py", "--crash", cwd=project)
     assert code == 0, err
-    assert "restart 1 of 1" in out and "from step 20 attempt 1" in out
+    assert "restart 1 of 1: 2 nodes start it again" in out and "from step 20 attempt 1" in out
 
 
 def environment(project: Path, *flags: str, env: dict[str, str] | None = None) -> dict[str, str]:
