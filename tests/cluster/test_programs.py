@@ -54,9 +54,15 @@ def ssh(cluster, *flags: str) -> list[str]:
     return [ways.SSH, hosts, "--ssh-config", str(cluster.ssh_config), *flags]
 
 
-def script(project: Path, *words: str) -> list[str]:
+def script(project: Path, *words: str, nodes: int = 4) -> list[str]:
     output = f"--output={project}/job.out"
-    return [*ways.SBATCH, "--nodes=4", output, str(REPOSITORY / "slurm" / "multinode.sh"), *words]
+    return [
+        *ways.SBATCH,
+        f"--nodes={nodes}",
+        output,
+        str(REPOSITORY / "slurm" / "multinode.sh"),
+        *words,
+    ]
 
 
 def only_run(project: Path) -> Path:

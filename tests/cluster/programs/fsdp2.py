@@ -1,0 +1,68 @@
+"""Fully sharded training, as torch's tutorial on FSDP2 has it: fully_shard, DTensor, state_dict."""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers=2, dim=32, vocabulary=64):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, dim)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(dim, 4, 64, dropout=0.0, batch_first=True)
+            for _ in range(layers)
+        )
+        self.output = nn.Linear(dim, vocabulary)
+
+    def forward(self, x):
+        x = self.tokens(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.output(x)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="PyTorch FSDP2 example")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--fail", type=int)
+    args = parser.parse_args()
+    dist.init_process_group(backend="gloo")
+    rank = dist.get_rank()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    model = Transformer()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert isinstance(model, FSDPModule)
+    for parameter in model.parameters():
+        assert isinstance(parameter, DTensor)
+        assert parameter.placements == (Shard(0),)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(args.steps):
+        if step == 1 and rank == args.fail:
+            raise ValueError("sample 17 is empty")
+        x = torch.randint(0, 64, (4, 16))
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"rank {rank} of {mesh.size()}: step {step}, loss {loss.item():.3f}")
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = get_model_state_dict(model, options=options)
+    if rank == 0:
+        torch.save(state, "model_state_dict.pt")
+        print(f"{len(state)} full tensors saved")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
