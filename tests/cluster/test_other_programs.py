@@ -37,8 +37,10 @@ class Program:
 
 BY_HAND = ("--workers", "manual")
 PROGRAM = {
-    "ddp": Program(("train.py",), "slurm", "World: 8", failing=("--fail", "5")),
-    "fsdp2": Program(("fsdp2.py",), "script", "rank 0 of 8: step 2", failing=("--fail", "5")),
+    "ddp": Program(("train.py",), "slurm", "World: 8", failing=("--fail", "5"), ordinary=False),
+    "fsdp2": Program(
+        ("fsdp2.py",), "script", "rank 0 of 8: step 2", failing=("--fail", "5"), ordinary=False
+    ),
     "trainer": Program(
         ("text_classification.py",),
         "ssh",
@@ -48,11 +50,18 @@ PROGRAM = {
     "accelerate_ops": Program(("ops.py",), "ssh", "Num processes: 8", ordinary=False),
     # it names no number; this it does only in a group, which is one of WORLD_SIZE
     "accelerate_sync": Program(
-        ("-m", f"{ACCELERATE}test_sync"), "slurm", "**Test Distributed `no_sync` context manager**"
+        ("-m", f"{ACCELERATE}test_sync"),
+        "slurm",
+        "**Test Distributed `no_sync` context manager**",
+        ordinary=False,
     ),
     # its data are for two processes: with more, without GPUs, it fails whoever starts it
     "accelerate_script": Program(
-        ("-m", f"{ACCELERATE}test_script"), "script", "Num processes: 2", size=(2, 1)
+        ("-m", f"{ACCELERATE}test_script"),
+        "script",
+        "Num processes: 2",
+        size=(2, 1),
+        ordinary=False,
     ),
     "mpi_hello": Program(
         ("hello_mpi.py",),
