@@ -28,8 +28,9 @@
 #SBATCH --signal=B:USR1@120
 
 # $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given.
-file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p')
-cd "${MUSTER_DIR:-${file:-$SLURM_SUBMIT_DIR/slurm}/..}"
+file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
+[[ -e $file/job.sh ]] || file=$SLURM_SUBMIT_DIR/slurm # a copy of it, elsewhere
+cd "${MUSTER_DIR:-$file/..}"
 source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
 
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
