@@ -6,6 +6,7 @@ None of it waits for workers to train: what Slurm and the agents do comes before
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,6 +80,10 @@ def run(cluster, tmp_path) -> Iterator[Callable[..., Run]]:
         finish(one.process)
 
 
+# A controller writes down what it knows at most every five seconds; a job that it forgets is ended.
+SAVED_S = 6.0
+
+
 def submitted(*flags: str) -> list[str]:
     return [sys.executable, SUBMIT, "--launcher", "slurm", *flags]
 
@@ -94,6 +99,7 @@ def test_a_controller_that_is_down_ends_nothing(run):
         assert one.has_agents(1)
         pid = daemons.pid(slurm_daemons.CONTROLLER)
         assert pid is not None
+        time.sleep(SAVED_S)
         psutil.Process(pid).kill()
         status = one.jobs("status")
         assert ": unknown (job " in status and "does not answer" in status
