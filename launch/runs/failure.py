@@ -203,7 +203,8 @@ def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[in
     for rank in agent["ranks"]:  # where it was, in its own words
         text = _text(_output(run_dir, rank))
         if FATAL in text:
-            context.append(text[text.index(FATAL) :].rstrip())
+            lines = text[text.index(FATAL) :].rstrip().splitlines()
+            context += [line for line in lines if "launch/worker_main.py" not in line]
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     return Failure(
         128 + number, f"error: {agent['message']}{of}{'; ' * bool(why)}{why}", tuple(context)

@@ -109,6 +109,7 @@ def test_other_ways_to_fail(project, text, code, last):
     flags = [*LOCAL, "--nodes", "2", "--workers", "manual"]
     found, _, err = submit(*flags, "--", "other.py", cwd=project)
     assert (found, last in err.splitlines()[-1]) == (code, True), err
+    assert "worker_main" not in err
 
 
 def test_a_program_without_torch(project):
