@@ -1,6 +1,7 @@
 """A user's program, with no word of Muster in it, on real Slurm and over real ssh."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -141,3 +142,19 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     assert code == 0, err
     printed = {path.read_text() for path in project.glob(first)}
     assert printed == {"attempt 0: as submitted\n", "attempt 1: as submitted\n"}
+
+
+def test_nodes_with_disks_of_their_own_get_the_snapshot(other_cluster, project):
+    venv = os.environ.get("MUSTER_BED_VENV", str(Path(sys.prefix)))
+    cluster = other_cluster("--nodes", "2", "--private-home", env={"MUSTER_BED_VENV": venv})
+    python = ways.PYTHON.copy()
+    ways.PYTHON.clear()  # the nodes' own environment, at ~/muster/.venv
+    try:
+        argv = [sys.executable, SUBMIT, "--launcher", "ssh", "--hosts", "node0,node1"]
+        argv += ["--ssh-config", str(cluster.ssh_config), "--workers", "manual", "--run-id", "sent"]
+        argv += ["--python", "python3", "--", "./where.sh"]
+        code, out, err = finish(start(cluster, project, argv), timeout_s=150)
+    finally:
+        ways.PYTHON.update(python)
+    assert code == 0, err
+    assert re.search(r"node1\.1\| 1 2 \S+/muster/logs/\.snapshot-sent as submitted", out), out
