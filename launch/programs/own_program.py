@@ -39,8 +39,8 @@ class OwnProgram:
             _from_here(self._train), facts.size, self._launch.measures, make=make
         )
         # The folder is claimed here: to the workers it is theirs already.
-        there = replace(_there(train, facts), redirect=True, overwrite=False)
-        program = program_of(self._launch, there, self._bench)
+        on_nodes = replace(_as_nodes_see(train, facts), redirect=True, overwrite=False)
+        program = program_of(self._launch, on_nodes, self._bench)
         return run_spec(program, train, self._launch, resumed=train.resume is not None)
 
     def settings(self, *launch: Any) -> str:
@@ -84,7 +84,7 @@ def _named(train: TrainConfig, size: str, what: str, *, make: bool) -> TrainConf
     return train
 
 
-def _there(train: TrainConfig, facts: Facts) -> TrainConfig:
+def _as_nodes_see(train: TrainConfig, facts: Facts) -> TrainConfig:
     """The settings as nodes need them that do not see this machine's files.
 
     What lies in the checkout lies in theirs, too; workers start there, so that it is named from

@@ -20,6 +20,7 @@ from configs.settings.train import TrainConfig
 from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
+from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.run_files import SNAPSHOT
 
@@ -216,7 +217,7 @@ def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str)
 
 def python_problems(python: str, workers: str) -> Iterator[str]:
     """Whether `python` has what starts the workers; one that is not here is asked on its node."""
-    needed = {"torchrun": "torch", "accelerate": "accelerate"}.get(workers)
+    needed = starter_of(workers).needs
     if needed is None or not Path(python).exists():
         return
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needed!r}) is None)"

@@ -107,9 +107,9 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         train = replace(train, checkpoint_dir=train.checkpoint_dir or last)
         if user is None:
             train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
-    there = replace(train, redirect=True, overwrite=False)
+    on_nodes = replace(train, redirect=True, overwrite=False)
     if user is None:
-        spec = run_spec(program_of(launch, there, bench), train, launch)
+        spec = run_spec(program_of(launch, on_nodes, bench), train, launch)
     else:
         user.run = train
         spec = user.run_spec(make=True, snapshot=True, earlier=first)

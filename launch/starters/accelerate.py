@@ -8,6 +8,8 @@ from muster.errors import UsageError
 class Accelerate(Starter):
     """`accelerate launch`; underneath it is torchrun with a static rendezvous."""
 
+    needs = "accelerate"
+
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         """As in the contract; all nodes have equally many workers.
 

@@ -13,6 +13,8 @@ class Starter(ABC):
     one_per_node = True
     # Whether it can count a node's GPUs there (`--nproc-per-node gpu`).
     counts_gpus = False
+    # The package that must be in the Python of the workers; None: the standard library is enough.
+    needs: str | None = None
 
     @abstractmethod
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:

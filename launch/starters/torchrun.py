@@ -11,6 +11,7 @@ class Torchrun(Starter):
     """
 
     counts_gpus = True
+    needs = "torch"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         node, program = facts.nodes[node_rank], spec.program

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import environment, finish
+from tests.cluster.ways import finish
 from tests.launch.programs.test_own_programs import DDP
 from tests.launch.submit import SUBMIT, wait_until
 
@@ -35,15 +35,7 @@ def project(tmp_path) -> Path:
 
 
 def start(cluster, project: Path, argv: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(
-        argv,
-        cwd=project,
-        env=environment(cluster),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return ways.start(cluster, argv, project)
 
 
 def slurm(*flags: str) -> list[str]:

@@ -25,10 +25,10 @@ def environment(cluster: Cluster) -> dict[str, str]:
     return {**os.environ, **cluster.env, **PYTHON}
 
 
-def start(cluster: Cluster, argv: list[str]) -> subprocess.Popen:
+def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
     return subprocess.Popen(
         argv,
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=environment(cluster),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -27,7 +27,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     if shutil.which(found, path=env.get("PATH")) is None:
         raise MusterError(f"{program}: no such program, or it may not be run")
     if not Path(command.cwd).is_dir():
-        raise MusterError(f"{command.cwd}: no such folder on {socket.gethostname()}")
+        where = f"{command.cwd}: no such folder on {socket.gethostname()}"
+        raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
     held = (
         sys.executable,
         "-ISs",

@@ -20,7 +20,7 @@ if [[ -e broken ]]; then echo "has no Python 3.11 or newer" >&2; exit 1; fi
 
 @pytest.fixture
 def setup(tmp_path, monkeypatch):
-    """Makes the environments of nodes; what was said, and what each node's folder says of it."""
+    """Makes the environments of nodes; what was printed, and what each node's folder says of it."""
     script, wheels = tmp_path / "script.sh", tmp_path / "wheels"
     script.write_text(SCRIPT)
     wheels.mkdir()
@@ -29,10 +29,10 @@ def setup(tmp_path, monkeypatch):
     monkeypatch.setattr(node_setup, "_gather", lambda: wheels)
 
     def setup(nodes):
-        said = []
-        node_setup.make_environments(nodes, SshConfig(), said.append)
+        lines = []
+        node_setup.make_environments(nodes, SshConfig(), lines.append)
         made = [Path(node.repository, "made").read_text().splitlines() for node in nodes]
-        return said, made
+        return lines, made
 
     return setup
 
@@ -46,8 +46,8 @@ def mark(node, name):
 def test_each_folder_once_and_from_wheels_where_there_is_no_internet(hosts, setup):
     nodes = hosts("a", "b", c="a")
     mark(nodes[1], "offline")
-    said, made = setup(nodes)
-    assert said == ["no internet on b: gathering wheels here"]
+    lines, made = setup(nodes)
+    assert lines == ["no internet on b: gathering wheels here"]
     assert made[0] == made[2] == ["made from the internet"]
     assert made[1] == ["made from the internet", "made from .venv/wheels"]
 

@@ -30,14 +30,14 @@ def find(folder: Path) -> dict[str, Path]:
     require_folder(folder)
     files: dict[str, Path] = {}
     for name, known in NAMES.items():
-        there = [folder / file for file in known if (folder / file).is_file()]
-        if not there and name != "test":
+        present = [folder / file for file in known if (folder / file).is_file()]
+        if not present and name != "test":
             raise UsageError(
                 f"--data-dir {folder} has no {' or '.join(known)}; ner is read from train.txt, "
                 "valid.txt (or dev.txt) and test.txt in CoNLL's columns"
             )
-        if there:
-            files[name] = there[0]
+        if present:
+            files[name] = present[0]
     return files
 
 
