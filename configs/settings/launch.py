@@ -79,7 +79,7 @@ class LaunchConfig:
         0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
     )
     stop_grace_s: float = setting(
-        60.0, "seconds for workers to end their step and write a checkpoint, when stopped; 0: none"
+        60.0, "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none"
     )
     detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
     dry_run: bool = setting(False, "print the commands that would run, and run nothing")

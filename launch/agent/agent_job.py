@@ -201,7 +201,10 @@ class AgentJob:
         elif "stopping" in message:
             if not self._patient_until and not self._quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
-                self._say(f"stopping at the end of this step, with a checkpoint{again}")
+                how = "stopping at the end of this step, with a checkpoint"
+                if message.get("all"):
+                    how = f"stopping: workers have SIGTERM, and {message['stopping']:g} s to end"
+                self._say(f"{how}{again}")
             self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
         elif message.get("waiting"):
             self._say(message["waiting"])

@@ -1,6 +1,7 @@
 """What one agent is to do: what its launcher tells it, as JSON."""
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -38,6 +39,11 @@ class Assignment:
     resumed: bool = False  # from a checkpoint, which then stays
     env: Mapping[str, str] = field(default_factory=dict)
     prologue: str = ""
+    ends_unix_s: float | None = None  # when a scheduler ends the job; None: nobody knows
+
+    def left_s(self) -> float | None:
+        """Seconds of the job's time that are left."""
+        return None if self.ends_unix_s is None else self.ends_unix_s - time.time()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,28 +1,51 @@
-"""Workers that are training are asked to stop after their step, and get the time for it.
+"""Workers are asked to stop, and get the time to end by themselves.
 
 How it works: a worker that can stop in order makes a file named by its pid. Whoever has the run
 stop writes the reason into each of these files first, and then sends SIGTERM to these workers
-alone: torchrun would answer a SIGTERM of its own by killing them. They agree on the step among
+alone: torchrun would answer a SIGTERM of its own by ending them. They agree on the step among
 themselves. A worker that has made no file yet is not asked, and is ended with the others.
+
+Where there is no such file at all, the program is one that says nothing of stopping. It may still
+catch SIGTERM: torchrun gets the signal, passes it on, and waits for it as long as is allowed here.
 """
 
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.agent.processes import process_tree
 
+if TYPE_CHECKING:
+    import psutil
+
+SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
+
+
+class Ended(Exception):
+    """Why a node's part of a run is over; a code above 128 is that of a signal."""
+
+    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.code, self.cause, self.message, self.why = code, cause, message, why
+
 
 class Stoppable:
-    """The workers below this process that have said that they can stop in order.
+    """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    Each does so by a file in `folder`, named by its pid and open for the reason.
+    One that can stop in order says so by a file in `folder`, named by its pid and open for the
+    reason. `say` tells a launcher that it has to be patient.
     """
 
-    def __init__(self, folder: Path, grace_s: float) -> None:
+    def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
         folder.mkdir()
         self.folder = folder
-        self.grace_s = grace_s
+        self._grace_s = grace_s
+        self._say = say
         self._until: float | None = None
+        self._waits_until: float | None = None
+        self._heeds: bool | None = None  # whether what runs would do something about SIGTERM
 
     @property
     def is_asked(self) -> bool:
@@ -33,16 +56,66 @@ class Stoppable:
         """Whether they were asked, and may take longer still."""
         return self._until is not None and time.monotonic() < self._until
 
-    def ask(self, why: str) -> bool:
-        """Ask those there are; false where there are none yet.
+    @property
+    def has_patience(self) -> bool:
+        """Whether other nodes may take longer still, from when this is first asked."""
+        self._waits_until = self._waits_until or time.monotonic() + self._grace_s
+        return time.monotonic() < self._waits_until
+
+    def ask(self, why: str) -> None:
+        """Ask those that can stop in order, if any have said so by now; once.
 
         Not torchrun, which would end its workers. They agree among themselves on the step.
         """
         workers = [path for path in self.folder.iterdir() if path.name.isdigit()]
-        if not workers:
-            return False
-        self._until = time.monotonic() + self.grace_s
+        if self.is_asked or not workers:
+            return
+        self._until = time.monotonic() + self._grace_s
         for path in workers:
             path.write_text(why)
         process_tree.ask([int(path.name) for path in workers])
+        self._say(stopping=self._grace_s)
+
+    def ask_all(self) -> bool:
+        """Send SIGTERM to what this process has started: torchrun, or the workers themselves.
+
+        False where workers were asked before.
+        """
+        if self.is_asked:
+            return False
+        self._until = time.monotonic() + self._grace_s
+        process_tree.ask(list(process_tree.children()))
+        self._say(stopping=self._grace_s, all=True)
         return True
+
+    def is_last_moment(self, left_s: float | None) -> bool:
+        """Whether just their grace is left of a job's time, for workers that catch SIGTERM.
+
+        Those that do not may use all of it.
+        """
+        if left_s is None or left_s > self._grace_s + SPARE_S:
+            return False
+        if self._heeds is None:
+            self._heeds = not self.is_asked and _catches_sigterm()
+        return self._heeds
+
+
+def _catches_sigterm() -> bool:
+    """Whether a worker below this process would do something about SIGTERM, but for ending.
+
+    `worker_main.py --exec` does not count: it only passes signals on.
+    """
+    return any(_catches(process) for process in process_tree.descendants())
+
+
+def _catches(process: "psutil.Process") -> bool:
+    import psutil  # here, since --help and --dry-run do not need it
+
+    try:
+        if "RANK" not in process.environ() or "--exec" in process.cmdline()[:5]:
+            return False
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
+    except (psutil.Error, OSError):
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

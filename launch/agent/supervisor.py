@@ -32,7 +32,7 @@ from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.prologue import after_prologue
 from launch.agent.processes.worker_environment import environment_of
 from launch.agent.processes.workers import Workload
-from launch.agent.stopping import Stoppable
+from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import Channel
 from launch.nodes.interface import name_of
 from launch.runs.log_tail import Follower
@@ -51,14 +51,6 @@ DRAIN_S = 5.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(Exception):
-    """Why this node's part is over."""
-
-    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
-        super().__init__(message)
-        self.code, self.cause, self.message, self.why = code, cause, message, why
-
-
 class Agent:
     """One node's part of one run."""
 
@@ -71,8 +63,8 @@ class Agent:
         self._noticed = False
         self._hurry = False
         self._stop_request: Ended | None = None  # by the launcher, to stop
-        self._finished: Ended | None = None  # this node's workers have ended, and well
-        self._waits_until: float | None = None  # for other nodes to end, once told to stop
+        self._stopping: Ended | None = None  # for which workers that say nothing were sent SIGTERM
+        self._finished: Ended | None = None  # this node's workers have ended, and well or as told
         self._peers: Coordinator | CoordinatorClient | None = None
         self._workload: Workload | None = None
         shared = launcher is None or (self._run_dir / assignment.proof).exists()
@@ -97,8 +89,8 @@ class Agent:
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
-        grace_s = self._assignment.stop_grace_s
-        self._workers = Stoppable(Path(scratch) / "stoppable", grace_s)
+        folder = Path(scratch) / "stoppable"
+        self._workers = Stoppable(folder, self._assignment.stop_grace_s, self._say)
         try:
             if self._log_sync is not None:
                 make_room(self._assignment)
@@ -132,6 +124,8 @@ class Agent:
         self._look_for_failure(workload)
         stopped = stopped_cleanly(assignment, peers.ranks)
         ended = Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
+        if self._stopping is not None and not stopped:
+            ended = self._stopping
         self._finished = ended
         self._write_exit(ended)
         peers.done()
@@ -147,14 +141,14 @@ class Agent:
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
-        if self._noticed and not self._workers.is_asked:
-            self._ask_workers(NOTICE)  # none may be ready yet: then again, with the next tick
+        if self._noticed and self._workload is not None:
+            self._heed_notice()
         if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
             message = f"{self._assignment.name} was sent {name}"
             self._stop(Ended(128 + number, "signal", message), name)
-        if self._peers.trouble is not None:
+        if self._peers.trouble is not None and self._stopping is None:
             raise Ended(1, "peer", self._peers.trouble)
 
     def _show(self) -> None:
@@ -184,22 +178,29 @@ class Agent:
                 f"{SILENT_S:.0f} s: is the link down?",
             )
 
+    def _heed_notice(self) -> None:
+        """The time of the job is nearly up: workers that can stop in order do, others later."""
+        self._workers.ask(NOTICE)  # none may be ready yet: then again, with the next tick
+        if self._workers.is_last_moment(self._assignment.left_s()):
+            message = f"{self._assignment.name}: the time of its job is nearly up"
+            self._stop(Ended(128 + signal.SIGTERM, "signal", message), NOTICE)
+
     def _stop(self, ended: Ended, why: str) -> None:
-        """Have workers stop in order, where they can; raises `ended` where they cannot, or late."""
+        """Have workers end by themselves, where somebody wants the run to; raises `ended` if late.
+
+        A failure, which has another code than a signal's, leaves time only to those that can stop
+        in order.
+        """
         if self._finished is not None:
-            grace_s = self._assignment.stop_grace_s
-            self._waits_until = self._waits_until or time.monotonic() + grace_s
-            if self._in_a_hurry() or time.monotonic() > self._waits_until:
+            if self._in_a_hurry() or not self._workers.has_patience:
                 raise self._finished
             return
-        if not self._workers.is_asked and not self._in_a_hurry():
-            self._ask_workers(why)
+        if not self._in_a_hurry():
+            self._workers.ask(why)
+            if ended.code > 128 and self._is_busy() and self._workers.ask_all():
+                self._stopping = ended
         if self._in_a_hurry() or not self._workers.has_time:
             raise ended
-
-    def _ask_workers(self, why: str) -> None:
-        if self._workers.ask(why):
-            self._say(stopping=self._workers.grace_s)
 
     def _start(self, peers: Coordinator | CoordinatorClient, master_port: int) -> Workload:
         assignment = self._assignment
@@ -216,13 +217,14 @@ class Agent:
         return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:
-        if failure := workload.failure():
+        failure = workload.failure()
+        if failure and self._stopping is None:  # else that is how SIGTERM ended them
             raise Ended(1, "command", failure)
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
         peers, launcher = self._peers, self._launcher
-        if peers is not None and ended.cause not in ("done", "stopped", "peer"):
+        if peers is not None and ended is not self._finished and ended.cause != "peer":
             peers.fail(ended.message)
         if ended.cause in ("command", "peer"):
             deadline = time.monotonic() + ECHO_S
@@ -235,7 +237,7 @@ class Agent:
         self._show()
         record = self._write_exit(ended, victims)
         if peers is not None:
-            if ended.cause not in ("done", "stopped"):
+            if ended is not self._finished:
                 self._wait_for_others(peers)
             peers.close()
         if launcher is not None and launcher.silent_s < DEAF_S:

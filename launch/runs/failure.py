@@ -84,6 +84,7 @@ def explain(
         exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
     )
     own = [record for record in ordered if record["cause"] in OWN_CAUSES]
+    by_signal = bool(agents) and all(one["cause"] == "signal" for one in agents)
     silent = sorted(set(range(world_size)) - set(exits))
     ended = _ended(agents)  # which of them were alive until their agents ended them
     begun = {
@@ -91,20 +92,22 @@ def explain(
         for rank in silent
         if rank not in ended and (path := _output(run_dir, rank)).exists()
     }
+    if by_signal and not (gone := _gone(run_dir, agents)):
+        return _stopped(agents[0], own)
     if own:
         return _own_failure(own, world_size)
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
-    if agents and all(one["cause"] == "signal" for one in agents):
-        if gone := _gone(run_dir, agents):  # a scheduler ends all others before they can notice
-            return _node_lost(gone, silent)
-        name = signal.Signals(agents[0]["code"] - 128).name
-        return Failure(agents[0]["code"], f"error: stopped by {name}")
+    if by_signal:  # a scheduler ends all others before they can notice
+        return _node_lost(gone, silent)
     if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
         return _command_killed(run_dir, killed[0], sorted(exits))
     lost = [one["message"] for one in agents if one["cause"] == "peer"]
     if lost and not any(one["cause"] == "command" for one in agents):
         return _node_lost(lost[0], silent)
+    signalled = {rank: one for one in agents if one["cause"] == "signal" for rank in one["ranks"]}
+    if begun and begun.keys() <= signalled.keys():  # which ended them, and the others with them
+        return _node_lost(signalled[min(begun)]["message"], silent)
     if begun:
         return _killed(begun, sorted(exits), _starved(agents))
     if hung := _hung(ordered, ended):
@@ -174,6 +177,15 @@ def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
 def _output(run_dir: Path, rank: int) -> Path:
     """Where a worker sends its stderr: the first thing it does."""
     return ERRORS.path(run_dir, rank=rank)
+
+
+def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
+    """Somebody had the run end; what programs say of that is no failure, but worth a look."""
+    name = signal.Signals(agent["code"] - 128).name
+    asked = agent["message"].endswith(f"was sent {name}")
+    text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
+    tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]
+    return Failure(agent["code"], text, tuple(tracebacks[:1]))
 
 
 def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:

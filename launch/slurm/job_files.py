@@ -15,6 +15,7 @@ from typing import Any
 
 from launch.nodes.ports import among, is_free
 from launch.slurm.allocation import Allocation, coordinator_address
+from launch.slurm.job_state import end_unix_s
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import MusterError
@@ -61,15 +62,23 @@ def decide_coordinator(run_dir: Path) -> None:
     spec, job = read_spec(run_dir)
     address = coordinator_address(allocation, job["network"])
     free = tuple(port for port in allocation.ports(among(spec.ports)) if is_free(port))
-    write_coordinator(run_dir, allocation, address, free)
+    write_coordinator(run_dir, allocation, address, free, end_unix_s(allocation.job_id, os.environ))
 
 
 def write_coordinator(
-    run_dir: Path, allocation: Allocation, address: str, ports: tuple[int, ...]
+    run_dir: Path,
+    allocation: Allocation,
+    address: str,
+    ports: tuple[int, ...],
+    ends_unix_s: float | None = None,
 ) -> None:
-    """Write down where the agents of this attempt meet, and the secret by which they know it."""
+    """Write down where the agents of this attempt meet, and the secret by which they know it.
+
+    `ends_unix_s`: when the time of the job is up.
+    """
     path = _coordinator_file(run_dir, allocation)
-    meeting = {"address": address, "ports": ports, "token": token_hex(16)}
+    meeting: dict[str, Any] = {"address": address, "ports": ports, "token": token_hex(16)}
+    meeting["ends_unix_s"] = ends_unix_s
     write_json(path, meeting, mode=0o600)
 
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from launch.slurm import partitions
 from launch.slurm.partitions import Silent, ask, last_line
@@ -52,6 +53,16 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
     restarts = re.search(r"\bRestarts=(\d+)", asked.stdout)
     why = reason[1] if reason and reason[1] != "None" else ""
     return JobState(name[1], why, int(restarts[1]) if restarts else 0)
+
+
+def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
+    """When the time of a job is up; None where Slurm does not say."""
+    try:
+        asked = ask(["scontrol", "show", "job", "--oneliner", job_id], env)
+        found = re.search(r"\bEndTime=(\S+)", asked.stdout)
+        return datetime.fromisoformat(found[1]).timestamp() if found else None
+    except (MusterError, ValueError):  # "Unknown", or a site's own SLURM_TIME_FORMAT
+        return None
 
 
 def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:

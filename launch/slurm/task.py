@@ -78,6 +78,7 @@ def act(run_dir: Path) -> int:
         attempt=spec.attempt + spec.requeued,
         env=spec.secrets,
         prologue=spec.prologue,
+        ends_unix_s=coordinator.get("ends_unix_s"),
     )
     return Agent(assignment, launcher=None).run()
 

@@ -1,5 +1,6 @@
 """What a node's workers are told of their run, beside what torchrun tells them."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from launch.agent.assignment import Assignment
 from launch.nodes import gpus
 from launch.nodes.interface import variables
 from muster.run_files import CHECKPOINTS
+
+SPARE_S = 5
 
 
 def environment_of(
@@ -32,6 +35,9 @@ def environment_of(
         "MUSTER_LAUNCHER": str(os.getpid()),
         **assignment.env,
     }
+    # torchrun's own patience with workers that were sent SIGTERM; how long they have is ours to say
+    patience_s = math.ceil(assignment.stop_grace_s) + SPARE_S
+    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
     if not gpus.count():  # else Accelerate takes every worker for a run of its own
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in variables(interface, address).items():

@@ -1,0 +1,98 @@
+"""A program that says nothing of stopping gets SIGTERM, and the time to do something about it."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import alive, start, wait_until, worker
+
+FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
+SAVE_S = 5.0
+# No word of Muster in it: one rank saves, as is usual, and the others end at once.
+SAVES = f"""
+import os, signal, sys, time
+def save(number, frame):
+    time.sleep({SAVE_S})
+    with open("saved", "w") as file: file.write("all of it")
+    sys.exit(0)
+if os.environ["RANK"] == "0" and "--deaf" not in sys.argv: signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Starts the program in a folder of its own, and gives its launcher once all ranks run."""
+    made = []
+
+    def one(*words: str, more: tuple[str, ...] = ()):
+        (tmp_path / "saves.py").write_text(SAVES)
+        flags = [*FLAGS, "--logs-dir", "runs", *more]
+        process = start(*flags, "--", str(tmp_path / "saves.py"), *words, cwd=tmp_path)
+        made.append(process)
+        assert wait_until(lambda: ready(tmp_path) == 4)
+        return process
+
+    yield one
+    for process in made:
+        process.kill()
+        process.wait()
+    assert wait_until(lambda: alive(tmp_path) == [], timeout_s=10)
+
+
+def ready(folder: Path) -> int:
+    outputs = folder.glob("runs/*/workers/*.out")
+    return sum("ready" in path.read_text() for path in outputs)
+
+
+def seconds_to_end(process, folder: Path) -> float:
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert alive(folder) == []
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual"])
+def test_what_catches_sigterm_has_its_grace(begin, tmp_path, workers):
+    process = begin(more=("--workers", workers))
+    process.send_signal(signal.SIGTERM)
+    assert SAVE_S <= seconds_to_end(process, tmp_path) < SAVE_S + 7
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").read_text() == "all of it"
+
+
+def test_it_has_no_more_than_that(begin, tmp_path):
+    process = begin(more=("--stop-grace-s", "1"))
+    process.send_signal(signal.SIGINT)
+    assert seconds_to_end(process, tmp_path) < SAVE_S
+    assert process.returncode == 128 + signal.SIGINT
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_second_ctrl_c_ends_it_at_once(begin, tmp_path):
+    process = begin()
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert seconds_to_end(process, tmp_path) < 3
+    assert process.returncode == 128 + signal.SIGINT
+    assert not (tmp_path / "saved").exists()
+
+
+def test_what_does_not_catch_it_ends_at_once(begin, tmp_path):
+    process = begin("--deaf")
+    process.send_signal(signal.SIGTERM)
+    assert seconds_to_end(process, tmp_path) < 3
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_failure_leaves_no_grace(begin, tmp_path):
+    process = begin()
+    worker(process, 3).kill()
+    assert seconds_to_end(process, tmp_path) < SAVE_S
+    assert process.returncode == 128 + signal.SIGKILL
+    assert not (tmp_path / "saved").exists()
