@@ -1,4 +1,4 @@
-"""Look after runs, however they were started: `python launch/jobs.py list|status|logs|cancel`."""
+"""Look after runs, however they were started: `python launch/jobs.py list|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ import json
 import time
 
 from configs.plugins import REPOSITORY
+from launch.agent.inspection import questions
 from launch.programs import user_program
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
@@ -39,6 +40,12 @@ def main() -> int:
             return _status(_find(root, args.run))
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
+        case "stacks":
+            questions.stacks(_find(root, args.run), full=args.full)
+            return 0
+        case "debug":
+            questions.debug(_find(root, args.run), args.rank)
+            return 0
         case _:
             run_state.cancel(_find(root, args.run), print)
             return 0
@@ -60,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
     logs.add_argument("--rank", type=int, help="of this rank only")
+    stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
+    stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
+    debug = verbs.add_parser("debug", parents=[one], help="a terminal for breakpoint() in a rank")
+    debug.add_argument("--rank", type=int, default=0, help="which rank's (default: 0)")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
     return parser
 

@@ -24,6 +24,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -39,6 +40,8 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
+INSPECTION = "_muster_inspection"
+TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 FACE = Path(__file__).resolve().parent.parent / "muster"
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -56,12 +59,27 @@ def main() -> None:
     # behind the program's own path, but before packages that are installed as links
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder) + 1, MusterFinder())
     faulthandler.enable()
+    answer_agent()
     try:
         code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
         exec(code, sys.modules["__main__"].__dict__)
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0, "done")
+
+
+def answer_agent() -> None:
+    """Say what this process does, when its agent asks.
+
+    By its path: the name `muster` may be another package's in this program.
+    """
+    if "MUSTER_INSPECTION" in os.environ:
+        spec = importlib.util.spec_from_file_location(INSPECTION, str(FACE / "inspection.py"))
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[INSPECTION] = module  # where muster/lost_peer.py finds it
+        spec.loader.exec_module(module)
+        module.start(RANK)
 
 
 def load_script(words: list[str]) -> types.CodeType:
@@ -138,6 +156,9 @@ def end_with(error: BaseException) -> NoReturn:
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
     error.__traceback__ = frame
+    inspection = sys.modules.get(INSPECTION)
+    if inspection is not None and isinstance(error, RuntimeError) and TIMED_OUT.search(str(error)):
+        inspection.inspector and inspection.inspector.give_up(str(error), frame)
     lines = "".join(traceback.format_exception(type(error), error, frame))
     is_signal = isinstance(error, KeyboardInterrupt)
     code = 128 + signal.SIGINT if is_signal else 1

@@ -17,7 +17,7 @@ COMMANDS = {
 USAGE = """usage: muster COMMAND [argument ...]
 
   muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
-  muster jobs list|status|logs|cancel         look after runs
+  muster jobs list|status|logs|cancel|...     look after runs
   muster doctor [flags]                       what is wrong with the nodes
   muster testbed up|down|...                  a cluster on this machine, to try things on
   muster study FILE                           the same run in several modes, and a report

@@ -1,5 +1,9 @@
 """What a worker says that failed because another was gone: a consequence, not a cause."""
 
+import re
+import sys
+from types import TracebackType
+
 # The words of gloo, nccl and the store when the other end is gone.
 WORDS = (
     "connection closed by peer",
@@ -13,6 +17,17 @@ WORDS = (
     "remote process has terminated",
     "nccl communicator was aborted",
 )
+
+TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
+# The name under which every worker has loaded muster/inspection.py; see launch/worker_main.py.
+INSPECTION = "_muster_inspection"
+
+
+def report_timeout(message: str, trace: TracebackType | None) -> None:
+    """Let the agents look at all ranks, before this one ends since others did not come."""
+    inspector = getattr(sys.modules.get(INSPECTION), "inspector", None)
+    if inspector is not None and TIMED_OUT.search(message):
+        inspector.give_up(message, trace)
 
 
 def is_consequence(message: str) -> bool:

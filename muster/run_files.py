@@ -95,6 +95,10 @@ AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
 COORDINATOR = RunFile("agents/head-{name}-{attempt}.json", "attempt", "stays")
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
+# What the run was asked while it ran, and what it has answered; see launch/agent/inspection/.
+REQUESTS = RunFile("requests/requests.jsonl", "run", "stays")
+ANSWER = RunFile("requests/{name}.answer", "run", "stays")
+STACKS = RunFile("stacks/{name}.json", "attempt", "stays")
 # By each worker, or by the first of a host.
 OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")
 ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "grows")
@@ -141,6 +145,20 @@ def attempt_folders(run_dir: Path) -> dict[int, Path]:
     """What each attempt before the last has left, by its number."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
     return {int(path.name): path for path in sorted(paths, key=_number) if path.name.isdigit()}
+
+
+def archive_attempt(run_dir: Path, number: int) -> bool:
+    """Move what attempt `number` (0 is the first) left into attempts/; false if it is done."""
+    aside = ATTEMPTS.path(run_dir, attempt=number)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        aside.mkdir()  # of several who would do it, the first does
+    except FileExistsError:
+        return False
+    for name in sorted({one.top for one in FILES if one.scope == "attempt"}):
+        if (run_dir / name).exists():
+            (run_dir / name).rename(aside / name)
+    return True
 
 
 def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:

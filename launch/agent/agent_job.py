@@ -15,6 +15,7 @@ from typing import Any
 
 from launch.agent import log_sync
 from launch.agent.assignment import Assignment
+from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
 from launch.nodes.channel import Channel
@@ -125,6 +126,7 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
+        self._inspection = RunInspection(run_dir, len(self._agents), self._send_all)
 
     @property
     def shown(self) -> bytes:
@@ -145,6 +147,7 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
+            self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
@@ -166,6 +169,7 @@ class AgentJob:
             for message in agent.channel.receive():
                 self._take(agent, message)
         self._show()
+        self._inspection.tick()
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
 
@@ -196,6 +200,8 @@ class AgentJob:
         elif "file" in message:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
+        elif "inspected" in message:
+            self._inspection.take(message["inspected"])
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:
@@ -218,6 +224,10 @@ class AgentJob:
         loopback = str(here["address"]).startswith("127.")
         if len(self._ways) == len(self._agents) and not self._quiet and not loopback:
             self._say("network: " + ", ".join(self._ways[index] for index in sorted(self._ways)))
+
+    def _send_all(self, **message: Any) -> None:
+        for agent in self._agents:
+            agent.channel.send(**message)
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         for agent in self._agents:

@@ -17,7 +17,6 @@ from typing import Any
 from configs.run_folder import claim_on_node
 from launch.agent.assignment import Assignment
 from launch.nodes.channel import Channel
-from launch.runs.archive import archive_attempt
 from muster import run_files
 from muster.errors import MusterError, UsageError
 from muster.run_files import RunFile
@@ -168,7 +167,7 @@ def make_room(assignment: Assignment) -> None:
     """
     run_dir = Path(assignment.run_dir)
     if assignment.attempt:
-        archive_attempt(run_dir, assignment.attempt - 1)
+        run_files.archive_attempt(run_dir, assignment.attempt - 1)
         return
     start = assignment.proof.rpartition("-")[2]
     try:

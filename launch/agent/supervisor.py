@@ -23,6 +23,7 @@ from typing import Any
 
 from launch.agent.agent_records import stopped_cleanly, write_exit, write_here
 from launch.agent.assignment import Assignment
+from launch.agent.inspection.agent_inspection import AgentInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
@@ -91,6 +92,7 @@ class Agent:
         self._scratch = scratch
         folder = Path(scratch) / "stoppable"
         self._workers = Stoppable(folder, self._assignment.stop_grace_s, self._say)
+        self._inspection = AgentInspection(self._assignment, Path(scratch), self._launcher)
         try:
             if self._log_sync is not None:
                 make_room(self._assignment)
@@ -118,6 +120,7 @@ class Agent:
                 announced = peers.waiting
                 self._say(waiting=announced)
         workload = self._workload = self._start(peers, peers.master_port)
+        self._inspection.begin(peers, peers.ranks)
         while workload.runs:
             self._tick()
             self._look_for_failure(workload)
@@ -138,6 +141,7 @@ class Agent:
         assert self._peers is not None
         time.sleep(TICK_S)
         self._peers.tick()
+        self._inspection.tick()
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
@@ -162,6 +166,7 @@ class Agent:
         if self._log_sync is not None:
             self._log_sync.send_news(launcher)
         for message in launcher.receive():
+            self._inspection.hear(message)
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
@@ -210,7 +215,12 @@ class Agent:
         if self._log_sync is not None:
             self._log_sync.ranks = peers.ranks
         env = environment_of(
-            assignment, interface, peers.own_address, self._scratch, self._workers.folder
+            assignment,
+            interface,
+            peers.own_address,
+            self._scratch,
+            self._workers.folder,
+            self._inspection.folder,
         )
         if assignment.prologue:
             env = after_prologue(assignment.prologue, env, self._scratch, assignment.name)
@@ -231,6 +241,8 @@ class Agent:
             while self._is_busy() and time.monotonic() < deadline and not self._signals:
                 time.sleep(TICK_S)
                 self._keep_in_touch()
+        if self._is_busy() and not self._in_a_hurry():
+            self._inspection.last_look()
         victims = process_tree.end_descendants(
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
         )
@@ -239,6 +251,7 @@ class Agent:
         if peers is not None:
             if ended is not self._finished:
                 self._wait_for_others(peers)
+            self._inspection.finish()
             peers.close()
         if launcher is not None and launcher.silent_s < DEAF_S:
             if self._log_sync is not None:
@@ -279,6 +292,7 @@ class Agent:
     def _keep_in_touch(self) -> None:
         if self._peers is not None:
             self._peers.tick()
+            self._inspection.tick()
         if self._launcher is not None and not self._launcher.ended:
             for message in self._launcher.receive():
                 self._hurry = self._hurry or bool(message.get("hurry"))

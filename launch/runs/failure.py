@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.runs import crash_text
 from muster import lost_peer
 from muster.errors import STOPPED
-from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
+from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END, STACKS
 
 # "exit": a program of the user's ended itself with this exit code. The others are
 OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
@@ -22,7 +23,6 @@ KILL = " was killed by "
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # What torch.distributed raises; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
-FATAL = "Fatal Python error:"  # what faulthandler prints first
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -96,6 +96,8 @@ def explain(
         return _stopped(agents[0], own)
     if own:
         return _own_failure(own, world_size)
+    if seen := _timed_out(run_dir, ordered):
+        return seen
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
     if by_signal:  # a scheduler ends all others before they can notice
@@ -110,7 +112,7 @@ def explain(
         return _node_lost(signalled[min(begun)]["message"], silent)
     if begun:
         return _killed(begun, sorted(exits), _starved(agents))
-    if hung := _hung(ordered, ended):
+    if hung := _hung(run_dir, ordered, ended):
         return hung
     if never := [rank for rank in silent if rank not in ended]:
         return _never_started(run_dir, never, lost[0] if lost else trouble)
@@ -130,7 +132,7 @@ def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
 
 
 def _hung(
-    ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
+    run_dir: Path, ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
 ) -> Failure | None:
     """The ranks for which the others waited until they timed out; None if nobody did."""
     waited = [
@@ -156,8 +158,26 @@ def _hung(
         1,
         f"error: {whom}: {_ranks(waiting)} waited for {'it' if len(late) == 1 else 'them'} and "
         "timed out; see --timeout-s",
-        (f"{_ranks(waiting)}: {waited[0]['message']}",),
+        (f"{_ranks(waiting)}: {waited[0]['message']}", *_seen_last(run_dir)),
     )
+
+
+def _timed_out(run_dir: Path, ordered: Sequence[Mapping[str, Any]]) -> Failure | None:
+    """Ranks waited for others until a collective timed out, and agents looked at all of them."""
+    waited = [one for one in ordered if TIMED_OUT.search(one["message"])]
+    path = STACKS.path(run_dir, name="timeout")
+    if not waited or not path.exists():
+        return None
+    first, *more = json.loads(path.read_text(encoding="utf-8"))["sentences"]
+    message = f"rank {waited[0]['rank']}: {waited[0]['message'][:300]}"
+    table = f"what each rank did: muster jobs stacks {run_dir.name}"
+    return Failure(1, f"error: {first}", (message, *more, table))
+
+
+def _seen_last(run_dir: Path) -> list[str]:
+    """What the workers did that had to be ended, as their agents saw it just before."""
+    records = _records(path for path in [STACKS.path(run_dir, name="end")] if path.exists())
+    return [sentence for record in records for sentence in record["sentences"]]
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -213,10 +233,8 @@ def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[in
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
     for rank in agent["ranks"]:  # where it was, in its own words
-        text = _text(_output(run_dir, rank))
-        if FATAL in text:
-            lines = text[text.index(FATAL) :].rstrip().splitlines()
-            context += [line for line in lines if "launch/worker_main.py" not in line]
+        if crash := crash_text.of(_text(_output(run_dir, rank))):
+            context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     return Failure(
         128 + number, f"error: {agent['message']}{of}{'; ' * bool(why)}{why}", tuple(context)
@@ -239,6 +257,14 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
 
 
 def _killed(outputs: Mapping[int, Path], echoes: Sequence[int], starved: str) -> Failure:
+    for rank, path in outputs.items():
+        if crash := crash_text.of(
+            _text(path)
+        ):  # C++ code has ended it: an error nobody caught, say
+            also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
+            return Failure(
+                crash.code, f"error: rank {rank} died: {crash.why}", (*crash.dump, *also)
+            )
     files = ", ".join(map(str, outputs.values()))
     why = starved or "killed? out of memory?"
     return Failure(

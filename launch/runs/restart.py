@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.runs import continuation
-from launch.runs.archive import archive_attempt
 from launch.runs.signals import STOP_SIGNALS
 from launch.spec import LaunchSpec
 from muster import run_files
@@ -68,7 +67,7 @@ def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
 
 def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     """The next attempt, for which the folder is made ready: it goes on from the last checkpoint."""
-    archive_attempt(spec.run_dir, spec.attempt)
+    run_files.archive_attempt(spec.run_dir, spec.attempt)
     return replace(continuation.with_flags(spec, spec.run_dir), attempt=spec.attempt + 1)
 
 

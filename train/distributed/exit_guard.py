@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from typing import Literal
 
 from muster.errors import STOPPED, MusterError
-from muster.lost_peer import is_consequence
+from muster.lost_peer import is_consequence, report_timeout
 from muster.run_files import RANK_END
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
 
@@ -97,6 +97,8 @@ class ExitGuard:
     ) -> bool:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
         self.code, cause, message = judge(error) if error is not None else (0, "done", "")
+        if cause == "lost_peer":
+            report_timeout(message, trace)
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
         if self._run_dir is not None:
             record = ExitRecord(

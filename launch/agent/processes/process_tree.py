@@ -117,7 +117,7 @@ def end_descendants(
         for process in remaining:
             is_new = process.pid not in victims
             if is_new:
-                victims[process.pid] = Victim(process.pid, _rank(process), _state(process))
+                victims[process.pid] = Victim(process.pid, rank_of(process), _state(process))
             if kills:
                 victims[process.pid].signal = "SIGKILL"
                 _signal(process, signal.SIGKILL)
@@ -148,7 +148,7 @@ def end_started(
         remaining = [one for one in remaining if one.poll() is None]
 
 
-def _rank(process: "psutil.Process") -> int | None:
+def rank_of(process: "psutil.Process") -> int | None:
     """Of a worker: a process with a rank that leads a session, as torchrun's and ours do.
 
     What a worker has forked to load its data inherits its rank, but not that.

@@ -13,12 +13,18 @@ SPARE_S = 5
 
 
 def environment_of(
-    assignment: Assignment, interface: str | None, address: str, scratch: str, stoppable: Path
+    assignment: Assignment,
+    interface: str | None,
+    address: str,
+    scratch: str,
+    stoppable: Path,
+    inspection: Path,
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
     `scratch`: for torchrun's temporary folders, which it never removes; a worker gets the user's
-    TMPDIR back. `stoppable`: where workers that can stop in order say so.
+    TMPDIR back. `stoppable`: where workers that can stop in order say so; `inspection`: where they
+    answer what they are doing.
     """
     run_dir = Path(assignment.run_dir).absolute()
     env = {
@@ -31,6 +37,7 @@ def environment_of(
         "MUSTER_ATTEMPT": str(assignment.attempt),
         "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
         "MUSTER_STOPPABLE": str(stoppable),
+        "MUSTER_INSPECTION": str(inspection),
         # a worker that starts as all is ending can tell that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         **assignment.env,

@@ -9,9 +9,9 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes
 from launch.runs import continuation, restart
-from launch.runs.archive import archive_attempt
 from launch.runs.restart import Outcome
 from launch.spec import LaunchSpec, Program
+from muster import run_files
 from muster.errors import NO_RETRY, STOPPED
 from tests.launch.submit import start, submit, wait_until, worker
 from tests.preload import interpreter
@@ -83,7 +83,7 @@ def test_the_last_step_of_any_rank_counts(tmp_path):
 def test_one_attempt_is_archive_attempt_once(tmp_path):
     (tmp_path / "exits").mkdir()
     (tmp_path / "checkpoints").mkdir()
-    assert archive_attempt(tmp_path, 0) and not archive_attempt(tmp_path, 0)
+    assert run_files.archive_attempt(tmp_path, 0) and not run_files.archive_attempt(tmp_path, 0)
     assert (tmp_path / "attempts" / "0" / "exits").is_dir()
     assert (tmp_path / "checkpoints").is_dir() and not (tmp_path / "exits").exists()
 

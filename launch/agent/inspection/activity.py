@@ -1,0 +1,74 @@
+"""Whether the workers of a node get anywhere, as far as the kernel can tell.
+
+How it works: every few seconds each worker, with all it has started, is looked at. It is active if it
+has read or written anything, or has computed in a way that touches memory anew or goes through
+different code. An endless loop does neither; nor does a rank that waits in a collective, however
+much it computes meanwhile. A rank that evaluates, saves, compiles or loads is active for all others
+that wait for it.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from launch.agent.inspection.process_state import ProcessState, state_of, tree_of
+
+BUSY = 0.05  # of a core: with less it waits
+FAULTS_PER_S = 10.0  # of memory that is used anew
+PLACES = 6  # different lines that the main thread was seen at lately, once a second
+
+
+@dataclass
+class _Seen:
+    """One worker, with the processes below it."""
+
+    at: float
+    states: Mapping[int, ProcessState]
+    number: int = -1  # of collectives that it has begun
+    active_at: float = field(default_factory=time.monotonic)
+
+
+class Activity:
+    """When each worker of this node was last seen to get anywhere."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._began = time.monotonic()
+        self.longest_pause_s = 0.0  # of all workers at once
+
+    @property
+    def still_s(self) -> float:
+        """For how long all of them have not."""
+        last = max((one.active_at for one in self._seen.values()), default=self._began)
+        return time.monotonic() - last
+
+    def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, int]]) -> None:
+        """Look at each rank's process; `progress`: its collectives, and places it was seen at."""
+        now, before_s = time.monotonic(), self.still_s
+        for rank, pid in pids.items():
+            states = {one.pid: one for one in map(state_of, tree_of(pid)) if one is not None}
+            begun = progress.get(rank, {})
+            new = _Seen(now, states, begun.get("begun", -1))
+            old = self._seen.get(rank)
+            if old is not None and not _is_active(old, new, begun.get("places", 0)):
+                new.active_at = old.active_at
+            self._seen[rank] = new
+        for rank in set(self._seen) - set(pids):  # ended: that is news, too
+            del self._seen[rank]
+            self._began = now
+        if self.still_s < before_s:
+            self.longest_pause_s = max(self.longest_pause_s, before_s)
+
+
+def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
+    if new.number > old.number or set(new.states) != set(old.states):
+        return True
+    elapsed = max(new.at - old.at, 1e-3)
+    pairs: Sequence[tuple[ProcessState, ProcessState]] = [
+        (old.states[pid], state) for pid, state in new.states.items()
+    ]
+    if any(after.io_bytes > before.io_bytes for before, after in pairs):
+        return True
+    cpu = sum(after.cpu_s - before.cpu_s for before, after in pairs) / elapsed
+    faults = sum(after.page_faults - before.page_faults for before, after in pairs) / elapsed
+    return cpu > BUSY and (faults > FAULTS_PER_S or places >= PLACES)

@@ -1,0 +1,74 @@
+"""What connects an agent to an inspection: where requests come from, and where answers go.
+
+An agent with a launcher is asked by it and answers to it. Without one, as in a scheduler's job, the
+agent of node 0 leads the run: it reads the requests, asks the other agents, and gets their answers.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.agent.assignment import Assignment
+from launch.agent.inspection.node_inspection import NodeInspection
+from launch.agent.inspection.run_inspection import RunInspection
+from launch.agent.membership.peers import Peers
+from launch.nodes.channel import Channel
+
+
+class AgentInspection:
+    """One agent's side; `folder` is where its workers answer, and is made here."""
+
+    def __init__(self, assignment: Assignment, folder: Path, launcher: Channel | None) -> None:
+        self.folder = folder
+        self._launcher = launcher
+        self._peers: Peers | None = None
+        self._node = NodeInspection(folder, assignment.index, assignment.name, self._reply)
+        self._run: RunInspection | None = None
+        if launcher is None and assignment.index == 0:
+            self._run = RunInspection(Path(assignment.run_dir), assignment.count, self._ask_all)
+
+    def begin(self, peers: Peers, ranks: Sequence[int]) -> None:
+        """The workers are started, and the other agents are known."""
+        self._peers, self._node.ranks = peers, ranks
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """A message of the launcher, or of another agent."""
+        if "inspect" in message:
+            self._node.hear(message["inspect"])
+        if "inspected" in message and self._run is not None:
+            self._run.take(message["inspected"])
+
+    def tick(self) -> None:
+        """Pass on what has come."""
+        if self._peers is None:
+            return
+        messages, self._peers.inspections = self._peers.inspections, []
+        for message in messages:
+            self.hear(message)
+        self._node.tick()
+        if self._run is not None:
+            self._run.tick()
+
+    def last_look(self) -> None:
+        """Ask the workers before they are ended."""
+        self._node.last_look()
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        self.tick()
+        self._node.close()
+        if self._run is not None:
+            self._run.finish()
+
+    def _reply(self, message: dict[str, Any]) -> None:
+        if self._launcher is not None:
+            self._launcher.send(inspected=message)
+        elif self._run is not None:
+            self._run.take(message)
+        elif self._peers is not None:
+            self._peers.tell(inspected=message)
+
+    def _ask_all(self, **message: Any) -> None:
+        if self._peers is not None:
+            self._peers.tell(**message)
+        self.hear(message)

@@ -1,0 +1,225 @@
+"""What a run hangs on, in sentences: the first is the cause, as far as the ranks can tell.
+
+How it works: a rank that waits in a collective waits for the members of its group that have not begun
+it. Following that from rank to rank ends at those that wait for nobody: they are the cause, and
+what each of them does is said. Where it ends nowhere, ranks wait for each other in different orders.
+Ranks that have all begun the same collective, and wait, must disagree about it: another operation,
+shape or type. Without collectives, the rank that is elsewhere than most is named.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from launch.agent.inspection.rank_view import Collective, RankView
+
+# Those whose shape is the same on every rank.
+SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
+BRIEF_S = 2.0  # a place that was reached just now is no place to hang in
+
+
+def sentences(
+    views: Mapping[int, RankView], lost: Mapping[str, str] | None = None, run: str = "RUN"
+) -> list[str]:
+    """What holds the run up, the cause first; `lost`: why a node does not answer, by name."""
+    found = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
+    found += [
+        f"rank {one.rank} on {one.node} waits at a breakpoint, {one.breakpoint}: "
+        f"muster jobs debug {run} --rank {one.rank}"
+        for one in views.values()
+        if one.breakpoint
+    ]
+    blocked = _blocked(views)
+    culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
+    waits = {rank: collective for rank, collective in _waiting(views).items()}
+    if culprits:
+        found += [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
+        if len(culprits) > 3:
+            found.append(f"likewise ranks {_names(culprits[3:])}")
+    elif waits:
+        found += _disagreements(views, waits) or _orders(views, waits, blocked)
+    return found + ([] if found else _without_collectives(views))
+
+
+def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
+    return {
+        rank: view.waiting
+        for rank, view in views.items()
+        if view.waiting is not None and not view.ended
+    }
+
+
+def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
+    """Whom each waiting rank waits for: members of its group that have not begun its collective."""
+    found = {}
+    for rank, collective in _waiting(views).items():
+        missing = [
+            other
+            for other in _members(views, collective.group)
+            if other != rank and _begun(views, other, collective.group) < collective.number
+        ]
+        if missing:
+            found[rank] = missing
+    for (
+        rank,
+        view,
+    ) in views.items():  # it waited, and gave up: whoever is still there was waited for
+        if view.timed_out:
+            others = [other for other, one in views.items() if not one.ended]
+            found[rank] = [other for other in others if other not in found]
+    return found
+
+
+def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
+    known = (view.groups[group].ranks for view in views.values() if group in view.groups)
+    return next((ranks for ranks in known if ranks), tuple(views))
+
+
+def _begun(views: Mapping[int, RankView], rank: int, group: str) -> int:
+    view = views.get(rank)
+    return view.groups[group].begun if view is not None and group in view.groups else -1
+
+
+def _not_come(
+    views: Mapping[int, RankView],
+    rank: int,
+    blocked: Mapping[int, Sequence[int]],
+    waits: Mapping[int, Collective],
+) -> str:
+    waiting = sorted(one for one, others in blocked.items() if rank in others)
+    first = next((waits[one] for one in waiting if one in waits), None)
+    where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
+    others = f"{_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'}"
+    if first is None:
+        others = f"{_ranks(waiting)} gave up waiting"
+    limit = f" (for at most {duration(first.limit_s - first.age_s)} more)" if first else ""
+    view = views[rank]
+    return f"rank {rank} on {view.node}{where}: {condition(view)}; {others}{limit}"
+
+
+def condition(view: RankView) -> str:
+    """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`."""
+    if view.ended:
+        return f"it has ended: {view.ended}"
+    if view.letter in ("X", "Z", ""):
+        return "its process has ended"
+    if view.is_held:
+        return f"it {view.words}"
+    place = f"in {view.place}" if view.place else ""
+    if not view.answers:
+        if view.is_command:
+            return f"it {view.words}; it is no Python program that could say where"
+        held = "its interpreter is held by other code, such as C"
+        return f"{held}{f', called {place}' if place else ''}, and it {view.words}"
+    if view.breakpoint:
+        return f"it waits at a breakpoint, {view.breakpoint}"
+    since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
+    child = next((one for one in view.children if one[2] is not None), None)
+    loads = view.inner is not None and "/torch/utils/data/" in view.inner.file
+    loads = loads or (view.inner is not None and "multiprocessing" in view.inner.file)
+    below = ""
+    if child is not None and (loads or "process" in view.words):
+        below = f"; it waits for its process {child[0]}, which is in {child[2]} and {child[1]}"
+    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}"
+
+
+def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:
+    """Collectives that all have begun, with another operation, shape or type each."""
+    found = []
+    for group in dict.fromkeys(one.group for one in waits.values()):
+        number = min(one.number for one in waits.values() if one.group == group)
+        kinds: dict[str, list[int]] = {}
+        for rank in _members(views, group):
+            view = views.get(rank)
+            collectives = view.collectives if view else ()
+            for one in collectives:
+                if (one.group, one.number) == (group, number):
+                    kinds.setdefault(_kind(one), []).append(rank)
+        if len(kinds) > 1:
+            each = "; ".join(
+                f"{_ranks(ranks)}: {kind}{_at(views[ranks[0]])}" for kind, ranks in kinds.items()
+            )
+            sample = next(one for one in waits.values() if one.group == group)
+            found.append(
+                f"ranks disagree about collective {number} of {group_name(sample)}: {each}"
+            )
+    return found
+
+
+def _orders(
+    views: Mapping[int, RankView],
+    waits: Mapping[int, Collective],
+    blocked: Mapping[int, Sequence[int]],
+) -> list[str]:
+    """Ranks that wait for each other."""
+    if not blocked:
+        return []
+    each = "; ".join(
+        f"rank {rank} is in {waits[rank].name} of {group_name(waits[rank])}{_at(views[rank])}"
+        f" and waits for {_ranks(blocked[rank])}"
+        for rank in sorted(blocked)[:4]
+        if rank in waits
+    )
+    return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
+
+
+def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
+    """Where no rank waits in a collective: what holds one, or who is elsewhere than most."""
+    found = [
+        f"rank {rank} on {view.node}: {condition(view)}"
+        for rank, view in views.items()
+        if view.is_held or (not view.answers and not view.ended and not view.is_command)
+    ]
+    if found:
+        return found
+    places = Counter(_function(view) for view in views.values() if view.place)
+    if len(places) > 1:
+        usual, count = places.most_common(1)[0]
+        odd = [one for one in views.values() if one.place and _function(one) != usual]
+        if count > len(views) / 2:
+            found = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in odd[:3]]
+            rest = [one for one in views.values() if _function(one) == usual]
+            found.append(f"{_ranks([one.rank for one in rest])}: {condition(rest[0])}")
+            return found
+    still = [one for one in views.values() if (one.for_s or 0) > BRIEF_S]
+    if still and len(places) == 1:
+        return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
+    return ["no rank waits for another in a collective"]
+
+
+def _function(view: RankView) -> tuple[str, str]:
+    return (view.place.file, view.place.function) if view.place else ("", "")
+
+
+def _kind(one: Collective) -> str:
+    if one.operation not in SAME_SHAPE:
+        return one.operation
+    return f"{one.operation} {one.shape} {'/'.join(one.types)}".strip()
+
+
+def _at(view: RankView) -> str:
+    return f", in {view.place}" if view.place else ""
+
+
+def group_name(one: Collective) -> str:
+    """`the default group`, or `group 1 (pair)`."""
+    if one.description in ("default_pg", "") and one.group in ("0", ""):
+        return "the default group"
+    known = one.description not in ("", "undefined")
+    return f"group {one.group}{f' ({one.description})' if known else ''}"
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `3 min`, `2.5 h`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_names(ranks)}"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (
+        f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    )

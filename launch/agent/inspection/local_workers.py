@@ -1,0 +1,145 @@
+"""Ask the workers of this node what they do, and the kernel about those that do not answer.
+
+How it works: each worker is asked through its socket (muster/inspection.py), all at the same time.
+One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets a signal at
+which faulthandler writes its stacks, if it can run at all and has a handler for it. The same is done
+for what it has forked, such as a data loader's processes. Only processes below this one get it.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from launch.agent.inspection import fault_dump
+from launch.agent.inspection.process_state import catches, state_of, tree_of
+from launch.agent.processes import process_tree
+from muster.inspection import DUMP_SIGNAL
+
+ANSWER_S = 1.0
+DUMP_S = 0.4  # for faulthandler to write
+CHILDREN = 8  # of one worker, whose stacks are taken
+REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
+
+
+def ask(folder: Path, ranks: Sequence[int], **request: Any) -> dict[int, dict[str, Any]]:
+    """What each of these workers answers; of one that does not, what can be seen of it."""
+    if not ranks:
+        return {}
+    pids = pids_of(folder, ranks)
+    below = set(tree_of(os.getpid()))
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        replies = pool.map(lambda rank: _reply(folder, rank, request), ranks)
+    found = {}
+    for rank, reply in zip(ranks, replies, strict=True):
+        pid = pids.get(rank)
+        report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
+        report["answers"] = reply is not None
+        if request.get("ask") == "stacks":
+            _add_processes(report, folder, pid if pid in below else None)
+        found[rank] = _shortened(report)
+    return found
+
+
+def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
+    """The process of each rank that is still there."""
+    found = {
+        rank: one.pid
+        for one in process_tree.descendants()
+        if (rank := process_tree.rank_of(one)) is not None
+    }
+    for rank in ranks:  # the program itself, where a wrapper or a command is around it
+        try:
+            raw = json.loads((folder / f"rank_{rank:05d}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if state_of(int(raw["pid"])) is not None:
+            found[rank] = int(raw["pid"])
+    return {rank: found[rank] for rank in ranks if rank in found}
+
+
+def connect(folder: Path, rank: int) -> socket.socket:
+    """A connection to a worker.
+
+    Raises:
+        OSError: it has no socket, or ended.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(ANSWER_S)
+    handle = os.open(folder, os.O_RDONLY)
+    try:  # by the folder's number: a path of a socket may have 107 bytes only
+        connection.connect(f"/proc/self/fd/{handle}/rank_{rank:05d}.sock")
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        os.close(handle)
+    return connection
+
+
+def _reply(folder: Path, rank: int, request: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        connection = connect(folder, rank)
+        with connection, connection.makefile("rb") as lines:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(lines.readline())
+    except (OSError, ValueError):
+        return None
+    return dict(answer)
+
+
+def _add_processes(report: dict[str, Any], folder: Path, pid: int | None) -> None:
+    state = state_of(pid) if pid is not None else None
+    if pid is None or state is None:
+        report["process"] = {"letter": "X", "words": "has ended", "pid": pid}
+        return
+    tree = tree_of(pid)
+    report["process"] = {"letter": state.letter, "words": state.words, "pid": pid}
+    if not report["answers"] and not state.is_held:
+        report["threads"] = _dumped(folder, report["rank"], pid)
+        report["is_command"] = not report["threads"]
+    children = []
+    for child in tree[1 : CHILDREN + 1]:
+        seen = state_of(child)
+        if seen is not None and seen.letter not in "ZX":
+            threads = [] if seen.is_held else _dumped(folder, report["rank"], child)
+            children.append({"pid": child, "words": seen.words, "threads": threads})
+    report["children"] = children
+
+
+def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
+    """The stacks of a process, as faulthandler writes them; none if it cannot."""
+    path = folder / f"rank_{rank:05d}.threads"
+    if DUMP_SIGNAL is None or not path.exists() or not catches(pid, DUMP_SIGNAL):
+        return []
+    before = path.stat().st_size
+    try:
+        os.kill(pid, DUMP_SIGNAL)
+    except OSError:
+        return []
+    deadline, size = time.monotonic() + DUMP_S, before
+    while time.monotonic() < deadline:
+        time.sleep(0.03)
+        now = path.stat().st_size
+        if now > before and now == size:
+            break
+        size = now
+    with path.open("rb") as file:
+        file.seek(before)
+        return fault_dump.threads_of(file.read().decode(errors="replace"))
+
+
+def _shortened(report: dict[str, Any]) -> dict[str, Any]:
+    """A report that fits into a message between agents."""
+    if len(json.dumps(report)) > REPORT_BYTES:
+        report["threads"] = report.get("threads", [])[:1]
+        report["children"] = report.get("children", [])[:2]
+    if len(json.dumps(report)) > REPORT_BYTES:
+        report["collectives"] = report.get("collectives", [])[-20:]
+        for thread in report["threads"]:
+            thread["frames"] = thread["frames"][-15:]
+    return report

@@ -1,0 +1,107 @@
+"""An agent's part of an inspection: it asks its workers, and passes a debugger's lines on."""
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.agent.inspection import local_workers
+
+LOOK_S = 0.2
+Reply = Callable[[dict[str, Any]], None]
+
+
+class NodeInspection:
+    """Of the workers of one node; `reply` sends to whoever leads the run."""
+
+    def __init__(self, folder: Path, index: int, node: str, reply: Reply) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.ranks: Sequence[int] = ()
+        self._index, self._node = index, node
+        self._reply = reply
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._looked, self._has_given_up = 0.0, False
+        self._debuggers: dict[str, socket.socket] = {}  # connections by request
+
+    def hear(self, request: Mapping[str, Any]) -> None:
+        """Begin to do what is asked; the answer comes with a later tick."""
+        match request.get("ask"):
+            case "stacks" | "patient":
+                threading.Thread(target=self._ask, args=(request,), daemon=True).start()
+            case "resume":
+                for path in self.folder.glob("*.gave_up"):
+                    path.unlink(missing_ok=True)
+                self._has_given_up = False
+            case "debug" if int(request.get("rank", -1)) in self.ranks:
+                self._debug(request)
+
+    def tick(self) -> None:
+        """Send what has come; look whether a worker waits to be looked at."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            if not self._has_given_up and any(self.folder.glob("*.gave_up")):
+                self._has_given_up = True
+                self._send("timeout", look=True)
+        while not self._answers.empty():
+            self._reply(self._answers.get())
+        for name, connection in list(self._debuggers.items()):
+            try:
+                data = connection.recv(65_536)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            self._send(name, debug=data.decode(errors="replace"), over=not data)
+            if not data:
+                self._debuggers.pop(name).close()
+
+    def last_look(self) -> None:
+        """What the workers do that are about to be ended; stays until they have answered."""
+        self._ask({"id": "end", "ask": "stacks"})
+        self.tick()
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._debuggers.values():
+            connection.close()
+
+    def _ask(self, request: Mapping[str, Any]) -> None:
+        reports = local_workers.ask(self.folder, self.ranks, ask=request["ask"])
+        for report in reports.values():
+            self._answers.put(self._message(str(request["id"]), report=report))
+        self._answers.put(self._message(str(request["id"]), complete=True))
+
+    def _debug(self, request: Mapping[str, Any]) -> None:
+        """Attach, pass a line on, or hang up where there is none."""
+        name, rank = str(request["id"]), int(request["rank"])
+        if "line" not in request:
+            try:
+                connection = local_workers.connect(self.folder, rank)
+                connection.sendall(json.dumps({"ask": "debug"}).encode() + b"\n")
+                connection.setblocking(False)
+            except OSError as error:
+                why = error.strerror or str(error)
+                self._send(name, debug=f"rank {rank} does not answer ({why})\n", over=True)
+                return
+            self._debuggers[name] = connection
+        elif name in self._debuggers:
+            line = request["line"]
+            try:
+                if line is None:
+                    self._debuggers[name].shutdown(socket.SHUT_WR)
+                else:
+                    self._debuggers[name].sendall(str(line).encode())
+            except OSError:
+                return
+
+    def _send(self, name: str, **more: Any) -> None:
+        self._reply(self._message(name, **more))
+
+    def _message(self, name: str, **more: Any) -> dict[str, Any]:
+        return {"id": name, "index": self._index, "node": self._node, **more}

@@ -1,0 +1,123 @@
+"""What the kernel says of a process: whether it runs, sleeps, is stopped, and in which call.
+
+Sources: proc(5) for the fields of /proc/PID/stat; a state D that lasts is uninterruptible sleep.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+# The first word of a kernel function that a sleeping thread is in, and what that means.
+SLEEPS = (
+    ("hrtimer_nanosleep", "sleeps"),
+    ("do_nanosleep", "sleeps"),
+    ("futex", "waits for a lock or another thread"),
+    ("pipe_read", "reads from a pipe"),
+    ("pipe_write", "writes to a pipe that nobody reads"),
+    ("unix_stream", "reads from a local socket"),
+    ("sk_wait", "waits for the network"),
+    ("inet_csk", "waits for a connection"),
+    ("wait_woken", "waits for the network"),
+    ("do_wait", "waits for a child process"),
+    ("rpc_wait", "waits for a file server (NFS)"),
+    ("nfs", "waits for a file server (NFS)"),
+    ("poll", "waits for a file or a socket"),
+    ("do_sys_poll", "waits for a file or a socket"),
+    ("do_select", "waits for a file or a socket"),
+    ("ep_poll", "waits for a file or a socket"),
+    ("kernel_clone", "waits for a child of vfork"),
+    ("wait_for_vfork", "waits for a child of vfork"),
+)
+STATES = {
+    "T": "is stopped by a signal (SIGSTOP)",
+    "t": "is held by a debugger",
+    "D": "is in uninterruptible sleep: a disk, a file server or a device",
+    "Z": "has ended",
+    "X": "has ended",
+    "R": "computes",
+}
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One look at a process."""
+
+    pid: int
+    letter: str  # R, S, D, T, t, Z
+    call: str  # the kernel function that its first thread sleeps in; "": none, or not told
+    cpu_s: float  # all threads, since it began
+    io_bytes: int  # read and written, since it began; 0 where that is not told
+    page_faults: int  # minor ones, since it began
+
+    @property
+    def words(self) -> str:
+        """Such as `is stopped by a signal (SIGSTOP)`."""
+        meaning = next((text for start, text in SLEEPS if self.call.startswith(start)), "")
+        if self.letter == "D" and meaning:
+            return f"is in uninterruptible sleep: it {meaning}"
+        if self.letter in STATES:
+            return STATES[self.letter]
+        return meaning or "waits"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it cannot go on by itself."""
+        return self.letter in "TtD"
+
+
+def state_of(pid: int) -> ProcessState | None:
+    """What it does now; None: there is no such process."""
+    folder = PROC / str(pid)
+    try:
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    return ProcessState(
+        pid=pid,
+        letter=fields[0],
+        call=_first_word(folder / "wchan"),
+        cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
+        io_bytes=_io_bytes(folder / "io"),
+        page_faults=int(fields[7]),
+    )
+
+
+def tree_of(pid: int) -> list[int]:
+    """`pid` and all processes below it, parents first."""
+    found = [pid]
+    for one in found:
+        try:
+            tasks = list((PROC / str(one) / "task").iterdir())
+        except OSError:
+            continue
+        for task in tasks:
+            found += [int(child) for child in _read(task / "children").split()]
+    return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal, which would otherwise end it."""
+    for line in _read(PROC / str(pid) / "status").splitlines():
+        name, _, mask = line.partition(":")
+        if name == "SigCgt":
+            return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
+
+
+def _io_bytes(path: Path) -> int:
+    words = dict(line.split(": ") for line in _read(path).splitlines() if ": " in line)
+    return int(words.get("rchar", 0)) + int(words.get("wchar", 0))
+
+
+def _first_word(path: Path) -> str:
+    word = _read(path).strip()
+    return "" if word == "0" else word
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended, or is another user's
+        return ""

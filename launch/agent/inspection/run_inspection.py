@@ -1,0 +1,174 @@
+"""Whoever leads a run takes the requests of its folder to all agents, and joins the answers.
+
+The messages, in JSON through the channels that launcher and agents have:
+
+    leader -> agents    inspect: {"id", "ask": "stacks" | "patient" | "debug", "rank", "line"}
+    agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
+                        with "complete"; of a debugger {"debug": text, "over": whether it has ended}
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch.agent.inspection import diagnosis
+from launch.agent.inspection.rank_view import RankView, view_of
+from launch.agent.inspection.request_file import RequestFile
+from launch.runs.failure import TIMED_OUT, read_exits
+from muster.run_files import AGENT, STACKS
+from muster.writing import CannotWrite, write_json
+
+OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
+GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
+
+
+@dataclass
+class Gathering:
+    """The answers of all agents to one question."""
+
+    name: str
+    began: float = field(default_factory=time.monotonic)
+    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    node_of: dict[int, str] = field(default_factory=dict)
+    complete: set[int] = field(default_factory=set)
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        if "report" in message:
+            rank = int(message["report"]["rank"])
+            self.reports[rank], self.node_of[rank] = message["report"], str(message["node"])
+        if message.get("complete"):
+            self.complete.add(int(message["index"]))
+
+
+class RunInspection:
+    """Of a run with `count` agents; `send` reaches all of them."""
+
+    def __init__(self, run_dir: Path, count: int, send: Callable[..., None]) -> None:
+        self._run_dir, self._count, self._send = run_dir, count, send
+        self._requests = RequestFile(run_dir)
+        self._gatherings: dict[str, Gathering] = {}
+        self.found: dict[str, list[str]] = {}  # what was seen, for each of `OWN_REASONS`
+        self._debuggers: set[str] = set()  # requests whose debugger is attached
+
+    def tick(self) -> None:
+        """Pass new requests on; conclude what all have answered, or have had the time for."""
+        for request in self._requests.new(often=bool(self._debuggers)):
+            self._begin(request)
+        for name, one in list(self._gatherings.items()):
+            late = time.monotonic() - one.began > GATHER_S
+            if name != "end" and (late or len(one.complete) == self._count):
+                self._conclude(self._gatherings.pop(name))
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Something that an agent has answered."""
+        name = str(message["id"])
+        if "debug" in message:
+            self._requests.answer(name, debug=message["debug"], over=message["over"])
+            if message["over"]:
+                self._debuggers.discard(name)
+            return
+        if name == "end":
+            self._gatherings.setdefault(name, Gathering(name))
+        if "look" in message:
+            self._look(name)
+        elif name in self._gatherings:
+            self._gatherings[name].take(message)
+
+    def _look(self, why: str) -> None:
+        """Ask all, for a reason of this run's own; once, and then let those go on that wait."""
+        if why in self.found:
+            self._send(inspect={"id": why, "ask": "resume"})
+        elif why not in self._gatherings:
+            self._gatherings[why] = Gathering(why)
+            self._send(inspect={"id": why, "ask": "stacks"})
+
+    def finish(self) -> None:
+        """The run is over: write down what workers did that had to be ended."""
+        last = self._gatherings.pop("end", None)
+        if last is not None and last.reports:
+            self._write(last.name, self._findings(last))
+        for name in (*self._gatherings, *self._debuggers):
+            self._requests.answer(name, over=True, debug="the run is over\n", sentences=[])
+
+    def _begin(self, request: Mapping[str, Any]) -> None:
+        ask, name = request.get("ask"), str(request["id"])
+        if ask == "stacks":
+            self._gatherings[name] = Gathering(name)
+        elif ask == "debug" and name not in self._debuggers:
+            self._debuggers.add(name)
+            self._send(inspect={"id": name, "ask": "patient"})
+        self._send(inspect=dict(request))
+
+    def _conclude(self, one: Gathering) -> None:
+        findings = self._findings(one)
+        if one.name not in OWN_REASONS:
+            self._requests.answer(one.name, **findings)
+            return
+        self.found[one.name] = findings["sentences"]
+        self._write(one.name, findings)
+        self._send(inspect={"id": one.name, "ask": "resume"})
+
+    def _findings(self, one: Gathering) -> dict[str, Any]:
+        """What is found from the answers, with the answers: reading it again needs nothing else."""
+        missing = set(range(self._count)) - one.complete if one.name != "end" else set()
+        lost = {
+            self._name_of(index): f"nothing from its agent for {GATHER_S:.1f} s; is its link down?"
+            for index in sorted(missing)
+        }
+        findings = {
+            "time_unix_s": time.time(),
+            "run": self._run_dir.name,
+            "reports": [one.reports[rank] for rank in sorted(one.reports)],
+            "node_of": {str(rank): node for rank, node in one.node_of.items()},
+            "lost": lost,
+            "ends": self._ends(),
+        }
+        findings["sentences"] = diagnosis.sentences(views_of(findings), lost, self._run_dir.name)
+        return findings
+
+    def _name_of(self, index: int) -> str:
+        try:
+            record = AGENT.path(self._run_dir, node=index).read_text(encoding="utf-8")
+        except OSError:
+            return f"node {index}"
+        return str(json.loads(record)["node"])
+
+    def _ends(self) -> dict[str, dict[str, Any]]:
+        """How ranks have ended that have."""
+        found = {}
+        for rank, record in read_exits(self._run_dir).items():
+            at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
+            text = f"exit code {record['code']} at {at}"
+            if record["code"]:
+                text += f" ({str(record['message'])[:200]})"
+            waited = record["cause"] in ("crash", "lost_peer")
+            found[str(rank)] = {
+                "text": text,
+                "node": record["host"],
+                "timed_out": bool(waited and TIMED_OUT.search(str(record["message"]))),
+            }
+        return found
+
+    def _write(self, name: str, findings: dict[str, Any]) -> None:
+        try:
+            write_json(STACKS.path(self._run_dir, name=name), findings)
+        except CannotWrite:
+            return  # the run ends all the same
+
+
+def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
+    """What each rank does, from what was written down."""
+    ends = findings["ends"]
+    views = {
+        int(report["rank"]): view_of(
+            report, findings["node_of"][str(report["rank"])], ends.get(str(report["rank"]))
+        )
+        for report in findings["reports"]
+    }
+    for rank, end in ends.items():
+        if int(rank) not in views:
+            views[int(rank)] = view_of({"rank": int(rank)}, str(end["node"]), end)
+    return dict(sorted(views.items()))

@@ -1,0 +1,297 @@
+"""A worker answers its agent: where its threads are, in which collectives, and since when.
+
+How it works: a thread waits at a unix socket in a folder that is the user's alone, and wakes once a
+second to note where the main thread is; so it can say for how long. It needs the interpreter, which
+C code may hold: for that faulthandler writes the stacks into a file beside the socket, at a signal,
+without it. What a worker forks, such as a data loader's processes, inherits the signal and not the
+socket. The collectives are those that torch's flight recorder has, by names that torch may change:
+what is missing is left out.
+
+This file is loaded into every worker by its path. It needs the standard library alone, of Python
+3.8 or newer.
+
+folder/rank_00002.sock      takes one JSON line, answers one: see `Inspector.answer`
+folder/rank_00002.json      the process: {"rank", "pid"}
+folder/rank_00002.threads   what faulthandler writes, at `DUMP_SIGNAL`
+folder/rank_00002.gave_up   there while it waits to be looked at, since a collective timed out
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
+WAKE_S = 1.0
+REQUEST_BYTES = 65_536
+ENTRIES = 50  # of collectives, the latest of each group
+FRAMES = 60  # of each thread, the innermost
+DAY_S = 86_400
+PLACES = 30  # of the last seconds
+GIVE_UP_S = 5.0
+# Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
+DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
+
+
+inspector: Inspector | None = None  # this process's
+
+
+def start(rank: int) -> Inspector | None:
+    """Answer from now on, where an agent has made a folder for it."""
+    global inspector
+    folder = os.environ.get(FOLDER)
+    if folder is not None:
+        try:
+            inspector = Inspector(Path(folder), rank)
+        except OSError:  # as within a container that does not see the folder
+            return None
+    return inspector
+
+
+class Inspector:
+    """The thread that answers, and what it has noted.
+
+    Raises:
+        OSError: on creation; the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self._owner = os.getpid()
+        self._main = threading.main_thread().ident
+        self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
+        self._places: list[int] = []  # where it was lately, once a second, as numbers
+        self._gave_up: dict[str, Any] | None = None  # the collective that timed out
+        self._breakpoints: Any = None  # muster/breakpoints.py, once it is needed
+        if "PYTHONBREAKPOINT" not in os.environ:
+            sys.breakpointhook = lambda *words, **named: self.breakpoints.stop(sys._getframe(1))
+        stem = f"rank_{rank:05d}"
+        self._sign = folder / f"{stem}.gave_up"
+        self._listener = _listen(folder, f"{stem}.sock")
+        self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
+        if DUMP_SIGNAL is not None:
+            faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
+        os.register_at_fork(after_in_child=self._listener.close)
+        (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
+        threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
+
+    @property
+    def breakpoints(self) -> Any:
+        """What waits at `breakpoint()`; pdb is loaded by it."""
+        if self._breakpoints is None:
+            path = str(Path(__file__).with_name("breakpoints.py"))
+            spec = importlib.util.spec_from_file_location("_muster_breakpoints", path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            self._breakpoints = module.Breakpoints(self.rank)
+        return self._breakpoints
+
+    def give_up(self, message: str, trace: TracebackType | None) -> None:
+        """A collective has timed out: stay until the agents have looked at all ranks."""
+        frames = [
+            {"file": frame.f_code.co_filename, "line": line, "function": frame.f_code.co_name}
+            for frame, line in traceback.walk_tb(trace)
+        ]
+        self._gave_up = {"message": message[:500], "frames": frames}
+        deadline = time.monotonic() + GIVE_UP_S
+        try:
+            self._sign.touch()
+            while self._sign.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        except OSError:
+            return
+
+    def _run(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):  # signals are the program's
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._listener.settimeout(WAKE_S)
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except socket.timeout:  # noqa: UP041 (Python 3.8 and 3.9 have two)
+                self._note()
+                continue
+            except OSError:  # closed: the process ends
+                return
+            try:
+                self._serve(connection)
+            except Exception:  # noqa: BLE001 (a worker never ends, or prints, for being asked)
+                connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(5.0)
+        with connection.makefile("rb") as lines:
+            request = json.loads(lines.readline(REQUEST_BYTES))
+        if request.get("ask") == "debug":
+            self.breakpoints.attach(connection)  # whose it is from now on
+            return
+        connection.sendall(json.dumps(self.answer(request)).encode() + b"\n")
+        connection.close()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What is asked for: "stacks", "progress", or to be "patient"."""
+        ask = request.get("ask")
+        reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
+        if ask == "progress":
+            begun = [one.get("begun", -1) for one in groups().values()]
+            reply["begun"], reply["places"] = sum(begun), len(set(self._places))
+            return reply
+        if ask == "patient":
+            reply["groups"] = be_patient(float(request.get("seconds", DAY_S)))
+            return reply
+        reply["groups"] = groups()
+        at = self._breakpoints.where if self._breakpoints is not None else None
+        reply["breakpoint"], reply["gave_up"] = at, self._gave_up
+        if ask == "stacks":
+            self._note()
+            reply["threads"] = self._stacks()
+            reply["collectives"] = collectives()
+        return reply
+
+    def _note(self) -> None:
+        """Where the main thread is; a frame that was there before keeps its time."""
+        frame = sys._current_frames().get(self._main or 0)
+        now, noted = time.monotonic(), []
+        for position, one in enumerate(_outermost_first(frame)):
+            mark, function = id(one), one.f_code.co_name
+            before = self._noted[position] if position < len(self._noted) else None
+            same = before is not None and before[:2] == (mark, function)
+            noted.append((mark, function, before[2] if same and before is not None else now))
+        self._noted = noted
+        place = hash(tuple((one.f_code, one.f_lasti) for one in _outermost_first(frame)))
+        self._places = [*self._places[1 - PLACES :], place]
+
+    def _stacks(self) -> list[dict[str, Any]]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        found = []
+        for ident, frame in sys._current_frames().items():
+            if ident == threading.get_ident():
+                continue
+            is_main = ident == self._main
+            rows = []
+            for position, one in enumerate(_outermost_first(frame)):
+                code, line = one.f_code, one.f_lineno
+                row: dict[str, Any] = {
+                    "file": code.co_filename,
+                    "line": line,
+                    "function": getattr(code, "co_qualname", code.co_name),
+                    "text": linecache.getline(code.co_filename, line or 0).strip()[:200],
+                }
+                if is_main and position < len(self._noted):
+                    row["for_s"] = round(time.monotonic() - self._noted[position][2], 1)
+                rows.append(row)
+            name = "main" if is_main else names.get(ident, str(ident))
+            found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
+        return sorted(found, key=lambda thread: not thread["main"])
+
+
+def groups() -> dict[str, dict[str, Any]]:
+    """torch's process groups by name: their ranks, the last collective begun, the last ended."""
+    trace, known = _trace(), _known_groups()
+    for name, status in trace.get("pg_status", {}).items():
+        one = known.setdefault(name, {})
+        one["begun"] = int(status.get("last_enqueued_collective", -1))
+        one["ended"] = int(status.get("last_completed_collective", -1))
+    return known
+
+
+def collectives() -> list[dict[str, Any]]:
+    """The latest collectives of each group, oldest first; `age_s` counts from their beginning."""
+    trace = _trace()
+    ended = {
+        name: int(status.get("last_completed_collective", -1))
+        for name, status in trace.get("pg_status", {}).items()
+    }
+    now, found = time.time(), []
+    seen: dict[str, int] = {}
+    for entry in reversed(trace.get("entries", [])):
+        group, description = (*entry.get("process_group", ["", ""]), "")[:2]
+        seen[group] = seen.get(group, 0) + 1
+        if seen[group] > ENTRIES or entry.get("is_p2p"):
+            continue
+        number = int(entry.get("collective_seq_id", -1))
+        found.append(
+            {
+                "group": group,
+                "description": description,
+                "number": number,
+                "operation": str(entry.get("profiling_name", "")).partition(":")[2],
+                "shapes": entry.get("input_sizes", []),
+                "types": entry.get("input_dtypes", []),
+                "waits": not entry.get("retired") and number > ended.get(group, -1),
+                "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
+                "limit_s": entry.get("timeout_ms", 0) / 1e3,
+            }
+        )
+    return found[::-1]
+
+
+def be_patient(seconds: float) -> dict[str, dict[str, Any]]:
+    """Have torch wait so long in collectives that begin from now on."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world, change = getattr(module, "_world", None), getattr(module, "_set_pg_timeout", None)
+    if world is not None and change is not None:
+        from datetime import timedelta
+
+        for group in list(getattr(world, "pg_names", {})):
+            change(timedelta(seconds=seconds), group)
+    return groups()
+
+
+def _trace() -> dict[str, Any]:
+    """What torch's flight recorder has; nothing before torch is loaded."""
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return {}
+    recorder = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+    try:
+        return dict(json.loads(recorder())) if recorder is not None else {}
+    except Exception:  # noqa: BLE001 (private to torch: whatever it raises, there is no answer)
+        return {}
+
+
+def _known_groups() -> dict[str, dict[str, Any]]:
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(module, "_world", None)
+    ranks, names = getattr(world, "pg_group_ranks", {}), getattr(world, "pg_names", {})
+    return {
+        str(name): {"ranks": sorted(ranks.get(group, {})), "size": len(ranks.get(group, {}))}
+        for group, name in list(names.items())
+    }
+
+
+def _outermost_first(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found[::-1]
+
+
+def _listen(folder: Path, name: str) -> socket.socket:
+    """A socket in `folder`, however long its path is: a socket's own may have 107 bytes only."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = folder / name
+    path.unlink() if path.exists() else None
+    if len(os.fsencode(path)) < 100:
+        listener.bind(str(path))
+    else:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            listener.bind(f"/proc/self/fd/{handle}/{name}")
+        finally:
+            os.close(handle)
+    listener.listen(8)
+    return listener
