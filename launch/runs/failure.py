@@ -119,6 +119,16 @@ def explain(
     if not ordered or len(done) == world_size:
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
     first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
+    if (
+        first["cause"] == "lost_peer" and done
+    ):  # a rank has left a collective loop before the others
+        hosts = ", ".join(sorted({exits[rank]["host"] for rank in done}))
+        left = f"{_ranks(done)} on {hosts} ended with exit code 0 while others were in a collective"
+        return Failure(
+            1,
+            f"error: {left}; all have to leave the loop at the same step",
+            (_lines(first["message"]),),
+        )
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
 
 

@@ -1,10 +1,10 @@
 """What a run hangs on, in sentences: the first is the cause, as far as the ranks can tell.
 
-How it works: a rank that waits in a collective waits for the members of its group that have not begun
-it. Following that from rank to rank ends at those that wait for nobody: they are the cause, and
-what each of them does is said. Where it ends nowhere, ranks wait for each other in different orders.
-Ranks that have all begun the same collective, and wait, must disagree about it: another operation,
-shape or type. Without collectives, the rank that is elsewhere than most is named.
+How it works: a rank that waits in a collective waits for the members of its group that have not
+begun it. Following that from rank to rank ends at those that wait for nobody: they are the cause,
+and what each of them does is said. Where it ends nowhere, ranks wait for each other in different
+orders. Ranks that have all begun the same collective, and wait, must disagree about it: another
+operation, shape or type. Without collectives, the rank that is elsewhere than most is named.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ def sentences(
     ]
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
-    waits = {rank: collective for rank, collective in _waiting(views).items()}
+    waits = _waiting(views)
     if culprits:
         found += [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
@@ -88,12 +88,13 @@ def _not_come(
     waiting = sorted(one for one, others in blocked.items() if rank in others)
     first = next((waits[one] for one in waiting if one in waits), None)
     where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
-    others = f"{_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'}"
-    if first is None:
-        others = f"{_ranks(waiting)} gave up waiting"
-    limit = f" (for at most {duration(first.limit_s - first.age_s)} more)" if first else ""
     view = views[rank]
-    return f"rank {rank} on {view.node}{where}: {condition(view)}; {others}{limit}"
+    cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
+    if first is None or any(views[one].timed_out for one in waiting):
+        after = f" after {duration(first.limit_s)}" if first else ""
+        return f"{cause}; {_ranks(waiting)} gave up{after}"
+    left = duration(first.limit_s - first.age_s)
+    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}, {left} more at most"
 
 
 def condition(view: RankView) -> str:
@@ -112,6 +113,8 @@ def condition(view: RankView) -> str:
         return f"{held}{f', called {place}' if place else ''}, and it {view.words}"
     if view.breakpoint:
         return f"it waits at a breakpoint, {view.breakpoint}"
+    if view.imports:
+        return "it imports its modules"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     child = next((one for one in view.children if one[2] is not None), None)
     loads = view.inner is not None and "/torch/utils/data/" in view.inner.file
@@ -171,6 +174,8 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     ]
     if found:
         return found
+    if views and all(view.imports for view in views.values()):
+        return ["all ranks import their modules"]
     places = Counter(_function(view) for view in views.values() if view.place)
     if len(places) > 1:
         usual, count = places.most_common(1)[0]

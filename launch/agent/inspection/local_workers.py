@@ -1,9 +1,10 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
 How it works: each worker is asked through its socket (muster/inspection.py), all at the same time.
-One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets a signal at
-which faulthandler writes its stacks, if it can run at all and has a handler for it. The same is done
-for what it has forked, such as a data loader's processes. Only processes below this one get it.
+One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets a signal
+at which faulthandler writes its stacks, if it can run at all and has a handler for it. The same is
+done for what it has forked, such as a data loader's processes. Only processes below this one get
+the signal.
 """
 
 import json

@@ -76,6 +76,7 @@ class RankView:
     breakpoint: str | None = None
     ended: str = ""  # how, where it has
     timed_out: bool = False  # it ends, or has ended: others had not come to a collective
+    imports: bool = False  # its main thread is within an import
     is_command: bool = False  # no Python, or one without our handler
 
     @property
@@ -126,6 +127,7 @@ def view_of(
         breakpoint=report.get("breakpoint"),
         ended=str((exit_record or {}).get("text", "")),
         timed_out=bool(gave_up) or bool((exit_record or {}).get("timed_out")),
+        imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
     )
 

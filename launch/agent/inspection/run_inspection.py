@@ -168,6 +168,10 @@ def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
         )
         for report in findings["reports"]
     }
+    groups = [group for view in views.values() for group in view.groups.values()]
+    for rank in {rank for group in groups for rank in group.ranks} - set(views):
+        if str(rank) not in ends:  # nobody has heard of it
+            views[rank] = view_of({"rank": rank}, "a node that does not answer")
     for rank, end in ends.items():
         if int(rank) not in views:
             views[int(rank)] = view_of({"rank": int(rank)}, str(end["node"]), end)

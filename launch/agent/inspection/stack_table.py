@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from launch.agent.inspection.diagnosis import duration, group_name
@@ -19,7 +20,7 @@ def show(findings: Mapping[str, Any], console: Console, *, full: bool = False) -
     for column in ("rank", "node", "in", "for", "collective", "process"):
         table.add_column(column, no_wrap=column not in ("collective", "process"))
     for view in views_of(findings).values():
-        table.add_row(*_cells(view))
+        table.add_row(*map(escape, _cells(view)))
     console.print(table)
     if full:
         for report in findings["reports"]:
@@ -32,6 +33,8 @@ def _cells(view: RankView) -> list[str]:
         return [str(view.rank), view.node, "-", "-", "-", f"ended: {view.ended}"]
     place = str(view.place) if view.place else "-"
     since = duration(view.for_s) if view.for_s is not None else "-"
+    if view.imports:
+        return [str(view.rank), view.node, place, since, "-", "imports"]
     words = view.words if view.answers or view.is_held else f"no answer; {view.words}"
     return [str(view.rank), view.node, place, since, _collective(view), words]
 
