@@ -67,6 +67,8 @@ class LaunchSpec:
     workers: str = "torchrun"  # what starts them, a file of launch/starters/
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never
+    on_hang: str = "warn"  # or stop, or restart
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # text that each node's shell sources before the workers start
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any

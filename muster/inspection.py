@@ -145,6 +145,8 @@ class Inspector:
         """What is asked for: "stacks", "progress", or to be "patient"."""
         ask = request.get("ask")
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
+        at = self._breakpoints.where if self._breakpoints is not None else None
+        reply["breakpoint"], reply["gave_up"] = at, self._gave_up
         if ask == "progress":
             begun = [one.get("begun", -1) for one in groups().values()]
             reply["begun"], reply["places"] = sum(begun), len(set(self._places))
@@ -153,8 +155,6 @@ class Inspector:
             reply["groups"] = be_patient(float(request.get("seconds", DAY_S)))
             return reply
         reply["groups"] = groups()
-        at = self._breakpoints.where if self._breakpoints is not None else None
-        reply["breakpoint"], reply["gave_up"] = at, self._gave_up
         if ask == "stacks":
             self._note()
             reply["threads"] = self._stacks()

@@ -13,6 +13,7 @@ from configs.settings.train import MIN_PORT, port_problems
 from muster.errors import refuse
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
+OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
 MAX_PORT = 65535
 # As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
@@ -81,6 +82,14 @@ class LaunchConfig:
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none"
     )
+    hang_after_s: float | None = setting(
+        None,
+        "seconds without progress of any worker that are a hang; 0: never (default: ten times its "
+        "longest pause, and at least 60)",
+    )
+    on_hang: OnHang = setting(
+        "warn", "what to do then, besides saying where each rank is: warn, stop, or restart"
+    )
     detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
     dry_run: bool = setting(False, "print the commands that would run, and run nothing")
 
@@ -106,6 +115,9 @@ class LaunchConfig:
         yield from port_problems(self.master_port)
         yield from _range_problems(self.port_range)
         yield from too_low("stop_grace_s", self.stop_grace_s, 0)
+        yield from too_low("hang_after_s", self.hang_after_s, 0)
+        if self.on_hang == "restart" and not self.max_restarts:
+            yield "--on-hang restart needs --max-restarts, which is 0: say how often"
         yield from too_low("max_restarts", self.max_restarts, 0)
 
     def _nproc_problems(self) -> Iterator[str]:

@@ -126,7 +126,9 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        self._inspection = RunInspection(run_dir, len(self._agents), self._send_all)
+        self._inspection = RunInspection(
+            run_dir, len(self._agents), self._send_all, self._say, assignments[0]
+        )
 
     @property
     def shown(self) -> bytes:
@@ -170,6 +172,7 @@ class AgentJob:
                 self._take(agent, message)
         self._show()
         self._inspection.tick()
+        self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
 

@@ -34,6 +34,8 @@ class Assignment:
     ports: tuple[int, int] | None = None  # first and last of those to choose from; None: any
     join_s: float = 120.0
     stop_grace_s: float = 60.0  # for workers that are asked to stop
+    hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never
+    on_hang: str = "warn"  # or stop, or restart
     attempt: int = 0  # how often the run was started before
     overwrite: bool = False  # an earlier run's files, on a disk that is not the launcher's
     resumed: bool = False  # from a checkpoint, which then stays
@@ -82,6 +84,8 @@ def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) 
             proof=proof.relative_to(spec.run_dir).as_posix(),
             join_s=spec.join_s,
             stop_grace_s=spec.stop_grace_s,
+            hang_after_s=spec.hang_after_s,
+            on_hang=spec.on_hang,
             attempt=spec.attempt,
             overwrite=spec.overwrite,
             resumed=spec.resumed,

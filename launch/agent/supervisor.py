@@ -142,6 +142,8 @@ class Agent:
         time.sleep(TICK_S)
         self._peers.tick()
         self._inspection.tick()
+        if self._inspection.hang is not None:
+            raise Ended(1, "hang", self._inspection.hang)
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)

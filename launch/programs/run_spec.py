@@ -25,6 +25,8 @@ def run_spec(
         workers=launch.workers,
         join_s=run.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
+        hang_after_s=launch.hang_after_s,
+        on_hang=launch.on_hang,
         max_restarts=launch.max_restarts,
         least_nodes=launch.least_nodes,
         overwrite=run.overwrite,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.runs import crash_text
+from launch.runs import crash_text, hang_record
 from muster import lost_peer
 from muster.errors import STOPPED
-from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END, STACKS
+from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 
 # "exit": a program of the user's ended itself with this exit code. The others are
 OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
@@ -92,12 +92,15 @@ def explain(
         for rank in silent
         if rank not in ended and (path := _output(run_dir, rank)).exists()
     }
+    if hang := hang_record.of_hang(run_dir):
+        return Failure(*hang)
     if by_signal and not (gone := _gone(run_dir, agents)):
         return _stopped(agents[0], own)
     if own:
         return _own_failure(own, world_size)
-    if seen := _timed_out(run_dir, ordered):
-        return seen
+    waited = [f"rank {one['rank']}: {one['message']}" for one in ordered if _timed_out(one)]
+    if late := hang_record.of_timeout(run_dir, waited):
+        return Failure(*late)
     if refused := [one for one in agents if one["cause"] == "refused"]:
         return Failure(refused[0]["code"], _lines(refused[0]["message"]))
     if by_signal:  # a scheduler ends all others before they can notice
@@ -119,16 +122,8 @@ def explain(
     if not ordered or len(done) == world_size:
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
     first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
-    if (
-        first["cause"] == "lost_peer" and done
-    ):  # a rank has left a collective loop before the others
-        hosts = ", ".join(sorted({exits[rank]["host"] for rank in done}))
-        left = f"{_ranks(done)} on {hosts} ended with exit code 0 while others were in a collective"
-        return Failure(
-            1,
-            f"error: {left}; all have to leave the loop at the same step",
-            (_lines(first["message"]),),
-        )
+    if first["cause"] == "lost_peer" and done:
+        return _left_early(done, exits, first)
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
 
 
@@ -145,9 +140,7 @@ def _hung(
     run_dir: Path, ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
 ) -> Failure | None:
     """The ranks for which the others waited until they timed out; None if nobody did."""
-    waited = [
-        one for one in ordered if one["cause"] == "lost_peer" and TIMED_OUT.search(one["message"])
-    ]
+    waited = [one for one in ordered if one["cause"] == "lost_peer" and _timed_out(one)]
     spoke = {one["rank"] for one in ordered}
     mute = {rank: how for rank, how in ended.items() if rank not in spoke}
     # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
@@ -168,26 +161,22 @@ def _hung(
         1,
         f"error: {whom}: {_ranks(waiting)} waited for {'it' if len(late) == 1 else 'them'} and "
         "timed out; see --timeout-s",
-        (f"{_ranks(waiting)}: {waited[0]['message']}", *_seen_last(run_dir)),
+        (f"{_ranks(waiting)}: {waited[0]['message']}", *hang_record.at_the_end(run_dir)),
     )
 
 
-def _timed_out(run_dir: Path, ordered: Sequence[Mapping[str, Any]]) -> Failure | None:
-    """Ranks waited for others until a collective timed out, and agents looked at all of them."""
-    waited = [one for one in ordered if TIMED_OUT.search(one["message"])]
-    path = STACKS.path(run_dir, name="timeout")
-    if not waited or not path.exists():
-        return None
-    first, *more = json.loads(path.read_text(encoding="utf-8"))["sentences"]
-    message = f"rank {waited[0]['rank']}: {waited[0]['message'][:300]}"
-    table = f"what each rank did: muster jobs stacks {run_dir.name}"
-    return Failure(1, f"error: {first}", (message, *more, table))
+def _left_early(
+    done: Sequence[int], exits: Mapping[int, Mapping[str, Any]], first: Mapping[str, Any]
+) -> Failure:
+    """Ranks have ended well, and others failed in a collective that needed them."""
+    hosts = ", ".join(sorted({exits[rank]["host"] for rank in done}))
+    left = f"{_ranks(done)} on {hosts} ended with exit code 0 while others were in a collective"
+    also = (_lines(first["message"]),)
+    return Failure(1, f"error: {left}; all have to leave the loop at the same step", also)
 
 
-def _seen_last(run_dir: Path) -> list[str]:
-    """What the workers did that had to be ended, as their agents saw it just before."""
-    records = _records(path for path in [STACKS.path(run_dir, name="end")] if path.exists())
-    return [sentence for record in records for sentence in record["sentences"]]
+def _timed_out(record: Mapping[str, Any]) -> bool:
+    return bool(TIMED_OUT.search(record["message"]))
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:

@@ -75,6 +75,8 @@ def act(run_dir: Path) -> int:
         ports=spec.ports,
         join_s=spec.join_s,
         stop_grace_s=spec.stop_grace_s,
+        hang_after_s=spec.hang_after_s,
+        on_hang=spec.on_hang,
         attempt=spec.attempt + spec.requeued,
         env=spec.secrets,
         prologue=spec.prologue,

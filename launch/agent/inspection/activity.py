@@ -1,15 +1,16 @@
 """Whether the workers of a node get anywhere, as far as the kernel can tell.
 
-How it works: every few seconds each worker, with all it has started, is looked at. It is active if it
-has read or written anything, or has computed in a way that touches memory anew or goes through
-different code. An endless loop does neither; nor does a rank that waits in a collective, however
-much it computes meanwhile. A rank that evaluates, saves, compiles or loads is active for all others
-that wait for it.
+How it works: every few seconds each worker, with all it has started, is looked at. It is active if
+it has begun a collective, read or written anything, or computed in a way that touches memory anew
+or goes through different code. An endless loop does neither; nor does a rank that waits in a
+collective, however much it computes meanwhile. A rank that evaluates, saves, compiles or loads is
+active for all others that wait for it.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from launch.agent.inspection.process_state import ProcessState, state_of, tree_of
 
@@ -33,16 +34,23 @@ class Activity:
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
-        self._began = time.monotonic()
+        self._began: float | None = None  # when a worker was first seen, or last seen to have ended
+        self._is_disturbed = False
         self.longest_pause_s = 0.0  # of all workers at once
 
     @property
     def still_s(self) -> float:
         """For how long all of them have not."""
+        if self._began is None:
+            return 0.0
         last = max((one.active_at for one in self._seen.values()), default=self._began)
         return time.monotonic() - last
 
-    def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, int]]) -> None:
+    def disturb(self) -> None:
+        """Workers were asked where they are, and read their source for it: no sign of progress."""
+        self._is_disturbed = True
+
+    def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
         """Look at each rank's process; `progress`: its collectives, and places it was seen at."""
         now, before_s = time.monotonic(), self.still_s
         for rank, pid in pids.items():
@@ -50,18 +58,22 @@ class Activity:
             begun = progress.get(rank, {})
             new = _Seen(now, states, begun.get("begun", -1))
             old = self._seen.get(rank)
-            if old is not None and not _is_active(old, new, begun.get("places", 0)):
-                new.active_at = old.active_at
+            waits = begun.get("breakpoint") is not None  # for somebody at a terminal
+            if old is not None and not waits:
+                counts = not self._is_disturbed and _is_active(old, new, begun.get("places", 0))
+                new.active_at = now if counts else old.active_at
             self._seen[rank] = new
+            self._began = self._began or now
         for rank in set(self._seen) - set(pids):  # ended: that is news, too
             del self._seen[rank]
             self._began = now
+        self._is_disturbed = False
         if self.still_s < before_s:
             self.longest_pause_s = max(self.longest_pause_s, before_s)
 
 
 def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
-    if new.number > old.number or set(new.states) != set(old.states):
+    if new.number != old.number or set(new.states) != set(old.states):
         return True
     elapsed = max(new.at - old.at, 1e-3)
     pairs: Sequence[tuple[ProcessState, ProcessState]] = [

@@ -4,6 +4,7 @@ An agent with a launcher is asked by it and answers to it. Without one, as in a 
 agent of node 0 leads the run: it reads the requests, asks the other agents, and gets their answers.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,20 @@ from launch.nodes.channel import Channel
 
 
 class AgentInspection:
-    """One agent's side; `folder` is where its workers answer, and is made here."""
+    """One agent's side; `scratch` is a folder of its own, where its workers will answer."""
 
-    def __init__(self, assignment: Assignment, folder: Path, launcher: Channel | None) -> None:
-        self.folder = folder
+    def __init__(self, assignment: Assignment, scratch: Path, launcher: Channel | None) -> None:
+        self.folder = folder = scratch / "inspection"
         self._launcher = launcher
         self._peers: Peers | None = None
-        self._node = NodeInspection(folder, assignment.index, assignment.name, self._reply)
+        self._node = NodeInspection(
+            folder, assignment.index, assignment.name, self._reply, assignment.hang_after_s
+        )
         self._run: RunInspection | None = None
         if launcher is None and assignment.index == 0:
-            self._run = RunInspection(Path(assignment.run_dir), assignment.count, self._ask_all)
+            self._run = RunInspection(
+                Path(assignment.run_dir), assignment.count, self._ask_all, _print, assignment
+            )
 
     def begin(self, peers: Peers, ranks: Sequence[int]) -> None:
         """The workers are started, and the other agents are known."""
@@ -48,6 +53,11 @@ class AgentInspection:
         self._node.tick()
         if self._run is not None:
             self._run.tick()
+
+    @property
+    def hang(self) -> str | None:
+        """Why the run is to end, where it makes no progress and its user wants it to."""
+        return self._run.hang if self._run is not None else None
 
     def last_look(self) -> None:
         """Ask the workers before they are ended."""
@@ -72,3 +82,7 @@ class AgentInspection:
         if self._peers is not None:
             self._peers.tell(**message)
         self.hear(message)
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

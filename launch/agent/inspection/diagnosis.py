@@ -103,9 +103,9 @@ def condition(view: RankView) -> str:
         return f"it has ended: {view.ended}"
     if view.letter in ("X", "Z", ""):
         return "its process has ended"
-    if view.is_held:
-        return f"it {view.words}"
     place = f"in {view.place}" if view.place else ""
+    if view.is_held:
+        return f"it {view.words}{f', {place}' if place else ''}"
     if not view.answers:
         if view.is_command:
             return f"it {view.words}; it is no Python program that could say where"
@@ -117,10 +117,8 @@ def condition(view: RankView) -> str:
         return "it imports its modules"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     child = next((one for one in view.children if one[2] is not None), None)
-    loads = view.inner is not None and "/torch/utils/data/" in view.inner.file
-    loads = loads or (view.inner is not None and "multiprocessing" in view.inner.file)
     below = ""
-    if child is not None and (loads or "process" in view.words):
+    if child is not None and view.needs_child:
         below = f"; it waits for its process {child[0]}, which is in {child[2]} and {child[1]}"
     return f"it is {place or 'somewhere'}{since}, and {view.words}{below}"
 
@@ -153,14 +151,16 @@ def _orders(
     waits: Mapping[int, Collective],
     blocked: Mapping[int, Sequence[int]],
 ) -> list[str]:
-    """Ranks that wait for each other."""
-    if not blocked:
+    """Ranks that wait for each other; not those that only wait for one of them."""
+    cycle = {rank: list(others) for rank, others in blocked.items() if rank in waits}
+    while loose := set(cycle) - {one for others in cycle.values() for one in others}:
+        cycle = {rank: others for rank, others in cycle.items() if rank not in loose}
+    if not cycle:
         return []
     each = "; ".join(
         f"rank {rank} is in {waits[rank].name} of {group_name(waits[rank])}{_at(views[rank])}"
-        f" and waits for {_ranks(blocked[rank])}"
-        for rank in sorted(blocked)[:4]
-        if rank in waits
+        f" and waits for {_ranks(cycle[rank])}"
+        for rank in sorted(cycle)[:4]
     )
     return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
 

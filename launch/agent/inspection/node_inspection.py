@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
+from launch.agent.inspection.activity import Activity
 
 LOOK_S = 0.2
 Reply = Callable[[dict[str, Any]], None]
@@ -18,13 +19,18 @@ Reply = Callable[[dict[str, Any]], None]
 class NodeInspection:
     """Of the workers of one node; `reply` sends to whoever leads the run."""
 
-    def __init__(self, folder: Path, index: int, node: str, reply: Reply) -> None:
+    def __init__(
+        self, folder: Path, index: int, node: str, reply: Reply, hang_after_s: float | None
+    ) -> None:
         folder.mkdir()
         self.folder = folder
         self.ranks: Sequence[int] = ()
         self._index, self._node = index, node
         self._reply = reply
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._activity, self._sampled = Activity(), time.monotonic()
+        self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
+        self._samples = hang_after_s != 0
         self._looked, self._has_given_up = 0.0, False
         self._debuggers: dict[str, socket.socket] = {}  # connections by request
 
@@ -48,6 +54,9 @@ class NodeInspection:
             if not self._has_given_up and any(self.folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._send("timeout", look=True)
+        if self._samples and now - self._sampled > self._every_s and self.ranks:
+            self._sampled = now
+            threading.Thread(target=self._sample, daemon=True).start()
         while not self._answers.empty():
             self._reply(self._answers.get())
         for name, connection in list(self._debuggers.items()):
@@ -73,9 +82,17 @@ class NodeInspection:
 
     def _ask(self, request: Mapping[str, Any]) -> None:
         reports = local_workers.ask(self.folder, self.ranks, ask=request["ask"])
+        self._activity.disturb()
         for report in reports.values():
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
+
+    def _sample(self) -> None:
+        """Say since when no worker has got anywhere."""
+        progress = local_workers.ask(self.folder, self.ranks, ask="progress")
+        self._activity.look(local_workers.pids_of(self.folder, self.ranks), progress)
+        still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
+        self._answers.put(self._message("still", still=still))
 
     def _debug(self, request: Mapping[str, Any]) -> None:
         """Attach, pass a line on, or hang up where there is none."""

@@ -1,6 +1,5 @@
 """`muster jobs stacks` and `muster jobs debug`: ask a run, and show what it answers."""
 
-import json
 import select
 import sys
 import time
@@ -11,9 +10,8 @@ from rich.console import Console
 
 from launch.agent.inspection import stack_table
 from launch.agent.inspection.request_file import ASK_S, Asking
-from launch.runs import run_state
+from launch.runs import hang_record, run_state
 from muster.errors import MusterError
-from muster.run_files import STACKS
 
 ANSWER_S = 6.0  # agents have less
 LEAVE_S = 1.0
@@ -88,9 +86,8 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
         MusterError: nothing was.
     """
     for name, why in REASONS.items():
-        path = STACKS.path(run_dir, name=name)
-        if path.exists():
-            return json.loads(path.read_text(encoding="utf-8")), why
+        if seen := hang_record.read(run_dir, name):
+            return seen, why
     raise MusterError(f"{run_dir.name} is over, and nothing was seen to hang in it")
 
 

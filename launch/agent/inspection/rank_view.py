@@ -8,7 +8,7 @@ from typing import Any
 # What is nobody's own program: installed packages, Python itself, and what every worker starts as.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 OURS = ("launch/worker_main.py", "muster/inspection.py", "muster/breakpoints.py")
-LOADER = "/torch/utils/data/"
+CHILDREN = ("/torch/utils/data/", "/multiprocessing/", "/concurrent/futures/", "/subprocess.py")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RankView:
     words: str
     pid: int | None = None
     place: Place | None = None  # innermost of the user's own lines
-    inner: Place | None = None  # innermost of all
+    needs_child: bool = False  # it waits for a process of its own, as a data loader does
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     children: tuple[tuple[int, str, Place | None], ...] = ()  # pid, what it does, where
@@ -117,7 +117,7 @@ def view_of(
         words=str(process.get("words", "")),
         pid=process.get("pid"),
         place=own_place(main),
-        inner=_place(main[-1]) if main else None,
+        needs_child=any(part in str(one["file"]) for one in main for part in CHILDREN),
         groups={
             name: Group(tuple(one.get("ranks", ())), int(one.get("begun", -1)))
             for name, one in report.get("groups", {}).items()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
@@ -22,7 +22,17 @@ from muster.run_files import AGENT, STACKS
 from muster.writing import CannotWrite, write_json
 
 OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
+LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
 GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
+
+
+class HangRule(Protocol):
+    """When a run hangs, and what is done then; an `Assignment` is one."""
+
+    @property
+    def hang_after_s(self) -> float | None: ...
+    @property
+    def on_hang(self) -> str: ...
 
 
 @dataclass
@@ -46,15 +56,29 @@ class Gathering:
 class RunInspection:
     """Of a run with `count` agents; `send` reaches all of them."""
 
-    def __init__(self, run_dir: Path, count: int, send: Callable[..., None]) -> None:
-        self._run_dir, self._count, self._send = run_dir, count, send
+    def __init__(
+        self,
+        run_dir: Path,
+        count: int,
+        send: Callable[..., None],
+        say: Callable[[str], None],
+        hang_rule: HangRule,
+    ) -> None:
+        self._run_dir, self._count, self._send, self._say = run_dir, count, send, say
+        self._hang_rule = hang_rule
+        self._still: dict[
+            int, dict[str, float]
+        ] = {}  # of each agent: since when nobody got anywhere
+        self.hang: str | None = None  # why the run is to end for it
         self._requests = RequestFile(run_dir)
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # what was seen, for each of `OWN_REASONS`
+        self._is_still = False
         self._debuggers: set[str] = set()  # requests whose debugger is attached
 
     def tick(self) -> None:
         """Pass new requests on; conclude what all have answered, or have had the time for."""
+        self._look_for_hang()
         for request in self._requests.new(often=bool(self._debuggers)):
             self._begin(request)
         for name, one in list(self._gatherings.items()):
@@ -70,6 +94,8 @@ class RunInspection:
             if message["over"]:
                 self._debuggers.discard(name)
             return
+        if "still" in message:
+            self._still[int(message["index"])] = {**message["still"], "at": time.monotonic()}
         if name == "end":
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
@@ -84,6 +110,30 @@ class RunInspection:
         elif why not in self._gatherings:
             self._gatherings[why] = Gathering(why)
             self._send(inspect={"id": why, "ask": "stacks"})
+
+    def _look_for_hang(self) -> None:
+        """Ask all where they are, once in each pause that is too long."""
+        if len(self._still) < self._count or self._hang_rule.hang_after_s == 0:
+            return
+        now = time.monotonic()
+        still_s = min(one["s"] + now - one["at"] for one in self._still.values())
+        pause_s = max(one["pause_s"] for one in self._still.values())
+        limit_s = self._hang_rule.hang_after_s or max(LEAST_S, PAUSES * pause_s)
+        if still_s > limit_s and not self._is_still:
+            self._is_still = True
+            self.found.pop("hang", None)
+            self._look("hang")
+        elif self._is_still and still_s < limit_s / 2:
+            self._is_still = False
+            self._say("it makes progress again")
+
+    def _announce(self, findings: dict[str, Any]) -> None:
+        still_s = min(one["s"] for one in self._still.values())
+        text = f"no progress for {diagnosis.duration(still_s)}: {findings['sentences'][0]}"
+        self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
+        findings["on_hang"], findings["text"] = self._hang_rule.on_hang, text
+        if self._hang_rule.on_hang != "warn":
+            self.hang = text
 
     def finish(self) -> None:
         """The run is over: write down what workers did that had to be ended."""
@@ -108,6 +158,8 @@ class RunInspection:
             self._requests.answer(one.name, **findings)
             return
         self.found[one.name] = findings["sentences"]
+        if one.name == "hang":
+            self._announce(findings)
         self._write(one.name, findings)
         self._send(inspect={"id": one.name, "ask": "resume"})
 
