@@ -133,7 +133,7 @@ class Inspector:
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(5.0)
-        with connection.makefile("rb") as lines:
+        with connection.makefile("rb", buffering=0) as lines:  # what follows is a debugger's
             request = json.loads(lines.readline(REQUEST_BYTES))
         if request.get("ask") == "debug":
             self.breakpoints.attach(connection)  # whose it is from now on

@@ -80,7 +80,8 @@ class LaunchConfig:
         0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
     )
     stop_grace_s: float = setting(
-        60.0, "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none"
+        60.0,
+        "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none",
     )
     hang_after_s: float | None = setting(
         None,

@@ -20,6 +20,7 @@ from launch.agent.processes import process_tree
 if TYPE_CHECKING:
     import psutil
 
+STOPPABLE = "stoppable"  # below an agent's scratch folder
 SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 
 
@@ -34,13 +35,13 @@ class Ended(Exception):
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    One that can stop in order says so by a file in `folder`, named by its pid and open for the
-    reason. `say` tells a launcher that it has to be patient.
+    One that can stop in order says so by a file in a folder of `scratch`, named by its pid and
+    open for the reason. `say` tells a launcher that it has to be patient.
     """
 
-    def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
-        folder.mkdir()
-        self.folder = folder
+    def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
+        self.folder = Path(scratch, STOPPABLE)
+        self.folder.mkdir()
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None

@@ -90,9 +90,8 @@ class Agent:
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
-        folder = Path(scratch) / "stoppable"
-        self._workers = Stoppable(folder, self._assignment.stop_grace_s, self._say)
-        self._inspection = AgentInspection(self._assignment, Path(scratch), self._launcher)
+        self._workers = Stoppable(scratch, self._assignment.stop_grace_s, self._say)
+        self._inspection = AgentInspection(self._assignment, scratch, self._launcher)
         try:
             if self._log_sync is not None:
                 make_room(self._assignment)
@@ -126,10 +125,8 @@ class Agent:
             self._look_for_failure(workload)
         self._look_for_failure(workload)
         stopped = stopped_cleanly(assignment, peers.ranks)
-        ended = Ended(STOPPED, "stopped", stopped) if stopped else Ended(0, "done", "")
-        if self._stopping is not None and not stopped:
-            ended = self._stopping
-        self._finished = ended
+        done = self._stopping or Ended(0, "done", "")
+        self._finished = ended = Ended(STOPPED, "stopped", stopped) if stopped else done
         self._write_exit(ended)
         peers.done()
         while not peers.settled():
@@ -142,8 +139,6 @@ class Agent:
         time.sleep(TICK_S)
         self._peers.tick()
         self._inspection.tick()
-        if self._inspection.hang is not None:
-            raise Ended(1, "hang", self._inspection.hang)
         self._show()
         if self._launcher is not None:
             self._hear(self._launcher)
@@ -152,8 +147,9 @@ class Agent:
         if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
-            message = f"{self._assignment.name} was sent {name}"
-            self._stop(Ended(128 + number, "signal", message), name)
+            self._stop(
+                Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}"), name
+            )
         if self._peers.trouble is not None and self._stopping is None:
             raise Ended(1, "peer", self._peers.trouble)
 
@@ -178,12 +174,8 @@ class Agent:
         if launcher.ended:
             raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
         if launcher.silent_s > SILENT_S:
-            raise Ended(
-                1,
-                "launcher",
-                f"{self._assignment.name} heard nothing from its launcher for "
-                f"{SILENT_S:.0f} s: is the link down?",
-            )
+            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
+            raise Ended(1, "launcher", f"{self._assignment.name} {silence}")
 
     def _heed_notice(self) -> None:
         """The time of the job is nearly up: workers that can stop in order do, others later."""
@@ -204,26 +196,19 @@ class Agent:
             return
         if not self._in_a_hurry():
             self._workers.ask(why)
-            if ended.code > 128 and self._is_busy() and self._workers.ask_all():
-                self._stopping = ended
+            if ended.code > 128 and self._is_busy():
+                self._inspection.last_look()
+                self._stopping = ended if self._workers.ask_all() else self._stopping
         if self._in_a_hurry() or not self._workers.has_time:
             raise ended
 
     def _start(self, peers: Coordinator | CoordinatorClient, master_port: int) -> Workload:
         assignment = self._assignment
         interface = name_of(peers.own_address, assignment.network, assignment.name)
-        here = write_here(assignment, peers.own_address, interface, peers.ranks)
-        self._say(here=here)
+        self._say(here=write_here(assignment, peers.own_address, interface, peers.ranks))
         if self._log_sync is not None:
             self._log_sync.ranks = peers.ranks
-        env = environment_of(
-            assignment,
-            interface,
-            peers.own_address,
-            self._scratch,
-            self._workers.folder,
-            self._inspection.folder,
-        )
+        env = environment_of(assignment, interface, peers.own_address, self._scratch)
         if assignment.prologue:
             env = after_prologue(assignment.prologue, env, self._scratch, assignment.name)
         return Workload(assignment, peers.ranks, master_port, env)

@@ -1,6 +1,5 @@
 """Which rank failed first, and why: the cause alone, not the echoes of its neighbours."""
 
-import itertools
 import json
 import re
 import signal
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.runs import crash_text, hang_record
+from launch.runs import hang_record, last_output
 from muster import lost_peer
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
@@ -23,10 +22,6 @@ KILL = " was killed by "
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # What torch.distributed raises; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
-LOG_LINES = 25  # a whole traceback, usually
-# torchrun logs notes of its own, and after a worker has failed a long report that hides why.
-TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
-TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
 
 
 @dataclass(frozen=True)
@@ -232,7 +227,7 @@ def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[in
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
     for rank in agent["ranks"]:  # where it was, in its own words
-        if crash := crash_text.of(_text(_output(run_dir, rank))):
+        if crash := last_output.crash_of(_text(_output(run_dir, rank))):
             context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     return Failure(
@@ -257,7 +252,7 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
 
 def _killed(outputs: Mapping[int, Path], echoes: Sequence[int], starved: str) -> Failure:
     for rank, path in outputs.items():
-        if crash := crash_text.of(
+        if crash := last_output.crash_of(
             _text(path)
         ):  # C++ code has ended it: an error nobody caught, say
             also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
@@ -278,21 +273,12 @@ def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) ->
     # the agent that was the first to fall silent is the one that was not stopped by us
     logs = [*AGENT_LOG.find(run_dir), *AGENT_ERRORS.find(run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
-    texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
-    for words in (_before_report, str.splitlines):
-        for log, text in texts.items():
-            if lines := words(text.strip()):
-                end = "\n".join(lines[-LOG_LINES:])
-                context = f"error: {_ranks(silent)} failed before the start; the end of {log}:"
-                return Failure(1, end, (context,))
+    if found := last_output.of_logs(logs):
+        log, text = found
+        context = f"error: {_ranks(silent)} failed before the start; the end of {log}:"
+        return Failure(1, text, (context,))
     why = trouble or "and torchrun said nothing"
     return Failure(1, f"error: {_ranks(silent)} never started: {why}")
-
-
-def _before_report(log: str) -> list[str]:
-    """What the workers said into their agent's log, without torchrun's own words."""
-    lines = itertools.takewhile(lambda line: not TORCHRUN_REPORT.match(line), log.splitlines())
-    return [line for line in lines if not TORCHRUN_NOTE.match(line)]
 
 
 def _ranks(ranks: Iterable[int]) -> str:

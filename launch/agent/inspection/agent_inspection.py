@@ -13,15 +13,18 @@ from launch.agent.assignment import Assignment
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.peers import Peers
+from launch.agent.processes.worker_environment import INSPECTION
+from launch.agent.stopping import Ended
 from launch.nodes.channel import Channel
 
 
 class AgentInspection:
-    """One agent's side; `scratch` is a folder of its own, where its workers will answer."""
+    """One agent's side; in its folder `scratch` its workers will answer."""
 
-    def __init__(self, assignment: Assignment, scratch: Path, launcher: Channel | None) -> None:
-        self.folder = folder = scratch / "inspection"
+    def __init__(self, assignment: Assignment, scratch: str, launcher: Channel | None) -> None:
+        folder = Path(scratch, INSPECTION)
         self._launcher = launcher
+        self._has_looked = self._has_ended = False
         self._peers: Peers | None = None
         self._node = NodeInspection(
             folder, assignment.index, assignment.name, self._reply, assignment.hang_after_s
@@ -44,7 +47,11 @@ class AgentInspection:
             self._run.take(message["inspected"])
 
     def tick(self) -> None:
-        """Pass on what has come."""
+        """Pass on what has come.
+
+        Raises:
+            Ended: the run makes no progress, and its user wants that to end it; once.
+        """
         if self._peers is None:
             return
         messages, self._peers.inspections = self._peers.inspections, []
@@ -53,15 +60,15 @@ class AgentInspection:
         self._node.tick()
         if self._run is not None:
             self._run.tick()
-
-    @property
-    def hang(self) -> str | None:
-        """Why the run is to end, where it makes no progress and its user wants it to."""
-        return self._run.hang if self._run is not None else None
+            if (hang := self._run.hang) is not None and not self._has_ended:
+                self._has_ended = True
+                raise Ended(1, "hang", hang)
 
     def last_look(self) -> None:
-        """Ask the workers before they are ended."""
-        self._node.last_look()
+        """Ask the workers before they are ended; once."""
+        if not self._has_looked:
+            self._has_looked = True
+            self._node.last_look()
 
     def finish(self) -> None:
         """Nothing more will come."""

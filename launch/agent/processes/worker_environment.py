@@ -5,25 +5,23 @@ import os
 from pathlib import Path
 
 from launch.agent.assignment import Assignment
+from launch.agent.stopping import STOPPABLE
 from launch.nodes import gpus
 from launch.nodes.interface import variables
 from muster.run_files import CHECKPOINTS
+
+INSPECTION = "inspection"  # below an agent's scratch folder
 
 SPARE_S = 5
 
 
 def environment_of(
-    assignment: Assignment,
-    interface: str | None,
-    address: str,
-    scratch: str,
-    stoppable: Path,
-    inspection: Path,
+    assignment: Assignment, interface: str | None, address: str, scratch: str
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
-    `scratch`: for torchrun's temporary folders, which it never removes; a worker gets the user's
-    TMPDIR back. `stoppable`: where workers that can stop in order say so; `inspection`: where they
+    `scratch` is for torchrun's temporary folders, which it never removes; a worker gets the user's
+    TMPDIR back. There are also the folders where workers say that they can stop in order, and
     answer what they are doing.
     """
     run_dir = Path(assignment.run_dir).absolute()
@@ -36,8 +34,8 @@ def environment_of(
         "MUSTER_RUN_ID": assignment.run_id,
         "MUSTER_ATTEMPT": str(assignment.attempt),
         "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
-        "MUSTER_STOPPABLE": str(stoppable),
-        "MUSTER_INSPECTION": str(inspection),
+        "MUSTER_STOPPABLE": str(Path(scratch, STOPPABLE)),
+        "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),
         # a worker that starts as all is ending can tell that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         **assignment.env,

@@ -50,7 +50,8 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     assert f"rank {rank} ended without a word" in err, err
     assert losses(tmp_path / "hurt") == losses(tmp_path / "whole")
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}
-    assert names == {"agents", "exit.json", "exits", "metrics", "workers"}
+    # "stacks" only where a worker was still there to be asked
+    assert names - {"stacks"} == {"agents", "exit.json", "exits", "metrics", "workers"}
 
 
 def test_a_crash_loop_ends_by_itself(tmp_path):

@@ -1,0 +1,58 @@
+"""What was printed last: by a worker that died of a signal, or before any worker had begun."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FATAL = "Fatal Python error:"  # what faulthandler prints first
+WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
+CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
+KILLED = 137
+LOG_LINES = 25  # a whole traceback, usually
+# torchrun logs notes of its own, and after a worker has failed a long report that hides why.
+TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
+TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
+OURS = ("launch/worker_main.py", "muster/inspection.py")  # no part of the program
+
+
+@dataclass(frozen=True)
+class Crash:
+    """How a worker died, by what it printed."""
+
+    code: int  # 128 + the number of the signal
+    why: str  # `Aborted: Received data size doesn't match expected size ...`
+    dump: tuple[str, ...]  # the stacks, innermost line first
+
+
+def crash_of(text: str) -> Crash | None:
+    """How a worker died, by its stderr; None if faulthandler has printed nothing there."""
+    if FATAL not in text:
+        return None
+    dump = text[text.index(FATAL) :].rstrip()
+    name = dump.removeprefix(FATAL).split("\n")[0].strip()
+    what = WHAT.search(text)
+    threads = [one for one in dump.split("\n\n") if OURS[1] not in one]
+    lines = "\n\n".join(threads).splitlines()
+    return Crash(
+        code=CODES.get(name, KILLED),
+        why=f"{name}{f': {what[1]}' if what else ''}",
+        dump=tuple(line for line in lines if OURS[0] not in line),
+    )
+
+
+def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
+    """The end of the first log that says anything; torchrun's words only if nobody else's."""
+    texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
+    for words in (_before_report, str.splitlines):
+        for log, text in texts.items():
+            if lines := words(text.strip()):
+                return log, "\n".join(lines[-LOG_LINES:])
+    return None
+
+
+def _before_report(log: str) -> list[str]:
+    """What the workers said into their agent's log, without torchrun's own words."""
+    lines = itertools.takewhile(lambda line: not TORCHRUN_REPORT.match(line), log.splitlines())
+    return [line for line in lines if not TORCHRUN_NOTE.match(line)]

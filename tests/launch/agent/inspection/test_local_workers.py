@@ -1,0 +1,141 @@
+"""An agent asks real processes: one that answers, one that cannot, one that is stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from launch.agent.inspection import local_workers
+from launch.agent.inspection.activity import Activity
+from launch.agent.inspection.process_state import state_of, tree_of
+from tests.launch.submit import wait_until
+
+PROGRAM = """
+import ctypes, fcntl, os, sys, threading, time
+def load_data():
+    time.sleep(60)
+def spin():
+    while True:
+        pass
+def held():
+    file = open(sys.argv[2], "w")
+    ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_EX)
+def writes():
+    while True:
+        print("x", flush=True)
+        time.sleep(0.1)
+print("begun", flush=True)
+globals()[sys.argv[1]]()
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a worker of rank 0 that does what it is told."""
+    (tmp_path / "inspection").mkdir()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    env = {**os.environ, "MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
+    started = []
+
+    def start(how):
+        main = str(REPOSITORY / "launch" / "worker_main.py")
+        argv = [sys.executable, main, str(tmp_path / "program.py"), how, str(tmp_path / "lock")]
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
+        started.append(process)
+        assert process.stdout.readline() == b"begun\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def ask(tmp_path, **request):
+    return local_workers.ask(tmp_path / "inspection", [0], **(request or {"ask": "stacks"}))[0]
+
+
+def functions(report):
+    return [frame["function"] for frame in report["threads"][0]["frames"]]
+
+
+def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
+    process = start("load_data")
+    time.sleep(2.2)
+    report = ask(tmp_path)
+    assert report["answers"] and report["pid"] == process.pid
+    assert functions(report)[-1] == "load_data"
+    assert report["threads"][0]["frames"][-1]["text"] == "time.sleep(60)"
+    assert 0.5 < report["threads"][0]["frames"][-1]["for_s"] < 5
+    assert report["process"]["words"] in ("sleeps", "waits")  # where the kernel does not tell
+
+
+def test_a_worker_whose_interpreter_is_held_is_read_by_faulthandler(start, tmp_path):
+    import fcntl
+
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start("held")
+        assert wait_until(lambda: not ask(tmp_path)["answers"], 5)
+        report = ask(tmp_path)
+    assert functions(report)[-1] == "held" and report["process"]["letter"] in "SD"
+
+
+def test_a_stopped_worker_is_not_signalled(start, tmp_path):
+    process = start("load_data")
+    process.send_signal(signal.SIGSTOP)
+    assert wait_until(lambda: state_of(process.pid).letter == "T", 5)
+    report = ask(tmp_path)
+    assert not report["answers"] and report["process"]["words"].startswith("is stopped")
+    process.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: ask(tmp_path)["answers"], 5)
+    assert process.poll() is None
+
+
+def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
+    stranger = subprocess.Popen(["setsid", "--fork", "sleep", "30"])
+    stranger.wait()
+    record = tmp_path / "inspection" / "rank_00000.json"
+    record.write_text(json.dumps({"rank": 0, "pid": os.getppid()}))
+    report = ask(tmp_path)
+    assert not report["answers"] and report["process"]["words"] == "has ended"
+
+
+def test_what_gets_nowhere_is_told_from_what_does(start, tmp_path):
+    for how, moves in (("load_data", False), ("spin", False), ("writes", True)):
+        process, activity = start(how), Activity()
+        for _ in range(5):
+            progress = {0: ask(tmp_path, ask="progress")}
+            activity.look({0: process.pid}, progress)
+            time.sleep(0.4)
+        assert (activity.still_s < 1.0) == moves, (how, activity.still_s)
+        process.kill()
+        process.wait()
+
+
+def test_being_asked_where_it_is_does_not_count_as_progress(start, tmp_path):
+    process, activity = start("load_data"), Activity()
+    for _ in range(5):
+        ask(tmp_path)
+        activity.disturb()
+        activity.look({0: process.pid}, {0: ask(tmp_path, ask="progress")})
+        time.sleep(0.3)
+    assert activity.still_s > 1.0
+
+
+def test_a_tree_has_children_after_their_parents():
+    child = subprocess.Popen(["sh", "-c", "sleep 20 & wait"])
+    try:
+        assert wait_until(lambda: len(tree_of(child.pid)) == 2, 5)
+        assert tree_of(child.pid)[0] == child.pid
+    finally:
+        for pid in reversed(tree_of(child.pid)):
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
+    assert state_of(child.pid) is None

@@ -1,0 +1,69 @@
+"""`breakpoint()` in a worker waits for a connection, survives its loss, and can be left."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from tests.launch.submit import wait_until
+
+PROGRAM = """
+def step(number):
+    double = 2 * number
+    breakpoint()
+    return double
+for number in range(1, 5):
+    print(step(number), flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path):
+    folder = tmp_path / "inspection"
+    folder.mkdir()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    env = {**os.environ, "MUSTER_INSPECTION": str(folder), "RANK": "2", "MUSTER_RUN_ID": "r7"}
+    env.pop("PYTHONBREAKPOINT", None)
+    main = str(REPOSITORY / "launch" / "worker_main.py")
+    process = subprocess.Popen(
+        [sys.executable, main, str(tmp_path / "program.py")],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert wait_until((folder / "rank_00002.sock").exists, 10)
+    yield process, folder / "rank_00002.sock"
+    process.kill()
+    process.communicate()
+
+
+def talk(path, *lines):
+    """What the debugger answers to these lines, until it hangs up."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(b'{"ask": "debug"}\n' + "".join(f"{line}\n" for line in lines).encode())
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile() as answers:
+            return answers.read()
+
+
+def test_a_debugger_comes_goes_and_comes_again(worker):
+    process, path = worker
+    said = process.stderr.readline()
+    assert "rank 2 waits at a breakpoint" in said and "program.py:4 in step" in said
+    assert "muster jobs debug r7 --rank 2" in said
+    first = talk(path, "p double", "double = 70", "w")
+    assert "(rank 2) 2\n" in first and "-> return double" in first
+    # it waits at the same line, with what was changed
+    second = talk(path, "p double", "c", "p number")
+    assert "(rank 2) 70\n" in second and "(rank 2) 2\n" in second
+    assert process.stdout.readline() == "70\n"
+    assert "left; the program goes on" in talk(path, "q")
+    out, _ = process.communicate(timeout=10)
+    assert out == "4\n6\n8\n" and process.returncode == 0
