@@ -1,17 +1,20 @@
 """A run that hangs says which rank, and where: on real Slurm and over real ssh, four nodes."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from muster.errors import NO_RETRY
 from tests.cluster import ways
 from tests.cluster.test_programs import only_run, project, slurm, ssh
 from tests.cluster.testbeds import REPOSITORY
@@ -90,3 +93,66 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
             process.send_signal(signal.SIGINT)
             code, out, err = ways.finish(process)
     assert code == 130, (out, err)
+
+
+@pytest.mark.parametrize("way", ["ssh", "slurm"])
+def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(cluster, project, way):
+    shutil.copy(PROGRAM.with_name("holds.py"), project)
+    words = ["--nodes", "4", "--nproc-per-node", "1", "--hang-after-s", "6", "--on-hang", "stop"]
+    words += ["--max-restarts", "1", "--", "holds.py"]
+    process = ways.start(
+        cluster, slurm(*words) if way == "slurm" else ssh(cluster, *words), project
+    )
+    try:
+        assert wait_until(lambda: (project / "logs").exists() and only_run(project), 60)
+        run = only_run(project)
+        errors = run / "workers" / "rank_00002.err"
+        assert wait_until(
+            lambda: errors.exists() and "waits at a breakpoint, " in errors.read_text(), 60
+        )
+        assert f"muster jobs debug {run.name} --rank 2" in errors.read_text()
+        assert "rank 2 on" in ask(cluster, run.name).splitlines()[0]
+        time.sleep(8)  # longer than --hang-after-s: it waits for somebody
+        terminal = subprocess.Popen(
+            [sys.executable, JOBS, "debug", run.name, "--rank", "2"],
+            env=ways.environment(cluster),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        said, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=30)
+        assert "holds.py" in said and "(rank 2) 2\n" in said, said
+        code, out, err = ways.finish(process)
+    finally:
+        process.kill()
+        process.wait()
+    assert code == NO_RETRY, (code, out, err)
+    assert "total 106" in out
+    assert re.search(
+        r"no progress for \d+ s: rank 2 on \S+ has not come to barrier \d+ of the default group: "
+        r"it is in load_data, holds\.py:\d+, for \d+ s, and sleeps; ranks 0, 1, 3 wait",
+        err.splitlines()[-1],
+    ), err
+    seen = json.loads((run / "stacks" / "hang.json").read_text())
+    assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
+
+
+def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):
+    (tmp_path / "signs").mkdir()
+    shutil.copy(PROGRAM, project)
+    words = ["--nodes", "4", "--nproc-per-node", "1", "--", "hangs.py", str(tmp_path / "signs")]
+    process = ways.start(cluster, slurm(*words), project)
+    try:
+        assert wait_until((tmp_path / "signs" / "at-asleep").exists, 60)
+        run = only_run(project).name
+        ask(cluster, run)
+        cluster.exec("node3", "ip", "link", "set", "exp0", "down")
+        try:
+            said = ask(cluster, run).splitlines()
+            assert re.search(r"^node3 does not answer: nothing from its agent for 3", said[0]), said
+            assert re.search(r"^rank 2 on \S+ has not come", said[1]), said
+        finally:
+            cluster.exec("node3", "ip", "link", "set", "exp0", "up")
+    finally:
+        process.send_signal(signal.SIGINT)
+        ways.finish(process)

@@ -58,11 +58,11 @@ def test_a_debugger_comes_goes_and_comes_again(worker):
     said = process.stderr.readline()
     assert "rank 2 waits at a breakpoint" in said and "program.py:4 in step" in said
     assert "muster jobs debug r7 --rank 2" in said
-    first = talk(path, "p double", "double = 70", "w")
+    first = talk(path, "p double", "w")
     assert "(rank 2) 2\n" in first and "-> return double" in first
-    # it waits at the same line, with what was changed
-    second = talk(path, "p double", "c", "p number")
-    assert "(rank 2) 70\n" in second and "(rank 2) 2\n" in second
+    # it waits at the same line; without a connection, it waits at the next breakpoint, too
+    second = talk(path, "double = 70", "c")
+    assert "-> return double" in second
     assert process.stdout.readline() == "70\n"
     assert "left; the program goes on" in talk(path, "q")
     out, _ = process.communicate(timeout=10)

@@ -22,19 +22,22 @@ from launch.agent.processes import process_tree
 from muster.inspection import DUMP_SIGNAL
 
 ANSWER_S = 1.0
+HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
 CHILDREN = 8  # of one worker, whose stacks are taken
 REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
 
 
-def ask(folder: Path, ranks: Sequence[int], **request: Any) -> dict[int, dict[str, Any]]:
+def ask(
+    folder: Path, ranks: Sequence[int], patience_s: float = ANSWER_S, **request: Any
+) -> dict[int, dict[str, Any]]:
     """What each of these workers answers; of one that does not, what can be seen of it."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
     below = set(tree_of(os.getpid()))
     with ThreadPoolExecutor(len(ranks)) as pool:
-        replies = pool.map(lambda rank: _reply(folder, rank, request), ranks)
+        replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     found = {}
     for rank, reply in zip(ranks, replies, strict=True):
         pid = pids.get(rank)
@@ -63,14 +66,14 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     return {rank: found[rank] for rank in ranks if rank in found}
 
 
-def connect(folder: Path, rank: int) -> socket.socket:
+def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.socket:
     """A connection to a worker.
 
     Raises:
         OSError: it has no socket, or ended.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(ANSWER_S)
+    connection.settimeout(patience_s)
     handle = os.open(folder, os.O_RDONLY)
     try:  # by the folder's number: a path of a socket may have 107 bytes only
         connection.connect(f"/proc/self/fd/{handle}/rank_{rank:05d}.sock")
@@ -82,9 +85,11 @@ def connect(folder: Path, rank: int) -> socket.socket:
     return connection
 
 
-def _reply(folder: Path, rank: int, request: dict[str, Any]) -> dict[str, Any] | None:
+def _reply(
+    folder: Path, rank: int, request: dict[str, Any], patience_s: float
+) -> dict[str, Any] | None:
     try:
-        connection = connect(folder, rank)
+        connection = connect(folder, rank, patience_s)
         with connection, connection.makefile("rb") as lines:
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(lines.readline())

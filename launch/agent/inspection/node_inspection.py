@@ -72,7 +72,7 @@ class NodeInspection:
 
     def last_look(self) -> None:
         """What the workers do that are about to be ended; stays until they have answered."""
-        self._ask({"id": "end", "ask": "stacks"})
+        self._ask({"id": "end", "ask": "stacks"}, local_workers.HURRIED_S)
         self.tick()
 
     def close(self) -> None:
@@ -80,8 +80,8 @@ class NodeInspection:
         for connection in self._debuggers.values():
             connection.close()
 
-    def _ask(self, request: Mapping[str, Any]) -> None:
-        reports = local_workers.ask(self.folder, self.ranks, ask=request["ask"])
+    def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
+        reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
         self._activity.disturb()
         for report in reports.values():
             self._answers.put(self._message(str(request["id"]), report=report))
