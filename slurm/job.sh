@@ -8,6 +8,8 @@
 # As a program it does the same for a run that launch/submit.py has made:
 #
 #   bash slurm/job.sh RUN_DIR SRUN_OPTIONS...
+#
+# In a job that is not the run's own, $MUSTER_STEP is the name of its steps there.
 
 # Slurm tells a short job at once that its time will be up: it must not end this shell, see `run`.
 early=
@@ -43,6 +45,7 @@ begin() {
 run() {
     # bash heeds a signal only when its foreground command is done, so srun runs in the background.
     trap 'stop TERM' TERM INT
+    trap 'stop KILL' QUIT
     trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
     if [[ $early ]]; then remind & fi
     step "$@"
@@ -58,7 +61,9 @@ step() {
     # --cpus-per-task: srun of Slurm 22.05 and 23.02 does not take it from the job. Where it is not
     # set (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
     # --kill-on-bad-exit, --wait: when one task fails, all end; a task that is done waits a minute.
+    # --overlap: in a job that is not ours, another step, such as its shell, may hold the cores.
     srun ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
+        ${MUSTER_STEP:+--overlap "--job-name=$MUSTER_STEP"} \
         --kill-on-bad-exit=1 --wait=60 --unbuffered \
         "$@" "$python" -m launch.slurm.task "$run_dir" &
     step=$!
@@ -79,7 +84,27 @@ remind() {
 
 stop() {
     # To the tasks themselves: srun would answer a signal by killing them.
-    scancel --signal="$1" --quiet "$SLURM_JOB_ID" || true
+    local steps=$SLURM_JOB_ID
+    if [[ ${MUSTER_STEP-} ]]; then
+        steps=$(own_steps)
+        [[ $steps ]] || return 0
+    fi
+    # shellcheck disable=SC2086 # a word for each
+    scancel --signal="$1" --quiet $steps || true
+}
+
+own_steps() {
+    # Where one is just being started, it has its number in a moment.
+    local found=
+    for _ in {1..50}; do
+        found=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' |
+            awk -v name="$MUSTER_STEP" '$2 == name { print $1 }') || true
+        if [[ $found ]] || ! kill -0 "${step-}" 2>/dev/null; then
+            break
+        fi
+        sleep 0.2
+    done
+    echo "$found"
 }
 
 finish() {

@@ -2,32 +2,29 @@
 
 import os
 import shlex
-import tempfile
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
+from typing import Any
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
+from configs.settings.launch import LaunchConfig, Settings, Slots
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
-from launch.launchers.base import Launcher
+from launch.launchers.base import Job, Launcher
 from launch.nodes import interpreter
-from launch.slurm import batch, job_files, node_survey, partitions
-from launch.slurm.allocation import scrubbed
-from launch.slurm.job_state import Watcher
-from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.slurm import batch, batch_script, job_files, node_survey, partitions
+from launch.slurm.inside.current_job import CurrentJob, current_job
+from launch.slurm.inside.step_job import StepJob
+from launch.slurm.queue.job_state import Watcher
+from launch.slurm.queue.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.errors import UsageError, refuse
 from muster.run_files import SUBMITIT
-
-DEFAULT_TIME = "60"
-NOTICE_S = 90  # before the time limit
-CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
 
 
 class Slurm(Launcher):
@@ -40,7 +37,12 @@ class Slurm(Launcher):
         super().__init__(settings)
         self._config = settings.launch
         self._slurm = settings.slurm
-        self._env = _environment(settings.slurm)
+        self._env = batch_script.environment(settings.slurm)
+
+    @cached_property
+    def _current(self) -> CurrentJob | None:
+        """The job that this process is in: its nodes are used, and no other job is queued."""
+        return current_job(os.environ)
 
     @classmethod
     def suits(cls, config: LaunchConfig) -> int:
@@ -54,6 +56,9 @@ class Slurm(Launcher):
         nodes = self._config.nodes or 1
         if self._config.least_nodes < nodes:
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
+        if self._current is not None:
+            yield from self._current.problems(self._config, self._slurm)
+            return
         asked = (self._slurm.gpus_per_node or "").rpartition(":")[2]
         counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
         if asked.isdigit() and max(counts, default=0) > int(asked):
@@ -65,6 +70,8 @@ class Slurm(Launcher):
     def probe(self) -> Facts:
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
+        if self._current is not None:
+            return self._facts(interpreter.python())
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
@@ -78,18 +85,24 @@ class Slurm(Launcher):
             refuse(partitions.problems(self._config, asked, found))
         facts = self._facts(interpreter.python())
         if self._config.preflight:
-            self._refuse_what_slurm_refuses(facts)
+            batch_script.refuse_what_slurm_refuses(
+                self._slurm, self._env, self._config.workers, facts
+            )
         return facts
 
     def assume(self) -> Facts:
         return self._facts(interpreter.python())
 
     def check_nodes(self, facts: Facts) -> Examination:
+        if self._current is not None:
+            return self._look(facts)
         # Slurm itself would let one wait for what never comes, and then call the nodes busy.
         found = partitions.partitions(os.environ)
         if problems := list(partitions.problems(self._config, self._slurm, found)):
             return examination(Findings(self.name, ()), problems)
+        return self._look(facts)
 
+    def _look(self, facts: Facts) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
         port, python = self._config.master_port, interpreter.python()
@@ -97,19 +110,28 @@ class Slurm(Launcher):
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         command = shlex.join(["bash", "slurm/job.sh", *_job_arguments(spec, facts)])
-        lines = [_script(self._options(spec, facts), command), "", "# which runs, on each node:"]
+        if self._current is not None:
+            lines = [f"# {self._current.use(len(facts.nodes))}", command]
+            return "\n".join([*lines, "", "# which runs, on each node:", super().show(spec, facts)])
+        lines = [
+            batch_script.text(self._options(spec, facts), command),
+            "",
+            "# which runs, on each node:",
+        ]
         return "\n".join([*lines, super().show(spec, facts)])
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> SlurmJob:
-        import submitit
-
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         job = {
             "nproc": [node.nproc for node in facts.nodes],
             "network": self._config.network,
             "master_port": self._config.master_port,
         }
-        job_files.write_spec(spec, job)
         python = facts.nodes[0].python
+        if self._current is not None:
+            return self._launch_step(self._current, spec, facts, job)
+        import submitit
+
+        job_files.write_spec(spec, job)
         executor = submitit.SlurmExecutor(SUBMITIT.path(spec.run_dir), python=shlex.quote(python))
         executor.update_parameters(
             use_srun=False,  # slurm/job.sh does it, as often as the run is started again
@@ -122,9 +144,31 @@ class Slurm(Launcher):
         watcher = Watcher(self._env)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
+    def _launch_step(
+        self, current: CurrentJob, spec: LaunchSpec, facts: Facts, job: Mapping[str, Any]
+    ) -> StepJob:
+        nodes, step = len(facts.nodes), f"muster-{spec.run_id}"
+        if self._config.nodes is None:
+            spec = replace(spec, least_nodes=nodes)
+        job_files.write_spec(spec, {**job, "step": step})
+        if not spec.quiet:
+            print(current.use(nodes), flush=True)
+        arguments = [*_job_arguments(spec, facts), f"--nodelist={','.join(current.nodes[:nodes])}"]
+        argv = [sys.executable, "-m", "launch.slurm.batch", "lead", *arguments]
+        env = current.environment(os.environ, nodes, _tasks_per_node(spec, facts))
+        return StepJob(
+            current.job_id,
+            partitions.name(self._env),
+            spec,
+            argv,
+            {**env, "MUSTER_STEP": step},
+        )
+
     def _facts(self, python: str) -> Facts:
-        has_gpus = self._slurm.gpus_per_node or self._slurm.gres
-        counts = self._config.nproc("gpu" if has_gpus else 1)
+        default, count = self._default_workers(), None
+        if self._current is not None:
+            count = self._config.nodes or len(self._current.nodes)
+        counts = self._config.nproc(default, count)
         starter = starter_of(self._config.workers)
         if not starter.counts_gpus:
             counts = tuple(self._gpus_asked_for() if one == "gpu" else one for one in counts)
@@ -139,9 +183,19 @@ class Slurm(Launcher):
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
+    def _default_workers(self) -> Slots:
+        asked = self._slurm.gpus_per_node or self._slurm.gres
+        has_gpus = asked if self._current is None else self._current.gpus
+        return "gpu" if has_gpus else 1
+
+    def _options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
+        return batch_script.options(self._slurm, self._env, spec, facts)
+
     def _gpus_asked_for(self) -> int:
         """Of each node: without torchrun there, tasks are counted before the job starts."""
         asked = self._slurm.gpus_per_node or self._slurm.gres or ""
+        if self._current is not None:
+            asked = str(self._current.gpus or "")
         count = asked.rpartition(":")[2]
         if not count.isdigit():
             raise UsageError(
@@ -150,87 +204,16 @@ class Slurm(Launcher):
             )
         return int(count)
 
-    def _options(self, spec: LaunchSpec, facts: Facts) -> dict[str, str | int | bool]:
-        """sbatch's, by their names; the user's own come last."""
-        config = self._slurm
-        own = {
-            name: getattr(config, name)
-            for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
-                         "mem", "gpus_per_node", "reservation")
-            if getattr(config, name) is not None
-        }  # fmt: skip
-        per_node = starter_of(spec.workers).one_per_node
-        cores = config.cpus_per_task or self._cores(spec, facts)
-        limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
-        # not so early that the tasks of a short job are told before they can hear it
-        notice_s = int(min(NOTICE_S, limit_s / 4))
-        return {
-            "job_name": f"muster-{spec.run_id}",
-            "nodes": len(facts.nodes),
-            "ntasks_per_node": 1 if per_node else int(facts.nodes[0].nproc),
-            "signal": f"USR2@{notice_s}",
-            "time": config.time or DEFAULT_TIME,
-            "requeue": True,  # after a node failure, or when its time is up
-            "chdir": str(REPOSITORY),
-            **({"cpus_per_task": cores} if cores else {}),
-            **own,
-            **config.more,
-        }
-
-    def _cores(self, spec: LaunchSpec, facts: Facts) -> int | None:
-        """One for each worker of a node; None where that is for others to say, as with GPUs."""
-        counts = [node.nproc for node in facts.nodes]
-        asked = CORES & self._slurm.more.keys() or any(
-            f"SBATCH_{name.upper()}" in self._env for name in CORES
-        )
-        per_node = starter_of(spec.workers).one_per_node
-        if not per_node or asked or self._slurm.gpus_per_node or self._slurm.gres:
-            return None
-        return max((int(count) for count in counts if count != "gpu"), default=None)
-
-    def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        """Let Slurm itself look at the job, before anything is made.
-
-        Raises:
-            UsageError: it would not take it; in its own words.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            program = Program.module("train.worker")
-            spec = LaunchSpec("test", Path(folder), program, workers=self._config.workers)
-            script = Path(folder) / "test.sh"
-            script.write_text(_script(self._options(spec, facts), "true"), encoding="utf-8")
-            asked = partitions.ask(["sbatch", "--test-only", str(script)], self._env)
-        if asked.returncode:
-            lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
-            refuse((line for line in lines if line), "Slurm would not take this job: ")
-            raise UsageError("Slurm would not take this job, and gives no reason")
-
 
 def _job_arguments(spec: LaunchSpec, facts: Facts) -> list[str]:
     """The run folder, and how srun spreads a step over the nodes of the job."""
-    nodes = len(facts.nodes)
-    per_node = 1 if starter_of(spec.workers).one_per_node else int(facts.nodes[0].nproc)
+    nodes, per_node = len(facts.nodes), _tasks_per_node(spec, facts)
     tasks = [f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
     return [str(spec.run_dir), f"--nodes={nodes}", *tasks]
 
 
-def _script(options: Mapping[str, str | int | bool], command: str) -> str:
-    """The batch script with these options of sbatch, as submitit writes it."""
-    lines = []
-    for name, value in sorted(options.items()):
-        words = "" if value is True else f"={shlex.quote(str(value))}"
-        lines.append(f"#SBATCH --{name.replace('_', '-')}{words}")
-    return "\n".join(["#!/bin/bash", *lines, "", command])
-
-
-def _environment(slurm: SlurmConfig) -> dict[str, str]:
-    """What Slurm's commands see: not a job that we are in, nor defaults for what flags say."""
-    flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
-    env = scrubbed(os.environ, flags | slurm.more.keys())
-    cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
-    return (
-        {**env, "SLURM_CLUSTERS": cluster} if cluster else env
-    )  # for all of them, not sbatch alone
+def _tasks_per_node(spec: LaunchSpec, facts: Facts) -> int:
+    return 1 if starter_of(spec.workers).one_per_node else int(facts.nodes[0].nproc)
 
 
 @contextmanager

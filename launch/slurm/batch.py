@@ -5,17 +5,20 @@
     python -m launch.slurm.batch end "$run_dir" "$exit_code"
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
-nodes meet; `prepare` does only the last, for a run folder that is there. `again` says whether a run
+nodes meet; `prepare` does only the last, for a run folder that is there, and `meet` for a run that
+is led from elsewhere, in a job that is not its own (`lead`). `again` says whether a run
 that lost a worker or a node is to be started once more, makes it ready, and prints further options
 for srun. `end` says why a run failed, and ends with the exit code that the job should have; a job
 that ran out of time or lost a node is requeued.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from configs import cli, plugins
 from configs.plugins import REPOSITORY
@@ -24,6 +27,7 @@ from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
+from launch.agent.processes import process_tree
 from launch.programs.own_program import program_of
 from launch.programs.project_snapshot import new_files
 from launch.programs.run_spec import run_spec
@@ -33,7 +37,8 @@ from launch.runs.failure import explain
 from launch.runs.restart import Outcome
 from launch.slurm import job_files, job_restart, node_health
 from launch.slurm.allocation import Allocation
-from launch.slurm.job_state import UNKNOWN, act_on, job_state, patiently
+from launch.slurm.inside.meeting import decide_on
+from launch.slurm.queue.job_state import UNKNOWN, act_on, job_state, patiently
 from launch.spec import size_of
 from launch.starters.base import starter_of
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
@@ -41,7 +46,8 @@ from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 DEFAULT_REQUEUES = "3"
 USAGE = (
     "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
-    " | prepare RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE"
+    " | prepare RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE | meet RUN_DIR"
+    " | lead RUN_DIR SRUN_OPTIONS..."
 )
 
 
@@ -53,6 +59,12 @@ def main() -> int:
         case ["prepare", run_dir]:
             go_on(Path(run_dir))
             return 0
+        case ["meet", run_dir]:
+            job_files.decide_coordinator(Path(run_dir))
+            return 0
+        case ["lead", *arguments]:
+            process_tree.die_with_parent(signal.SIGTERM)  # which job.sh passes on to its step
+            become_job(sys.executable, arguments)
         case ["again", run_dir, code] if code.isdigit():
             options = job_restart.again(Path(run_dir), int(code))
             if options is None:
@@ -132,7 +144,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     return spec.run_dir
 
 
-def become_job(python: str, arguments: Sequence[str]) -> None:
+def become_job(python: str, arguments: Sequence[str]) -> NoReturn:
     """What submitit runs on the job's first node: this process becomes slurm/job.sh.
 
     submitit itself would turn every failure into exit code 1.
@@ -146,6 +158,9 @@ def go_on(run_dir: Path) -> None:
     """Decide where the nodes meet; a requeued job puts aside what its attempts left."""
     allocation = Allocation.from_env(os.environ)
     spec, job = job_files.read_spec(run_dir)
+    if job.get("step"):
+        decide_on(allocation.nodelist.split(",")[0], run_dir)
+        return
     # whoever submitted the job may have been killed before it knew the number
     run_record.begin(spec, "slurm", allocation.name, cluster=allocation.cluster)
     if allocation.attempt:
@@ -156,8 +171,10 @@ def go_on(run_dir: Path) -> None:
 
 def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
-    spec, _ = job_files.read_spec(run_dir)
-    print(*new_files(run_dir), sep="\n", end="", file=sys.stderr)
+    spec, job = job_files.read_spec(run_dir)
+    is_own = not job.get("step")  # else it goes on after this run, and is not for us to requeue
+    if is_own:
+        print(*new_files(run_dir), sep="\n", end="", file=sys.stderr)
     given_up = run_record.read_end(run_dir)
     if given_up is not None and given_up["code"] == NO_RETRY:
         return NO_RETRY
@@ -169,6 +186,8 @@ def end(run_dir: Path, code: int) -> int:
     run_record.end(spec, failure.code, failure.text)
     lines = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(lines), file=sys.stderr)
+    if not is_own:
+        return failure.code
     if failure.code == STOPPED and continuation.stopped_for_notice(run_dir):
         _requeue("out of time")
     elif Outcome(failure.code).is_worth_another:

@@ -15,7 +15,7 @@ from typing import Any
 
 from launch.nodes.ports import among, is_free
 from launch.slurm.allocation import Allocation, coordinator_address
-from launch.slurm.job_state import end_unix_s
+from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import MusterError
@@ -27,7 +27,8 @@ PATIENCE_S = 60.0  # of a task, for a file that a network file system does not s
 def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     """Write down what each task is to do; `job` has what Slurm's tasks need beside the spec.
 
-    That is `nproc` (workers of each node), `network` and `master_port`.
+    That is `nproc` (workers of each node), `network`, `master_port`, and in a job that is not the
+    run's own `step`, the name of its steps there.
     """
     plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
     if secrets := plain.pop("secrets"):
@@ -50,6 +51,16 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
     return LaunchSpec(
         **{**raw, "run_dir": Path(raw["run_dir"]), "program": program, "secrets": found}
     ), job
+
+
+def step_of(run_dir: Path) -> str | None:
+    """The name of the run's steps, where its job is not its own."""
+    try:
+        job = json.loads(run_files.SLURM.path(run_dir).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    step: str | None = job.get("step")
+    return step
 
 
 def decide_coordinator(run_dir: Path) -> None:

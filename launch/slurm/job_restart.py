@@ -11,6 +11,7 @@ from launch.runs.failure import explain
 from launch.runs.restart import Outcome
 from launch.slurm import job_files, node_health
 from launch.slurm.allocation import Allocation, tasks_per_node
+from launch.slurm.inside.meeting import decide_on
 from muster import run_files
 
 
@@ -44,7 +45,10 @@ def again(run_dir: Path, code: int) -> list[str] | None:
     everyone = job.get("everyone", job["nproc"])  # a node that is gone now may be back later
     nproc = [own for own, is_here in zip(everyone, answer.values(), strict=True) if is_here]
     job_files.write_spec(spec, {**job, "everyone": everyone, "nproc": nproc})
-    job_files.decide_coordinator(run_dir)
+    if job.get("step"):
+        decide_on(next(name for name, is_here in answer.items() if is_here), run_dir)
+    else:
+        job_files.decide_coordinator(run_dir)
     print(restart.announcement(spec, left), file=sys.stderr, flush=True)
     if all(answer.values()):
         return []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
-from launch.slurm.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
+from launch.slurm.queue.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import LaunchSpec
 
 POLL_S = 1.0

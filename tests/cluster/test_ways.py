@@ -138,10 +138,10 @@ def test_each_point_of_a_sweep(cluster, tmp_path):
     assert "batch_size: 1024\n" in config and "precision: bf16\n" in config
 
 
-def test_a_job_submitted_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
+def test_a_job_queued_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
     inner = ways.slurm(cluster, 2, *FLAGS, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"
-    script.write_text(f"#!/bin/bash\n{subprocess.list2cmdline(inner)}\n")
+    script.write_text(f"#!/bin/bash\nenv -u SLURM_JOB_ID {subprocess.list2cmdline(inner)}\n")
     argv = [*ways.SBATCH, "--nodes=1", "--ntasks=1", f"--output={tmp_path / 'out'}"]
     code, out, err = finish(start(cluster, [*argv, str(script)]))
     assert code == 0, out + err + (tmp_path / "out").read_text()

@@ -54,11 +54,11 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent is gone."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent is gone."""
     if sys.platform == "linux":
         parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             os._exit(KILLED)
 

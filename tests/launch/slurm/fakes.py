@@ -16,6 +16,7 @@ SCRIPTS = {
 case "$2" in
 config) echo "ClusterName             = $(cat cluster)" ;;
 job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
+hostnames) echo "$3" | tr , '\\n' ;;
 esac
 """,
     "squeue": "echo; exit 1",
@@ -48,8 +49,10 @@ class FakeSlurm:
     def is_cluster(self, name: str) -> None:
         (self._folder / "cluster").write_text(name)
 
-    def job_is(self, state: str, *, reason: str = "None", restarts: int = 0) -> None:
-        text = f"JobId=12 JobName=x JobState={state} Reason={reason} Restarts={restarts}\n"
+    def job_is(
+        self, state: str, *, reason: str = "None", restarts: int = 0, more: str = ""
+    ) -> None:
+        text = f"JobId=12 JobName=x JobState={state} Reason={reason} Restarts={restarts} {more}\n"
         (self._folder / "new").write_text(text)
         (self._folder / "new").rename(self._folder / "job")
 

@@ -76,8 +76,8 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.job_state.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.job_state.LAST_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.queue.job_state.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.queue.job_state.LAST_S", 0.1, raising=False)
     run, lines = run_folder(tmp_path), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
@@ -92,8 +92,8 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
 
 
 def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.job_state.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.job_state.SILENCE_S", 0.3, raising=False)
+    monkeypatch.setattr("launch.slurm.queue.job_state.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.queue.job_state.SILENCE_S", 0.3, raising=False)
     run = run_folder(tmp_path)
     slurm.silence()
     with pytest.raises(MusterError, match="Slurm does not answer"):
@@ -185,7 +185,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
 
 
 def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):
-    from launch.slurm.job_state import Watcher
+    from launch.slurm.queue.job_state import Watcher
 
     now = [0.0]
     watcher = Watcher(slurm.env, clock=lambda: now[0])
@@ -209,9 +209,11 @@ def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm
         "SLURM_NTASKS": "3",
     }
     flags = ["--no-preflight", "--partition", "main"]
+    slurm.forget()  # job 7 is over, and only its variables are left
     process = start(slurm, tmp_path, *flags, **env)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
+    assert "note: job 7, which this shell was of, is over" in err
     found = {name: slurm.submitted.get(name) for name in env}
     assert found == {**dict.fromkeys(env), "SBATCH_ACCOUNT": "me", "SLURM_JWT": "token"}
     assert json.loads((tmp_path / "run" / "job.json").read_text())["cluster"] == "here"

@@ -65,6 +65,20 @@ def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
         return None
 
 
+def steps_named(name: str, job_id: str, env: Mapping[str, str]) -> list[str]:
+    """The numbers, such as 12.3, of the steps of that name which a job has now.
+
+    Raises:
+        Silent: Slurm does not answer.
+    """
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"]
+    asked = ask(argv, env)
+    if asked.returncode:
+        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
+    pairs = (line.split(maxsplit=1) for line in asked.stdout.splitlines())
+    return [number for number, found in pairs if found == name]
+
+
 def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Have Slurm do something to a job; one that is over is left as it is.
 

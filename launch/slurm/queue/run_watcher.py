@@ -1,19 +1,23 @@
 """What the runs of Slurm's jobs are doing: Slurm says so, their folders, or who submits them."""
 
 import os
+import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
-from launch.slurm.job_state import (
+from launch.slurm import job_files
+from launch.slurm.queue.job_state import (
     FORGOTTEN,
     UNKNOWN,
     WAITING,
     Watcher,
     act_on,
     patiently,
+    steps_named,
 )
 from muster.errors import MusterError
 
@@ -25,10 +29,13 @@ class SlurmRunWatcher(LeaderWatcher):
 
     def __init__(self) -> None:
         self._jobs = Watcher(os.environ)
+        self._leaders = LeaderWatcher()
 
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
         if job["job_id"] == run_record.NOT_YET:
             return super().state(run_dir, job, end)
+        if job_files.step_of(run_dir) is not None:
+            return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
         # one that has ended otherwise is perhaps requeued
         return ended(end) if end is not None and (end["code"] == 0 or state.over) else state
@@ -47,12 +54,34 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(0.2)
             job = run_record.read_job(run_dir) or job
 
+        step = job_files.step_of(run_dir)
+        if step is not None and job["host"] == socket.gethostname():
+            self._leaders.stop(run_dir, job, say)
+            return
+
         def scancel() -> None:
             if elsewhere := self._elsewhere(job):
                 raise MusterError(elsewhere)
-            act_on(str(job["job_id"]), ["scancel"], os.environ)
+            job_id = str(job["job_id"])
+            if step is None:
+                act_on(job_id, ["scancel"], os.environ)
+            for number in steps_named(step, job_id, os.environ) if step else ():
+                act_on(number, ["scancel", "--signal=TERM"], os.environ)
 
         patiently(scancel, say)
+
+    def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        """Of a run in a job that is not its own, which goes on after it."""
+        here, job_id = self._leaders.state(run_dir, job, end), str(job["job_id"])
+        if here.over:
+            return here
+        inside = replace(here, detail=f"in job {job_id}; {here.detail}")
+        if here.word == LeaderWatcher.running:
+            return inside
+        state = self._of_job(run_dir, job)  # led elsewhere: Slurm knows whether its step is there
+        if state.over or state.word != "running":
+            return replace(state, word="lost") if state.over else state
+        return replace(inside, word=LeaderWatcher.running)
 
     def _of_job(self, run_dir: Path, job: Record) -> State:
         job_id = str(job["job_id"])

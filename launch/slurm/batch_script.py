@@ -1,0 +1,99 @@
+"""The batch script of a job, which asks for what its run needs, in sbatch's own options."""
+
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from configs.plugins import REPOSITORY
+from configs.settings.launch import SlurmConfig
+from launch.slurm import partitions
+from launch.slurm.allocation import scrubbed
+from launch.spec import Facts, LaunchSpec, Program
+from launch.starters.base import starter_of
+from muster.errors import UsageError, refuse
+
+DEFAULT_TIME = "60"
+NOTICE_S = 90  # before the time limit
+CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
+
+Options = dict[str, str | int | bool]
+
+
+def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts) -> Options:
+    """sbatch's, by their names; the user's own come last."""
+    own = {
+        name: getattr(config, name)
+        for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
+                     "mem", "gpus_per_node", "reservation")
+        if getattr(config, name) is not None
+    }  # fmt: skip
+    per_node = starter_of(spec.workers).one_per_node
+    cores = config.cpus_per_task or _cores(config, env, spec, facts)
+    limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
+    # not so early that the tasks of a short job are told before they can hear it
+    notice_s = int(min(NOTICE_S, limit_s / 4))
+    return {
+        "job_name": f"muster-{spec.run_id}",
+        "nodes": len(facts.nodes),
+        "ntasks_per_node": 1 if per_node else int(facts.nodes[0].nproc),
+        "signal": f"USR2@{notice_s}",
+        "time": config.time or DEFAULT_TIME,
+        "requeue": True,  # after a node failure, or when its time is up
+        "chdir": str(REPOSITORY),
+        **({"cpus_per_task": cores} if cores else {}),
+        **own,
+        **config.more,
+    }
+
+
+def _cores(
+    config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts
+) -> int | None:
+    """One for each worker of a node; None where that is for others to say, as with GPUs."""
+    counts = [node.nproc for node in facts.nodes]
+    asked = CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES)
+    per_node = starter_of(spec.workers).one_per_node
+    if not per_node or asked or config.gpus_per_node or config.gres:
+        return None
+    return max((int(count) for count in counts if count != "gpu"), default=None)
+
+
+def refuse_what_slurm_refuses(
+    config: SlurmConfig, env: Mapping[str, str], workers: str, facts: Facts
+) -> None:
+    """Let Slurm itself look at the job, before anything is made.
+
+    Raises:
+        UsageError: it would not take it; in its own words.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program.module("train.worker")
+        spec = LaunchSpec("test", Path(folder), program, workers=workers)
+        script = Path(folder) / "test.sh"
+        script.write_text(text(options(config, env, spec, facts), "true"), encoding="utf-8")
+        asked = partitions.ask(["sbatch", "--test-only", str(script)], env)
+    if asked.returncode:
+        lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
+        refuse((line for line in lines if line), "Slurm would not take this job: ")
+        raise UsageError("Slurm would not take this job, and gives no reason")
+
+
+def text(given: Options, command: str) -> str:
+    """The batch script with these options of sbatch, as submitit writes it."""
+    lines = []
+    for name, value in sorted(given.items()):
+        words = "" if value is True else f"={shlex.quote(str(value))}"
+        lines.append(f"#SBATCH --{name.replace('_', '-')}{words}")
+    return "\n".join(["#!/bin/bash", *lines, "", command])
+
+
+def environment(slurm: SlurmConfig) -> dict[str, str]:
+    """What Slurm's commands see: not a job that we are in, nor defaults for what flags say."""
+    flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
+    env = scrubbed(os.environ, flags | slurm.more.keys())
+    cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
+    return (
+        {**env, "SLURM_CLUSTERS": cluster} if cluster else env
+    )  # for all of them, not sbatch alone

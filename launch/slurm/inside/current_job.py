@@ -1,0 +1,100 @@
+"""The job that this process is in, as far as a run can have its nodes.
+
+Slurm's variables tell a process its job; whether that job still has its nodes, only Slurm knows: a
+shell of salloc stays when its time is over.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from configs.settings.launch import LaunchConfig, SlurmConfig
+from launch.slurm import partitions
+from launch.slurm.allocation import scrubbed
+from launch.slurm.queue.job_state import WAITING, job_state
+from muster.errors import MusterError
+
+# With these `srun` finds the job; all others would change the steps that it starts there.
+FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURMD_NODENAME")
+QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+
+
+@dataclass(frozen=True)
+class CurrentJob:
+    """A job that runs, and that this process is part of."""
+
+    job_id: str
+    nodes: tuple[str, ...]  # in Slurm's order
+    gpus: int = 0  # of each node
+    components: int = 1  # more than one in a heterogeneous job
+
+    def use(self, nodes: int) -> str:
+        """What is said of a run that has so many of its nodes."""
+        names = ", ".join(self.nodes[:nodes])
+        share = "its" if nodes == len(self.nodes) else f"{nodes} of its {len(self.nodes)}"
+        return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
+
+    def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
+        """What this job cannot give a run, or has been given already; a line each."""
+        here = f"this is inside job {self.job_id}"
+        given = [name for name, value in vars(slurm).items() if value and name != "wait"]
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            are = "is" if len(given) == 1 else "are"
+            yield f"{flags} {are} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
+        wanted = len(launch.nproc(nodes=launch.nodes or len(self.nodes)))
+        if wanted > len(self.nodes):
+            yield (
+                f"--nodes {wanted}, but {here}, which has {len(self.nodes)}; take fewer, or "
+                f"{QUEUE_INSTEAD}"
+            )
+        counts = [int(count) for count in launch.nproc("gpu") if count != "gpu"]
+        if self.gpus and max(counts, default=0) > self.gpus:
+            yield (
+                f"--nproc-per-node {launch.nproc_per_node}, but {here}, whose nodes have "
+                f"{self.gpus} GPUs each: each worker has a GPU of its own; take fewer"
+            )
+        if self.components > 1:
+            yield (
+                f"{here}, which has {self.components} components, but a run has the nodes of the "
+                f"first alone; {QUEUE_INSTEAD}"
+            )
+
+    def environment(self, env: Mapping[str, str], nodes: int, tasks: int) -> dict[str, str]:
+        """What `slurm/job.sh` sees: a job of `nodes` nodes, each of which has `tasks` tasks.
+
+        What a step says of itself, or the job's owner has asked for other steps, is left out: one
+        that repeats the memory or the GPUs of the step which this is in would wait for its end.
+        """
+        ours = {name: env[name] for name in FOR_SRUN if name in env}
+        names = ",".join(self.nodes[:nodes])
+        job = {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": names}
+        job["SLURM_TASKS_PER_NODE"] = f"{tasks}(x{nodes})"
+        return {**scrubbed(env), **ours, **job}
+
+
+def current_job(env: Mapping[str, str]) -> CurrentJob | None:
+    """The job of this process; None where it is in none, or in one that is over.
+
+    Raises:
+        MusterError: Slurm does not answer, or the job has no nodes yet.
+    """
+    job_id = env.get("SLURM_JOB_ID")
+    if job_id is None:
+        return None
+    state = job_state(job_id, env)
+    if state.is_over:
+        print(f"note: job {job_id}, which this shell was of, is over", file=sys.stderr)
+        return None
+    shown = partitions.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
+    found = re.search(r"\bNodeList=(\S+)", shown.stdout)
+    if found is None or found[1] == "(null)" or state.name in WAITING:
+        raise MusterError(
+            f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
+            f"{state.reason}; {QUEUE_INSTEAD}"
+        )
+    names = partitions.ask(["scontrol", "show", "hostnames", found[1]], env).stdout.split()
+    gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", shown.stdout)
+    components = int(env.get("SLURM_HET_SIZE", "1"))
+    return CurrentJob(job_id, tuple(names), min(map(int, gpus), default=0), components)

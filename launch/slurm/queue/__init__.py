@@ -1,0 +1,1 @@
+"""What Slurm says of jobs: their state, and why they wait."""

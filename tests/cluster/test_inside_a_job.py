@@ -1,0 +1,153 @@
+"""Inside a job that somebody holds, a run has that job's nodes, and leaves the job as it was."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import ways
+from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.ways import Run, finish, losses, start
+from tests.launch.submit import SUBMIT, wait_until
+
+FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
+JOBS = str(REPOSITORY / "launch" / "jobs.py")
+WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
+INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+
+
+def submit(*flags: str) -> str:
+    return shlex.join([sys.executable, SUBMIT, "--launcher", "slurm", *flags])
+
+
+def in_shell(cluster: Cluster, *lines: str) -> tuple[int, str, str]:
+    """Commands in a shell of salloc, which has four nodes."""
+    return finish(start(cluster, ["salloc", "--nodes=4", "bash", "-c", "\n".join(lines)]))
+
+
+def jobs_queued(cluster: Cluster) -> list[str]:
+    return cluster.run("scontrol", "show", "jobs", "--oneliner").stdout.split("JobId=")[1:]
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
+    """All of them, or fewer; what only a new job could have is refused, and none is queued."""
+    before = len(jobs_queued(cluster))
+    flags = [*FLAGS, "--logs-dir", str(tmp_path)]
+    code, out, err = in_shell(
+        cluster,
+        submit(*flags, "--run-id", "all") + " || exit 91",
+        submit(*flags, "--run-id", "two", "--nodes", "2", "--nproc-per-node", "2") + " || exit 92",
+        submit(*flags, "--nodes", "9", "--partition", "main"),
+        "[ $? = 2 ] || exit 93",
+    )
+    assert code == 0, (code, out, err)
+    assert f"on its nodes: node0, node1, node2, node3; {INSTEAD}\n" in out
+    assert f"on 2 of its 4 nodes: node0, node1; {INSTEAD}\n" in out
+    assert "error: --partition is for a new job, but this is inside job " in err
+    assert "error: --nodes 9, but this is inside job " in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "two"]
+    for name, nodes in (("all", 4), ("two", 2)):
+        agents = sorted((tmp_path / name / "agents").glob("node_?????.json"))
+        found = [json.loads(path.read_text())["node"] for path in agents]
+        assert found == [f"node{index}" for index in range(nodes)]
+        assert len(losses(tmp_path / name)) == 3
+    assert len(jobs_queued(cluster)) == before + 1
+
+
+@pytest.mark.usefixtures("warm_workers")
+def test_a_step_that_holds_all_cores_of_its_node_is_not_waited_for(cluster, tmp_path):
+    """As `srun --pty bash` does, in a script of the user's."""
+    script = tmp_path / "job.sh"
+    step = ["srun", "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--mem=500", "--exact"]
+    run = submit(*FLAGS, "--nodes", "2", "--logs-dir", str(tmp_path), "--run-id", "run")
+    script.write_text(f"#!/bin/bash\n{shlex.join(step)} {run}\n")
+    output = tmp_path / "out"
+    asked = ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=8", "--mem=500"]
+    argv = [*ways.SBATCH, *asked, f"--output={output}", str(script)]
+    try:
+        code, out, err = finish(start(cluster, argv, cwd=REPOSITORY))
+    finally:
+        ways.cancel_all(cluster)
+    assert code == 0, out + err + output.read_text()
+    assert "on 2 of its 3 nodes: node0, node1; " in output.read_text()
+    assert len(losses(tmp_path / "run")) == 3
+
+
+@pytest.fixture
+def held(cluster):
+    """A job of four nodes, as a shell in it sees it."""
+    done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
+    job_id = done.stderr.split()[-1]
+    other = start_step(cluster, job_id)
+    ways.PYTHON["SLURM_JOB_ID"] = job_id
+    yield job_id
+    assert other.poll() is None, "a step that was not the run's has ended with it"
+    del ways.PYTHON["SLURM_JOB_ID"]
+    ways.cancel_all(cluster)
+    finish(other)
+
+
+def start_step(cluster: Cluster, job_id: str):
+    step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
+    return start(cluster, [*step, "sleep", "600"])
+
+
+def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "slurm", "--nodes", str(nodes), *flags]
+
+
+def steps_of(cluster: Cluster, job_id: str) -> list[str]:
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j"]
+    return cluster.run(*argv).stdout.split()
+
+
+def jobs(cluster: Cluster, folder: Path, verb: str) -> str:
+    return cluster.run(sys.executable, JOBS, "--logs-dir", str(folder), verb).stdout
+
+
+def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path):
+    run = Run(cluster, in_held_job, tmp_path)
+    assert f"{run.run_dir.name}: running (in job {held}; led by" in jobs(
+        cluster, tmp_path, "status"
+    )
+    run.hit(lambda: os.killpg(run.process.pid, signal.SIGINT))
+    run.gone_after_s(limit_s=20)
+    code, out, err = run.end()
+    assert code == 75 and "stopping; Ctrl-C again ends it at once" in err, out + err
+    assert err.splitlines()[-1].startswith("stopped cleanly after step ")
+    assert err.count(f"run folder: {run.run_dir}") == 1
+    assert jobs(cluster, tmp_path, "status").startswith(f"{run.run_dir.name}: stopped (")
+    assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"}, timeout_s=20)
+
+
+@WHOLE_MATRIX
+def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
+    run = Run(cluster, in_held_job, tmp_path / "cancelled")
+    assert jobs(cluster, tmp_path / "cancelled", "cancel").endswith(": stopped\n")
+    assert run.end()[0] == 75 and run.left() == []
+    assert held in {job.split()[0] for job in jobs_queued(cluster) if "JobState=RUNNING" in job}
+    killed = Run(cluster, in_held_job, tmp_path / "killed")
+    killed.hit(killed.process.kill)
+    killed.gone_after_s(limit_s=20)
+    killed.end()
+
+
+@WHOLE_MATRIX
+def test_a_worker_that_is_killed_is_the_runs_exit_code_and_a_restart_its_own(
+    cluster, held, tmp_path
+):
+    run = Run(cluster, in_held_job, tmp_path, "--max-restarts", "1", "--checkpoint-every", "20")
+    assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
+    run.worker(2).kill()
+    assert wait_until((run.run_dir / "attempts" / "0").exists, timeout_s=60)
+    assert wait_until(run._all_train, timeout_s=60)
+    run.worker(1).kill()
+    code, _, err = run.end()
+    assert code == 137 and "restart 1 of 1: 4 nodes go on from the last checkpoint" in err, err
+    last = err.splitlines()[-1]
+    assert last.startswith("error: rank 1 ended without a word"), err

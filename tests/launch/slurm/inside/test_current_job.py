@@ -1,0 +1,110 @@
+"""A run inside somebody's job has that job's nodes, and asks for nothing that it cannot have."""
+
+import os
+
+import pytest
+
+from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig
+from launch.slurm.allocation import Allocation
+from launch.slurm.inside.current_job import CurrentJob, current_job
+from muster.errors import MusterError
+from tests.launch.slurm.fakes import FakeSlurm
+
+HERE = CurrentJob("12", ("a", "b", "c", "d"))
+NEW = "for a new job, but this is inside"
+INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    (tmp_path / "slurm").mkdir()
+    return FakeSlurm(tmp_path / "slurm")
+
+
+def found(slurm, monkeypatch, **more: str) -> CurrentJob | None:
+    monkeypatch.setenv("PATH", slurm.env["PATH"])
+    return current_job({**os.environ, "SLURM_JOB_ID": "12", **more})
+
+
+# As `scontrol show job --details --oneliner` prints them, of two versions.
+NODES = "NodeList=a,b BatchHost=a NumNodes=2 Nodes=a,b CPU_IDs=0-7 Mem=0 GRES="
+GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=gpu:2(IDX:0-1)"
+
+
+@pytest.mark.parametrize(("more", "gpus"), [(NODES, 0), (GPUS, 2)])
+def test_a_job_that_runs_has_nodes_and_the_gpus_that_each_has(slurm, monkeypatch, more, gpus):
+    slurm.job_is("RUNNING", more=more)
+    assert found(slurm, monkeypatch) == CurrentJob("12", ("a", "b"), gpus)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "CANCELLED"])
+def test_a_job_that_is_over_is_no_job_to_be_in(slurm, monkeypatch, capsys, state):
+    slurm.job_is(state, more=NODES)
+    assert found(slurm, monkeypatch) is None
+    assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
+
+
+def test_outside_of_any_job_slurm_is_not_even_asked(slurm, monkeypatch):
+    monkeypatch.setenv("PATH", slurm.env["PATH"])
+    assert current_job({"PATH": slurm.env["PATH"]}) is None
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm, monkeypatch):
+    slurm.job_is("PENDING", reason="Priority", more="NodeList=(null)")
+    with pytest.raises(MusterError, match="a job that has no nodes: pending Priority; to queue"):
+        found(slurm, monkeypatch)
+    slurm.silence()
+    with pytest.raises(MusterError, match="no nodes: unknown Slurm does not answer"):
+        found(slurm, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("launch", "slurm", "problems"),
+    [
+        ({}, {}, []),
+        ({"nodes": Nodes(4)}, {"wait": True}, []),
+        ({"nproc_per_node": "2,1"}, {}, []),
+        (
+            {"nodes": Nodes(5)},
+            {},
+            [f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"],
+        ),
+        (
+            {},
+            {"partition": "gpu", "time": "30", "slurm": "mail-type=END"},
+            [f"--partition, --time, --slurm are {NEW} job 12, which has its own; {INSTEAD}"],
+        ),
+    ],
+)
+def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
+    assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
+
+
+def test_more_workers_than_gpus_are_refused():
+    job = CurrentJob("12", ("a", "b"), gpus=2)
+    for count, refused in (("2", False), ("gpu", False), ("3", True)):
+        assert (
+            bool(list(job.problems(LaunchConfig(nproc_per_node=count), SlurmConfig()))) == refused
+        )
+
+
+def test_a_line_says_where_the_run_is_and_how_to_have_a_job_of_its_own():
+    assert HERE.use(2) == f"in job 12, on 2 of its 4 nodes: a, b; {INSTEAD}"
+    assert HERE.use(4) == f"in job 12, on its nodes: a, b, c, d; {INSTEAD}"
+
+
+def test_what_a_step_says_of_itself_does_not_rule_the_next():
+    step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
+    step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}
+    step |= {"SLURM_RESTART_COUNT": "5", "SLURM_JOB_NUM_NODES": "4"}
+    kept = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}
+    env = HERE.environment({**step, **kept}, nodes=2, tasks=3)
+    assert env == {
+        **kept,
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "a,b",
+        "SLURM_TASKS_PER_NODE": "3(x2)",
+    }
+    allocation = Allocation.from_env(env)
+    assert (allocation.attempt, allocation.num_nodes, allocation.nodelist) == (0, 2, "a,b")
