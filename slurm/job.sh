@@ -95,10 +95,11 @@ stop() {
 
 own_steps() {
     # Where one is just being started, it has its number in a moment.
-    local found=
+    local found='' number name
     for _ in {1..50}; do
-        found=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j' |
-            awk -v name="$MUSTER_STEP" '$2 == name { print $1 }') || true
+        while read -r number name; do
+            [[ $name == "$MUSTER_STEP" ]] && found+=" $number"
+        done < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i %j')
         if [[ $found ]] || ! kill -0 "${step-}" 2>/dev/null; then
             break
         fi

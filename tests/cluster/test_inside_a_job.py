@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -82,7 +83,7 @@ def test_a_step_that_holds_all_cores_of_its_node_is_not_waited_for(cluster, tmp_
 def held(cluster):
     """A job of four nodes, as a shell in it sees it."""
     done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
-    job_id = done.stderr.split()[-1]
+    (job_id,) = re.findall(r"Granted job allocation (\d+)", done.stderr)
     other = start_step(cluster, job_id)
     ways.PYTHON["SLURM_JOB_ID"] = job_id
     yield job_id
