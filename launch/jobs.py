@@ -1,4 +1,4 @@
-"""Look after runs, however they were started: `python launch/jobs.py list|status|logs|...`."""
+"""Look after runs, however they were started: `launch/jobs.py list|top|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from launch.agent.inspection import questions
 from launch.programs import user_program
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
+from launch.runs.watching import activity, overview
 from muster import run_files
 from muster.errors import UsageError
 
@@ -36,6 +37,8 @@ def main() -> int:
     match args.verb:
         case "list":
             return _list(root, args.number)
+        case "top":
+            return overview.top(lambda: _runs(root), number=args.number, once=args.once)
         case "status":
             return _status(_find(root, args.run))
         case "logs":
@@ -61,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="the latest runs, newest first")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
+    table = verbs.add_parser(
+        "top", help="all runs and what they do, refreshed; q or Ctrl-C ends it"
+    )
+    table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
+    table.add_argument("--once", action="store_true", help="show it once, as in a script")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")
@@ -137,6 +145,8 @@ def _list(root: Path | None, number: int) -> int:
 def _status(run: Path) -> int:
     state = run_state.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
+    for line in activity.lines(run, state):
+        print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
         here = json.loads(path.read_text(encoding="utf-8"))

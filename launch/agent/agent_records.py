@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
-from muster.run_files import AGENT, AGENT_END, AGENT_LOG, RANK_END, RunFile
+from muster.run_files import AGENT, AGENT_END, AGENT_LOG, MEETING, RANK_END, RunFile
 from muster.writing import CannotWrite, reserve, write_json, write_last, writing
 
 
@@ -47,6 +47,13 @@ def write_here(
     reserve(_path(AGENT_END, assignment))
     write_json(_path(AGENT, assignment), record)
     return record
+
+
+def write_waiting(assignment: Assignment, text: str | None) -> None:
+    """Write down for which nodes this one waits, as the first does; None: for nobody any more."""
+    if assignment.index == 0:
+        waiting = {"text": text, "since_unix_s": time.time()}
+        write_json(MEETING.path(Path(assignment.run_dir)), waiting)
 
 
 def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:

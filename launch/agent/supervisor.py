@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.agent.agent_records import stopped_cleanly, write_exit, write_here
+from launch.agent.agent_records import stopped_cleanly, write_exit, write_here, write_waiting
 from launch.agent.assignment import Assignment
 from launch.agent.inspection.agent_inspection import AgentInspection
 from launch.agent.log_sync import LogSync, make_room
@@ -118,6 +118,7 @@ class Agent:
             if peers.waiting != announced:
                 announced = peers.waiting
                 self._say(waiting=announced)
+                write_waiting(assignment, announced)
         workload = self._workload = self._start(peers, peers.master_port)
         self._inspection.begin(peers, peers.ranks)
         while workload.runs:

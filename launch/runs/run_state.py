@@ -7,7 +7,7 @@ scheduler that is the process which leads the run.
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ class State:
     word: str
     over: bool
     detail: str = ""
+    notes: tuple[str, ...] = ()  # why it waits, in whole lines
 
 
 Record = Mapping[str, Any]
@@ -40,6 +41,10 @@ class Watcher(Protocol):
 
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
         """The state of a run."""
+        ...
+
+    def look_at(self, jobs: Sequence[Record]) -> None:
+        """Ask about all of these jobs at once; `state` then answers from that."""
         ...
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
@@ -65,6 +70,9 @@ class LeaderWatcher:
             return State(self.running, False, f"led by process {job['pid']}")
         return State("lost", True, "its launcher was killed; its workers ended with it")
 
+    def look_at(self, jobs: Sequence[Record]) -> None:
+        """Each is known by its process, which costs nothing to ask about."""
+
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
         leader = _leader(job)
         if leader is None:
@@ -84,6 +92,18 @@ class Watchers:
         if launcher not in self._of:
             self._of[launcher] = plugins.load("launch.launchers", launcher).watcher()
         return self._of[launcher]
+
+
+def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
+    """The states of these runs, with one question to each scheduler."""
+    jobs: dict[str, list[Record]] = {}
+    for run_dir in run_dirs:
+        end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+        if job is not None and (end is None or end["code"] != 0):
+            jobs.setdefault(job["launcher"], []).append(job)
+    for launcher, found in jobs.items():
+        watchers[launcher].look_at(found)
+    return [of(run_dir, watchers) for run_dir in run_dirs]
 
 
 def of(run_dir: Path, watchers: Watchers | None = None) -> State:

@@ -4,6 +4,7 @@ None of it waits for workers to train: what Slurm and the agents do comes before
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -57,8 +58,8 @@ class Run:
         pids = [json.loads(path.read_text())["pid"] for path in self._agents()]
         return [psutil.Process(pid).environ() for pid in pids]
 
-    def jobs(self, verb: str) -> str:
-        argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), verb]
+    def jobs(self, *words: str) -> str:
+        argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), *words]
         return self.cluster.run(*argv, timeout_s=240).stdout
 
     def is_queued(self) -> bool:
@@ -118,7 +119,16 @@ def test_a_controller_that_is_down_ends_nothing(run):
 
 def test_a_pending_job_is_cancelled(run):
     one = run(*submitted("--slurm", "begin=now+1hour"))
-    assert f": pending (job {one.job_id}; BeginTime)" in one.jobs("status")
+    status = one.jobs("status")
+    assert f": pending (job {one.job_id}; BeginTime)" in status
+    assert "BeginTime: it is not to start before a time" in status
+    assert f"to change that: scontrol update JobId={one.job_id} StartTime=now" in status
+    assert re.search(r"expected start: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in \d+ min\)", status)
+    (line,) = one.jobs("top", "--once").splitlines()[1:]
+    assert f"{one.job_id}    pending  BeginTime: it is not to start before a time" in line
+    one.cluster.run("scontrol", "uhold", one.job_id)
+    assert f"to change that: scontrol release {one.job_id}" in one.jobs("status")
+    assert "JobHeldUser: it is held by its user" in one.jobs("top", "--once")
     assert one.jobs("cancel").endswith(": stopped\n")
     assert not one.is_queued()
     assert "is over already: stopped" in one.jobs("cancel")

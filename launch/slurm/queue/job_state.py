@@ -5,7 +5,7 @@ Nothing here needs accounting (sacct).
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +22,8 @@ WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".spl
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
 # Sites limit how often one may ask: once a second while a state changes, else ever more rarely.
 FIRST_S, LAST_S = 1.0, 10.0
+ALL_S = 5.0  # between two questions about many jobs
+FORMAT = "JobArrayID:.|,State:.|,RestartCnt:.|,StartTime:.|,Reason:."  # of squeue, any width
 SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that is asked to do something
 
 
@@ -32,6 +34,7 @@ class JobState:
     name: str
     reason: str = ""  # why it waits, or why nothing is known
     restarts: int = 0  # how often it was requeued
+    start: str = ""  # of one that waits: when it is expected to begin, as Slurm writes times
 
     @property
     def is_over(self) -> bool:
@@ -51,8 +54,29 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
         return JobState(UNKNOWN, f"Slurm does not answer: {last_line(asked.stderr)}")
     reason = re.search(r"\bReason=(\S+)", asked.stdout)
     restarts = re.search(r"\bRestarts=(\d+)", asked.stdout)
+    start = re.search(r"\bStartTime=(\S+)", asked.stdout)
     why = reason[1] if reason and reason[1] != "None" else ""
-    return JobState(name[1], why, int(restarts[1]) if restarts else 0)
+    return JobState(name[1], why, int(restarts[1]) if restarts else 0, start[1] if start else "")
+
+
+def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobState]:
+    """What Slurm says of all of these jobs, asked at once; of those that it has no record of, too.
+
+    Raises:
+        Silent: it does not answer.
+    """
+    jobs = ",".join(job_ids)
+    argv = ["squeue", "--noheader", "--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
+    asked = ask(argv, env)
+    if asked.returncode and "Invalid job id" not in asked.stderr:  # of a single one
+        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
+    found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
+    for line in asked.stdout.splitlines():
+        job_id, name, restarts, start, reason = line.split("|", 4)
+        if job_id in found:
+            why = reason.strip().replace(" ", "_")  # as scontrol writes it
+            found[job_id] = JobState(name, why if why != "None" else "", int(restarts or 0), start)
+    return found
 
 
 def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
@@ -123,6 +147,7 @@ class _Look:
     sign: object
     at_s: float
     pause_s: float  # until the next
+    is_shared: bool = False  # it was one of many that were asked about at once
 
 
 class Watcher:
@@ -152,6 +177,21 @@ class Watcher:
                 raise
         return self._cluster
 
+    def look_at(self, job_ids: Iterable[str]) -> None:
+        """Have the states of all these jobs, at most 5 s old, by one question."""
+        looks, now = self._looks, self._clock()
+        wanted = [one for one in job_ids if one not in looks or not looks[one].state.is_over]
+        due = any(one not in looks or now - looks[one].at_s >= ALL_S for one in wanted)
+        if not due or now < self._silent_until_s:
+            return
+        try:
+            found = job_states(wanted, self._env)
+        except MusterError as error:
+            self._note_silence(JobState(UNKNOWN, str(error)))
+            found = dict.fromkeys(wanted, self._silence)
+        for job_id, state in found.items():
+            looks[job_id] = _Look(state, None, now, LAST_S, is_shared=True)
+
     def state(self, job_id: str, sign: object = None) -> JobState:
         """A job's state, at most 10 s old; 1 s where it has just changed.
 
@@ -159,7 +199,9 @@ class Watcher:
         """
         look = self._looks.get(job_id)
         if look is not None:
-            if sign != look.sign:
+            if look.is_shared and look.state.is_over:
+                return look.state
+            if sign != look.sign and not look.is_shared:
                 look.sign, look.pause_s = sign, FIRST_S
             if self._clock() - look.at_s < look.pause_s:
                 return look.state

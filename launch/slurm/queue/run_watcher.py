@@ -3,17 +3,19 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
 from launch.slurm import job_files
+from launch.slurm.queue import pending
 from launch.slurm.queue.job_state import (
     FORGOTTEN,
     UNKNOWN,
     WAITING,
+    JobState,
     Watcher,
     act_on,
     patiently,
@@ -39,6 +41,11 @@ class SlurmRunWatcher(LeaderWatcher):
         state = self._of_job(run_dir, job)
         # one that has ended otherwise is perhaps requeued
         return ended(end) if end is not None and (end["code"] == 0 or state.over) else state
+
+    def look_at(self, jobs: Sequence[Record]) -> None:
+        numbers = {str(job["job_id"]) for job in jobs if job["job_id"] != run_record.NOT_YET}
+        if numbers:
+            self._jobs.look_at(sorted(numbers))
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
         """Once it has its number, which a controller may take its time to give."""
@@ -102,7 +109,7 @@ class SlurmRunWatcher(LeaderWatcher):
             )
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", why)))
-        return State(state.name.lower(), state.is_over, detail)
+        return State(state.name.lower(), state.is_over, detail, _notes(state, job_id))
 
     def _elsewhere(self, job: Record) -> str | None:
         """Where the job is, if not on the cluster that answers here: its number is another's here.
@@ -118,3 +125,12 @@ class SlurmRunWatcher(LeaderWatcher):
             f"job {job['job_id']} is one of cluster {theirs}, and this is {ours}; "
             f"look after it there, or with SLURM_CLUSTERS={theirs}"
         )
+
+
+def _notes(state: JobState, job_id: str) -> tuple[str, ...]:
+    """Why a job waits, and until when."""
+    if state.name not in WAITING:
+        return ()
+    is_held = "Held" in state.reason  # until somebody releases it, whatever its time says
+    start = None if is_held else pending.expected_start(state.start)
+    return tuple(filter(None, (pending.explained(state.reason or "None", job_id), start)))

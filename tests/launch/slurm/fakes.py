@@ -19,7 +19,7 @@ job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&
 hostnames) echo "$3" | tr , '\\n' ;;
 esac
 """,
-    "squeue": "echo; exit 1",
+    "squeue": "if [ -e queue ]; then cat queue; else echo; exit 1; fi",
     "scancel": "echo 'JobId=12 JobState=CANCELLED Reason=None Restarts=1' > job",
     "sinfo": "echo 'main*|4|infinite'",
     "srun": "exit 1",
@@ -55,6 +55,10 @@ class FakeSlurm:
         text = f"JobId=12 JobName=x JobState={state} Reason={reason} Restarts={restarts} {more}\n"
         (self._folder / "new").write_text(text)
         (self._folder / "new").rename(self._folder / "job")
+
+    def queue_is(self, *lines: str) -> None:
+        """What squeue prints of all jobs that it is asked for."""
+        (self._folder / "queue").write_text("".join(f"{line}\n" for line in lines))
 
     def forget(self) -> None:
         (self._folder / "job").unlink()

@@ -1,0 +1,1 @@
+"""What runs are doing, in words and in one table."""

@@ -1,0 +1,133 @@
+"""Why a job waits, in words, with what would change it: Slurm's own reasons, of `scontrol` and
+`squeue`, which are not quite alike, and of all versions.
+
+Names: https://slurm.schedmd.com/job_reason_codes.html
+"""
+
+import re
+import time
+from datetime import datetime
+
+from launch.runs.watching.durations import duration
+
+# Of each reason: what is true, and what would change it.
+REASONS = {
+    "None": ("Slurm has not looked at it yet", "it does so within a minute"),
+    "Resources": (
+        "it is next, and too few nodes are free",
+        "fewer --nodes or a shorter --time may fit in earlier; sinfo shows what is free",
+    ),
+    "Priority": (
+        "jobs of a higher priority wait for the same nodes",
+        "a shorter --time may fit into a gap before them; sprio shows the priorities",
+    ),
+    "BeginTime": (
+        "it is not to start before a time, or was requeued just now",
+        "scontrol update JobId={job} StartTime=now",
+    ),
+    "Dependency": (
+        "a job that it depends on is not over",
+        "it starts after that; scontrol show job {job} names it",
+    ),
+    "DependencyNeverSatisfied": (
+        "a job that it depends on did not end as it should: it will never start",
+        "cancel it, and submit it again without --slurm dependency",
+    ),
+    "JobHeldUser": ("it is held by its user", "scontrol release {job}"),
+    "JobHeldAdmin": ("it is held by an administrator", "only they can release it: ask them"),
+    "JobHoldMaxRequeue": (
+        "it was requeued as often as Slurm allows, and is held",
+        "look at why it ended, then scontrol release {job}",
+    ),
+    "launch failed requeued held": (
+        "a node could not start it, and it is held",
+        "scontrol release {job}; where that happens again, ask the administrators",
+    ),
+    "PartitionTimeLimit": (
+        "its partition does not allow so much time: it will not start",
+        "scontrol update JobId={job} TimeLimit=...; sinfo -o '%P %l' shows what is allowed",
+    ),
+    "PartitionNodeLimit": (
+        "its partition does not have or allow so many nodes: it will not start",
+        "cancel it, and submit it with fewer --nodes or another --partition",
+    ),
+    "PartitionDown": ("its partition is down", "another --partition; sinfo shows which are up"),
+    "PartitionInactive": (
+        "its partition starts no jobs",
+        "another --partition; sinfo shows which are up",
+    ),
+    "ReqNodeNotAvail": (
+        "nodes that it needs are down, drained or reserved",
+        "leave --nodelist out, or wait for them; sinfo -R says what is wrong with nodes",
+    ),
+    "Nodes required for job are DOWN": (
+        "too few nodes are left: others are down, drained, or reserved",
+        "fewer --nodes; sinfo -R says what is wrong with nodes",
+    ),
+    "NodeDown": ("a node that it needs is down", "sinfo -R says why; or leave --nodelist out"),
+    "Reservation": (
+        "its reservation has not begun, or has no nodes left",
+        "scontrol show reservation; or submit it without --reservation",
+    ),
+    "ReservationDeleted": (
+        "its reservation is gone: it will not start",
+        "cancel it, and submit it without --reservation",
+    ),
+    "Licenses": ("its licenses are all in use", "scontrol show licenses"),
+    "BadConstraints": (
+        "no nodes have what it asks for: it will not start",
+        "cancel it, and submit it with another --constraint, --gres or --mem",
+    ),
+    "InvalidAccount": ("its account is not valid", "cancel it, and submit it with --account"),
+    "InvalidQOS": ("its quality of service is not valid", "cancel it, and submit it with --qos"),
+    "JobArrayTaskLimit": (
+        "so many parts of its array run as may at once",
+        "scontrol update JobId={job} ArrayTaskThrottle=...",
+    ),
+    "Cleaning": ("its nodes are still ending the time before", "it starts again after that"),
+    "Prolog": ("its nodes are being prepared", "nothing: it starts after that"),
+    "FrontEndDown": ("a node of Slurm's own is down", "ask the administrators"),
+}
+LIMIT = re.compile(r"(QOS|Assoc|Association)(\w*?)(Limit|$)")
+OF_JOB = re.compile(r"PerJob|PerNode|MaxWall|TimeLimit|MinCpu|MinGRES|MinMemory|UsageThreshold")
+
+
+def explained(reason: str, job_id: str) -> str:
+    """Slurm's reason, what it means, and what would change it; on its own where nobody knows it."""
+    plain = reason.replace("_", " ").strip("() ")
+    name = plain.partition(",")[0]
+    known = REASONS.get(name) or (_limit(name) if LIMIT.match(name) else None)
+    if known is None:
+        return f"{plain}; scontrol show job {job_id} says more"
+    what, change = known
+    nodes = re.search(r"UnavailableNodes:(\S+)", plain)
+    what += f" ({nodes[1]})" if nodes else ""
+    shown = name if name != "Nodes required for job are DOWN" else "nodes are down"
+    return f"{shown}: {what}; to change that: {change.format(job=job_id)}"
+
+
+def _limit(name: str) -> tuple[str, str]:
+    """Of a limit, such as QOSMaxNodePerUserLimit or AssocGrpCPURunMinutesLimit."""
+    whose = "quality of service" if name.startswith("QOS") else "account"
+    if OF_JOB.search(name):
+        return (
+            f"it asks for more than its {whose} allows a job: it will not start",
+            "cancel it, and submit it with fewer --nodes, less --time, or another --"
+            + ("qos" if name.startswith("QOS") else "account"),
+        )
+    flag = "--qos" if name.startswith("QOS") else "--account"
+    return (
+        f"the jobs of its {whose} have as much as they may at once",
+        f"it starts when others of them end; sooner with fewer --nodes or another {flag}",
+    )
+
+
+def expected_start(text: str, now_s: float | None = None) -> str | None:
+    """What Slurm's StartTime says of a job that waits; None where it does not know."""
+    try:
+        start = datetime.fromisoformat(text)
+    except ValueError:  # Unknown, N/A
+        return None
+    left_s = start.timestamp() - (time.time() if now_s is None else now_s)
+    when = "now" if left_s < 1 else f"in {duration(left_s)}"
+    return f"expected start: {start:%Y-%m-%d %H:%M:%S} ({when}), as far as Slurm knows"

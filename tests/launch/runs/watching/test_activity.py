@@ -1,0 +1,117 @@
+"""What a run is doing is said from its folder: nodes that meet, imports, pace, time left."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.settings.train import TrainConfig
+from launch.runs.run_state import State
+from launch.runs.watching import activity
+from launch.runs.watching.step_progress import TAIL_BYTES, step_progress
+
+RUNNING = State("running", False)
+
+
+def run_folder(tmp_path: Path, **settings) -> Path:
+    config = {"task": "synthetic", "epochs": 3, **settings}
+    lines = ["nodes: 2", *(f"{name}: {value}" for name, value in config.items())]
+    (tmp_path / "config.yaml").write_text("\n".join(lines) + "\n")
+    for folder in ("agents", "metrics"):
+        (tmp_path / folder).mkdir()
+    return tmp_path
+
+
+def agents(run: Path, count: int) -> None:
+    for node in range(count):
+        record = {"node": f"node{node}", "ranks": [2 * node, 2 * node + 1]}
+        (run / "agents" / f"node_{node:05d}.json").write_text(json.dumps(record))
+
+
+def steps(run: Path, count: int, *, first: int = 1, per_epoch: int = 100, step_s: float = 0.1):
+    with (run / "metrics" / "rank_00000.jsonl").open("a") as file:
+        for step in range(first, first + count):
+            record = {"step": step, "epoch": (step - 1) // per_epoch + 1, "loss": 0.5}
+            file.write(json.dumps({**record, "step_s": step_s, "kind": "step"}) + "\n")
+            if step % 10 == 0:
+                file.write(json.dumps({"step": step, "rank": 0, "kind": "collectives"}) + "\n")
+        file.write('{"step": 1, "epo')  # half written
+
+
+def said(run: Path, state: State = RUNNING) -> list[str]:
+    return list(activity.lines(run, state))
+
+
+def test_nodes_that_are_missing_are_named(tmp_path):
+    run = run_folder(tmp_path)
+    assert said(run) == ["its nodes start, or meet: none of them has started workers yet"]
+    meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 60}
+    (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
+    assert said(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 60 s ago"]
+
+
+def test_workers_without_a_step_import(tmp_path):
+    run = run_folder(tmp_path)
+    agents(run, 2)
+    (line,) = said(run)
+    assert line.startswith("4 workers on 2 nodes started ")
+    assert line.endswith("s ago, and no step yet: they import, and load model and data")
+
+
+def test_another_program_is_not_expected_to_leave_records(tmp_path):
+    run = run_folder(tmp_path)
+    (run / "config.yaml").write_text("nodes: 2\n")
+    agents(run, 2)
+    assert said(run)[0].endswith("s ago; this program leaves no records of steps")
+
+
+def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
+    run = run_folder(tmp_path, max_steps=1000, checkpoint_every=100)
+    agents(run, 2)
+    steps(run, 60)
+    assert said(run) == ["10 steps per second, 94 s left", "no checkpoint yet"]
+    saved = run / "checkpoints" / "step_00000050"
+    saved.mkdir(parents=True)
+    (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
+    os.utime(saved, (time.time() - 600,) * 2)
+    assert said(run)[1] == "last checkpoint after step 50, 10 min ago"
+    assert activity.brief(run, RUNNING) == (
+        "step 60 of 1000, 10 steps per second, 94 s left, checkpoint 10 min ago"
+    )
+
+
+@pytest.mark.parametrize("first", [1, 151])  # from the start, and one that was resumed
+def test_the_end_is_known_once_an_epoch_is_over_however_long_the_file_is(tmp_path, first):
+    run = run_folder(tmp_path)
+    steps(run, 49, first=first, per_epoch=10_000)
+    assert said(run) == ["10 steps per second, time left not known before the end of an epoch"]
+    (run / "metrics" / "rank_00000.jsonl").unlink()
+    steps(run, 15_000 - first, first=first, per_epoch=10_000)
+    path = run / "metrics" / "rank_00000.jsonl"
+    assert path.stat().st_size > 10 * TAIL_BYTES
+    began = time.process_time()
+    progress = step_progress(run, TrainConfig(task="synthetic", epochs=3))
+    assert time.process_time() - began < 0.3
+    assert progress is not None and (progress.step, progress.total) == (14_999, 30_000)
+
+
+def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_path):
+    run = run_folder(tmp_path, max_steps=1000)
+    steps(run, 60)
+    os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
+    assert said(run)[-1] == "no step is on record for 5 min: it evaluates, writes, or hangs"
+    assert activity.brief(run, RUNNING).endswith("no step for 5 min")
+
+
+def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
+    run = run_folder(tmp_path)
+    steps(run, 60)
+    waiting = State(
+        "pending", False, "job 12; Resources", ("Resources: ...", "expected start: ...")
+    )
+    assert said(run, waiting) == ["Resources: ...", "expected start: ..."]
+    assert activity.brief(run, waiting) == "Resources: ..."
+    over = State("failed", True, "exit code 1: boom")
+    assert said(run, over) == [] and activity.brief(run, over) == "exit code 1: boom"
