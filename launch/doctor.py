@@ -51,13 +51,19 @@ def main() -> int:
     launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
     refuse(launcher.problems())
     as_asked: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
-    examination = as_asked.check_nodes(launcher.assume())
+    examination = as_asked.check_nodes(launcher.assume(), _disks(train))
     show(examination.rows)
     if examination.problems:
         count = len(examination.problems)
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         return 1
     return 0 if doctor.quick else _measure(launcher, name, launch, train)
+
+
+def _disks(train: TrainConfig) -> dict[str, Path]:
+    """What a run writes to and reads from, by what it holds."""
+    found = {"run folder": train.logs_root.absolute()}
+    return {**found, "data": train.data_dir.absolute()} if train.data_dir else found
 
 
 def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig) -> int:

@@ -117,10 +117,18 @@ def clocks(findings: Findings) -> Row:
         return Row(
             "clocks", "warn", ("no node answered with its time",), "see the other rows first"
         )
+    spread_s = max(skews.values()) - min(skews.values())
+    if len(skews) > 1 and spread_s <= SKEW_S and min(map(abs, skews.values())) > SKEW_S:
+        ahead = sum(skews.values()) / len(skews)
+        found = (
+            f"the nodes agree within {max(spread_s * 1000, 1):.0f} ms, and are {ahead:+.1f} s "
+            "against this machine"
+        )
+        return Row("clocks", "warn", (found,), "here: sudo timedatectl set-ntp true")
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
-        found = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        return Row("clocks", "warn", shortened(found), "there: sudo timedatectl set-ntp true")
+        each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
+        return Row("clocks", "warn", shortened(each), "there: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 

@@ -1,7 +1,8 @@
 """What `--launcher` chooses: through what a run starts, and who is asked about it afterwards."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from configs import plugins
@@ -95,8 +96,10 @@ class Launcher(ABC):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
 
-    def check_nodes(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         """Look at the nodes that `assume` has told of, as the doctor shows them.
+
+        `disks`: folders of the run, by what they hold, whose disks are measured.
 
         Raises:
             UsageError: this launcher has no way to ask its nodes.

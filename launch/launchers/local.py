@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
@@ -57,12 +58,12 @@ class Local(Launcher):
 
     assume = probe
 
-    def check_nodes(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         def choose(survey: Survey, probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
         port, transport = self.settings.launch.master_port, here(len(facts.nodes))
-        return look(transport, self.name, choose, port, python=sys.executable)
+        return look(transport, self.name, choose, port, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         return AgentJob(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from configs.plugins import REPOSITORY
@@ -93,20 +94,20 @@ class Slurm(Launcher):
     def assume(self) -> Facts:
         return self._facts(interpreter.python())
 
-    def check_nodes(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is not None:
-            return self._look(facts)
+            return self._look(facts, disks)
         # Slurm itself would let one wait for what never comes, and then call the nodes busy.
         found = partitions.partitions(os.environ)
         if problems := list(partitions.problems(self._config, self._slurm, found)):
             return examination(Findings(self.name, ()), problems)
-        return self._look(facts)
+        return self._look(facts, disks)
 
-    def _look(self, facts: Facts) -> Examination:
+    def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
         port, python = self._config.master_port, interpreter.python()
-        return look(transport, self.name, choose, port, python=python)
+        return look(transport, self.name, choose, port, python=python, disks=disks)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         command = shlex.join(["bash", "slurm/job.sh", *_job_arguments(spec, facts)])

@@ -52,11 +52,12 @@ class Ssh(Launcher):
         nodes = _facts(specs, names, probes, chosen.addresses)
         return Facts(nodes, chosen.addresses[0], port, chosen.network)
 
-    def check_nodes(self, facts: Facts) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         specs = [node.spec for node in facts.nodes]
         choose, port = partial(self._choose, specs), self._config.master_port
         transport = openssh.transport(specs, self._ssh)
-        return look(transport, self.name, choose, port, self._ssh.remote_dir)
+        folder = self._ssh.remote_dir
+        return look(transport, self.name, choose, port, folder, disks=disks)
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on every node.

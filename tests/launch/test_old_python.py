@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import vermin
 
-from launch.nodes import network_probe, node_facts, remote_probe
+from launch.nodes import hardware_probe, network_probe, node_facts, remote_probe
 from launch.nodes.survey import facts_request
 
-SENT = {module.__name__: module.__file__ for module in (remote_probe, node_facts, network_probe)}
+MODULES = (remote_probe, node_facts, network_probe, hardware_probe)
+SENT = {module.__name__: module.__file__ for module in MODULES}
 
 
 def old_python() -> str | None:

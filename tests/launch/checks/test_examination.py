@@ -1,5 +1,6 @@
 """Real probes on this machine, of nodes that answer or do not; and clocks, however slow the way."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -11,26 +12,31 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, here
 
 
-def look(transport):
+def look(transport, folder):
     def choose(survey, probes):
         return Choice("127.0.0.0/8", ("127.0.0.1",) * len(probes))
 
-    return examination.look(transport, "local", choose, None, python=sys.executable)
+    disks = {"run folder": folder / "logs", "data": folder}
+    return examination.look(transport, "local", choose, None, python=sys.executable, disks=disks)
 
 
-def test_this_machine_as_three_nodes_is_well():
-    found = look(here(3))
-    assert found.problems == [] and len(found.rows) == 16
+def test_this_machine_as_three_nodes_is_well(tmp_path):
+    found = look(here(3), tmp_path)
+    assert found.problems == [] and len(found.rows) == 19
+    measured = {row.check: " ".join(row.found) for row in found.rows}
+    pattern = r"run folder \d+ GB free, writes \d+ MB/s, reads \d+ MB/s; data \d+ GB free, "
+    assert re.search(pattern, measured["disks"]) or "MB/s, below" in measured["disks"]
+    assert "open files" in measured["limits"] and list(tmp_path.iterdir()) == []
     lines = {row.check: row.found[0] for row in found.rows}
     assert lines["every pair"].startswith("6 of 6 ways work")
     assert lines["code"].startswith("the same on all")
     assert lines["clocks"] == "within 1 ms of this machine"
 
 
-def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at():
+def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at(tmp_path):
     well = here(3)
     broken = (*well.commands[:2], ("sh", "-c", "cat >/dev/null & echo no python >&2; exit 127"))
-    found = look(replace(well, commands=broken))
+    found = look(replace(well, commands=broken), tmp_path)
     assert found.problems == ["reach: node2: python failed: no python; see above"]
     assert {row.check: row.found[0] for row in found.rows}["every pair"].startswith("2 of 2")
 
