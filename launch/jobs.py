@@ -24,7 +24,7 @@ from launch.agent.inspection import questions
 from launch.programs import user_program
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
-from launch.runs.watching import activity, overview
+from launch.runs.watching import overview, run_activity
 from muster import run_files
 from muster.errors import UsageError
 
@@ -145,7 +145,7 @@ def _list(root: Path | None, number: int) -> int:
 def _status(run: Path) -> int:
     state = run_state.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
-    for line in activity.lines(run, state):
+    for line in run_activity.lines(run, state):
         print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):

@@ -37,7 +37,7 @@ from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import Channel
 from launch.nodes.interface import name_of
 from launch.runs.log_tail import Follower
-from launch.runs.signals import NOTICE, NOTICE_SIGNALS
+from launch.runs.signals import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from launch.runs.terminal import unhurried
 from muster.errors import STOPPED, MusterError
 
@@ -49,7 +49,6 @@ STOP_S = 2.0
 # Time for the others to write down how they ended, too.
 LEAVE_S = 5.0
 DRAIN_S = 5.0
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Agent:

@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.runs import run_record, run_state
 from launch.runs.run_state import State, Watchers
-from launch.runs.watching import activity
+from launch.runs.watching import run_activity
 
 REFRESH_S = 2.0
 PIPE_WIDTH = 200  # a file or a pipe has no width that lines must be broken for
@@ -56,7 +56,7 @@ def _table(runs: Sequence[Path], watchers: Watchers, number: int) -> Any:
     for run, state in shown(newest, run_state.of_all(newest, watchers)):
         job = run_record.read_job(run) or {}
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
-        table.add_row(run.name, *where, state.word, activity.brief(run, state))
+        table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
     table.caption = f"{time.strftime('%H:%M:%S')}; q ends this, the runs go on"
     table.caption_justify = "left"
     if not sys.stdout.isatty():

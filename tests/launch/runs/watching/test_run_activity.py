@@ -9,7 +9,7 @@ import pytest
 
 from configs.settings.train import TrainConfig
 from launch.runs.run_state import State
-from launch.runs.watching import activity
+from launch.runs.watching import run_activity
 from launch.runs.watching.step_progress import TAIL_BYTES, step_progress
 
 RUNNING = State("running", False)
@@ -41,7 +41,7 @@ def steps(run: Path, count: int, *, first: int = 1, per_epoch: int = 100, step_s
 
 
 def said(run: Path, state: State = RUNNING) -> list[str]:
-    return list(activity.lines(run, state))
+    return list(run_activity.lines(run, state))
 
 
 def test_nodes_that_are_missing_are_named(tmp_path):
@@ -77,7 +77,7 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
     os.utime(saved, (time.time() - 600,) * 2)
     assert said(run)[1] == "last checkpoint after step 50, 10 min ago"
-    assert activity.brief(run, RUNNING) == (
+    assert run_activity.brief(run, RUNNING) == (
         "step 60 of 1000, 10 steps per second, 94 s left, checkpoint 10 min ago"
     )
 
@@ -101,8 +101,11 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
     run = run_folder(tmp_path, max_steps=1000)
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
-    assert said(run)[-1] == "no step is on record for 5 min: it evaluates, writes, or hangs"
-    assert activity.brief(run, RUNNING).endswith("no step for 5 min")
+    assert said(run)[-1] == (
+        "no step is on record for 5 min: it evaluates, writes, or hangs; jobs.py stacks says where "
+        "each rank is"
+    )
+    assert run_activity.brief(run, RUNNING).endswith("no step for 5 min")
 
 
 def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
@@ -112,6 +115,6 @@ def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
         "pending", False, "job 12; Resources", ("Resources: ...", "expected start: ...")
     )
     assert said(run, waiting) == ["Resources: ...", "expected start: ..."]
-    assert activity.brief(run, waiting) == "Resources: ..."
+    assert run_activity.brief(run, waiting) == "Resources: ..."
     over = State("failed", True, "exit code 1: boom")
-    assert said(run, over) == [] and activity.brief(run, over) == "exit code 1: boom"
+    assert said(run, over) == [] and run_activity.brief(run, over) == "exit code 1: boom"
