@@ -45,12 +45,13 @@ def main() -> int:
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     name = chosen(launch)
+    build = plugins.load("launch.launchers", name)
+    refuse(build(Settings(launch, ssh, slurm)).problems())
     # A port that is taken is a row of the table, and the nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
-    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(settings, ssh, slurm))
-    refuse(launcher.problems())
-    as_asked: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
+    launcher: Launcher = build(Settings(settings, ssh, slurm))
+    as_asked: Launcher = build(Settings(launch, ssh, slurm))
     examination = as_asked.check_nodes(launcher.assume(), _disks(train))
     show(examination.rows)
     if examination.problems:

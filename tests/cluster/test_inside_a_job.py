@@ -16,6 +16,7 @@ from tests.cluster.ways import Run, finish, losses, start
 from tests.launch.submit import SUBMIT, wait_until
 
 FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
+DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
 WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
@@ -45,10 +46,12 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
         submit(*flags, "--run-id", "two", "--nodes", "2", "--nproc-per-node", "2") + " || exit 92",
         submit(*flags, "--nodes", "9", "--partition", "main"),
         "[ $? = 2 ] || exit 93",
+        shlex.join([sys.executable, DOCTOR, "--quick", "--launcher", "slurm"]) + " || exit 94",
     )
     assert code == 0, (code, out, err)
     assert f"on its nodes: node0, node1, node2, node3; {INSTEAD}\n" in out
     assert f"on 2 of its 4 nodes: node0, node1; {INSTEAD}\n" in out
+    assert "srun works on 4 of 4" in out
     assert "error: --partition is for a new job, but this is inside job " in err
     assert "error: --nodes 9, but this is inside job " in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "two"]
