@@ -63,7 +63,7 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
         rank,
         view,
     ) in views.items():  # it waited, and gave up: whoever is still there was waited for
-        if view.timed_out:
+        if view.timed_out and rank not in found:
             others = [other for other, one in views.items() if not one.ended]
             found[rank] = [other for other in others if other not in found]
     return found
@@ -106,15 +106,17 @@ def condition(view: RankView) -> str:
     place = f"in {view.place}" if view.place else ""
     if view.is_held:
         return f"it {view.words}{f', {place}' if place else ''}"
+    if view.imports:
+        return "it imports its modules"
     if not view.answers:
         if view.is_command:
             return f"it {view.words}; it is no Python program that could say where"
+        if not place:
+            return f"it does not answer, and {view.words}: it starts, or its interpreter is held"
         held = "its interpreter is held by other code, such as C"
-        return f"{held}{f', called {place}' if place else ''}, and it {view.words}"
+        return f"{held}, called {place}, and it {view.words}"
     if view.breakpoint:
         return f"it waits at a breakpoint, {view.breakpoint}"
-    if view.imports:
-        return "it imports its modules"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     child = next((one for one in view.children if one[2] is not None), None)
     below = ""
@@ -167,6 +169,8 @@ def _orders(
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     """Where no rank waits in a collective: what holds one, or who is elsewhere than most."""
+    if views and all(view.imports for view in views.values()):
+        return ["all ranks import their modules"]
     found = [
         f"rank {rank} on {view.node}: {condition(view)}"
         for rank, view in views.items()
@@ -174,8 +178,6 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     ]
     if found:
         return found
-    if views and all(view.imports for view in views.values()):
-        return ["all ranks import their modules"]
     places = Counter(_function(view) for view in views.values() if view.place)
     if len(places) > 1:
         usual, count = places.most_common(1)[0]

@@ -35,6 +35,8 @@ def _cells(view: RankView) -> list[str]:
     since = duration(view.for_s) if view.for_s is not None else "-"
     if view.imports:
         return [str(view.rank), view.node, place, since, "-", "imports"]
+    if view.waiting is not None and view.answers:
+        return [str(view.rank), view.node, place, since, _collective(view), "waits for others"]
     words = view.words if view.answers or view.is_held else f"no answer; {view.words}"
     return [str(view.rank), view.node, place, since, _collective(view), words]
 

@@ -1,0 +1,67 @@
+"""Runs of a user's program whose ranks do not agree end with the cause, not with an echo."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.launch.submit import SUBMIT
+
+PROGRAM = """
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+def step(number):
+    if number == 3 and dist.get_rank() == 1:
+        match sys.argv[1]:
+            case "operation":
+                dist.broadcast(torch.ones(1000), 1)
+                return
+            case "shape":
+                dist.all_reduce(torch.ones(7))
+                return
+            case "early":
+                sys.exit(0)
+            case "late":
+                load_data()
+    dist.all_reduce(torch.ones(1000))
+def load_data():
+    import time
+    time.sleep(100)
+for number in range(1, 6):
+    step(number)
+"""
+SAID = {
+    "operation": r"error: ranks disagree about collective 3 of the default group: rank 0: "
+    r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float, in step",
+    "shape": r"error: rank 1 died: Aborted: .*Is there a distributed collective mismatch",
+    # gloo notices at once that it is gone, or not at all
+    "early": r"error: rank 1 on \S+ (ended with exit code 0 while others were in a collective|"
+    r"has not come to all_reduce 3 .*: it has ended: exit code 0 at [\d:]+; rank 0 gave up)",
+    "late": r"error: rank 1 on node1 has not come to all_reduce 3 of the default group: it is in "
+    r"load_data, hung\.py:\d+, for \d+ s, and sleeps; rank 0 gave up after 4 s",
+}
+
+
+@pytest.mark.parametrize("how", SAID)
+def test_the_cause_is_the_last_line(tmp_path, how):
+    (tmp_path / "hung.py").write_text(PROGRAM)
+    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    done = subprocess.run(
+        [*argv, "--run-id", how, "--", "hung.py", how],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert re.search(SAID[how], done.stderr.splitlines()[-1]), done.stderr
+    assert done.returncode == (134 if how == "shape" else 1)
+    jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
+    seen = subprocess.run(jobs, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if how in ("operation", "late"):
+        assert "this was seen when a collective timed out" in seen.stdout
+        assert "waits in all_reduce 3 [1000]" in seen.stdout
