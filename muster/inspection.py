@@ -232,6 +232,7 @@ def collectives() -> list[dict[str, Any]]:
                 "shapes": entry.get("input_sizes", []),
                 "types": entry.get("input_dtypes", []),
                 "waits": not entry.get("retired") and number > ended.get(group, -1),
+                "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
                 "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
                 "limit_s": entry.get("timeout_ms", 0) / 1e3,
             }

@@ -54,6 +54,7 @@ class AgentInspection:
         """
         if self._peers is None:
             return
+        self._node.clock_offset_s = self._peers.clock_offset_s
         messages, self._peers.inspections = self._peers.inspections, []
         for message in messages:
             self.hear(message)

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from launch.agent.inspection.rank_view import Collective, RankView
+from launch.agent.inspection.slow_ranks import slow_ones
 
 # Those whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-BRIEF_S = 2.0  # a place that was reached just now is no place to hang in
+BRIEF_S = 2.0  # who has waited, or has been somewhere, for less does not hang
 
 
 def sentences(
@@ -37,7 +38,25 @@ def sentences(
             found.append(f"likewise ranks {_names(culprits[3:])}")
     elif waits:
         found += _disagreements(views, waits) or _orders(views, waits, blocked)
-    return found + ([] if found else _without_collectives(views))
+    return found or _slow(views) or _without_collectives(views)
+
+
+def _slow(views: Mapping[int, RankView]) -> list[str]:
+    """Ranks that come to collectives later than most, again and again; the run moves."""
+    found = []
+    for group in dict.fromkeys(name for view in views.values() for name in view.groups):
+        members = [views[rank] for rank in _members(views, group) if rank in views]
+        slow = slow_ones({view.rank: view.arrivals(group) for view in members})
+        found += [
+            f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
+            f"the median between collectives: it is {_place(views[rank])}"
+            for rank, times in slow.items()
+        ]
+    return found
+
+
+def _place(view: RankView) -> str:
+    return f"in {view.place}" if view.place else "somewhere that it does not tell"
 
 
 def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
@@ -45,6 +64,7 @@ def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
         rank: view.waiting
         for rank, view in views.items()
         if view.waiting is not None and not view.ended
+        if view.timed_out or view.waiting.age_s > BRIEF_S
     }
 
 
@@ -182,7 +202,8 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
         odd = [one for one in views.values() if one.place and _function(one) != usual]
-        if count > len(views) / 2:
+        odd = [one for one in odd if (one.for_s or 0) > BRIEF_S]
+        if count > len(views) / 2 and odd:
             found = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in odd[:3]]
             rest = [one for one in views.values() if _function(one) == usual]
             found.append(f"{_ranks([one.rank for one in rest])}: {condition(rest[0])}")
@@ -190,7 +211,7 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     still = [one for one in views.values() if (one.for_s or 0) > BRIEF_S]
     if still and len(places) == 1:
         return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
-    return ["no rank waits for another in a collective"]
+    return ["no rank waits long for another in a collective"]
 
 
 def _function(view: RankView) -> tuple[str, str]:

@@ -25,6 +25,7 @@ class NodeInspection:
         folder.mkdir()
         self.folder = folder
         self.ranks: Sequence[int] = ()
+        self.clock_offset_s = 0.0  # to add, to have node 0's clock
         self._index, self._node = index, node
         self._reply = reply
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -84,6 +85,7 @@ class NodeInspection:
         reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
         self._activity.disturb()
         for report in reports.values():
+            report["clock_offset_s"] = self.clock_offset_s
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
 

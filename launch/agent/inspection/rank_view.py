@@ -40,6 +40,7 @@ class Collective:
     waits: bool  # it has not ended
     age_s: float
     limit_s: float  # after which torch gives it up
+    begun_unix_s: float = 0.0  # by its node's clock
 
     @property
     def name(self) -> str:
@@ -74,6 +75,7 @@ class RankView:
     collectives: tuple[Collective, ...] = ()
     children: tuple[tuple[int, str, Place | None], ...] = ()  # pid, what it does, where
     breakpoint: str | None = None
+    clock_offset_s: float = 0.0  # to add to its node's clock, to have node 0's
     ended: str = ""  # how, where it has
     timed_out: bool = False  # it ends, or has ended: others had not come to a collective
     imports: bool = False  # its main thread is within an import
@@ -85,6 +87,14 @@ class RankView:
         if self.timed_out and self.collectives:
             return self.collectives[-1]
         return next((one for one in self.collectives if one.waits), None)
+
+    def arrivals(self, group: str) -> dict[int, float]:
+        """When it came to each collective of a group, in Unix seconds of node 0's clock."""
+        return {
+            one.number: one.begun_unix_s + self.clock_offset_s
+            for one in self.collectives
+            if one.group == group
+        }
 
     @property
     def for_s(self) -> float | None:
@@ -125,6 +135,7 @@ def view_of(
         collectives=tuple(_collective(one) for one in report.get("collectives", ())),
         children=tuple(_child(one) for one in report.get("children", ())),
         breakpoint=report.get("breakpoint"),
+        clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str((exit_record or {}).get("text", "")),
         timed_out=bool(gave_up) or bool((exit_record or {}).get("timed_out")),
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
@@ -172,4 +183,5 @@ def _collective(raw: Mapping[str, Any]) -> Collective:
         waits=bool(raw["waits"]),
         age_s=float(raw["age_s"]),
         limit_s=float(raw["limit_s"]),
+        begun_unix_s=float(raw["begun_unix_s"]),
     )

@@ -178,7 +178,11 @@ class RunInspection:
             "lost": lost,
             "ends": self._ends(),
         }
-        findings["sentences"] = diagnosis.sentences(views_of(findings), lost, self._run_dir.name)
+        try:
+            sentences = diagnosis.sentences(views_of(findings), lost, self._run_dir.name)
+        except Exception as error:  # noqa: BLE001 (looking at a run never ends it)
+            sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
+        findings["sentences"] = sentences
         return findings
 
     def _name_of(self, index: int) -> str:

@@ -132,7 +132,7 @@ def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     ]
     brief = replace(STEP, for_s=0.1)
     moving = [replace(one, place=brief) for one in plain]
-    assert said(*moving) == ["no rank waits for another in a collective"]
+    assert said(*moving) == ["no rank waits long for another in a collective"]
 
 
 def test_a_breakpoint_and_a_lost_node_come_first():
