@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from launch.agent.inspection.rank_view import Collective, RankView
 from launch.agent.inspection.slow_ranks import slow_ones
+from launch.runs.watching.durations import duration
 
 # Those whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
@@ -234,13 +235,6 @@ def group_name(one: Collective) -> str:
         return "the default group"
     known = one.description not in ("", "undefined")
     return f"group {one.group}{f' ({one.description})' if known else ''}"
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `3 min`, `2.5 h`."""
-    if seconds < 100:
-        return f"{max(seconds, 0):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import fault_dump
-from launch.agent.inspection.process_state import catches, state_of, tree_of
 from launch.agent.processes import process_tree
+from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.inspection import DUMP_SIGNAL
 
 ANSWER_S = 1.0

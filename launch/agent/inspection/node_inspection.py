@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
-from launch.agent.inspection.activity import Activity
+from launch.agent.processes.activity import Activity
 
 LOOK_S = 0.2
 Reply = Callable[[dict[str, Any]], None]

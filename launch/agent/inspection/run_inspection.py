@@ -18,6 +18,7 @@ from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
 from launch.agent.inspection.request_file import RequestFile
 from launch.runs.failure import TIMED_OUT, read_exits
+from launch.runs.watching.durations import duration
 from muster.run_files import AGENT, STACKS
 from muster.writing import CannotWrite, write_json
 
@@ -129,7 +130,7 @@ class RunInspection:
 
     def _announce(self, findings: dict[str, Any]) -> None:
         still_s = min(one["s"] for one in self._still.values())
-        text = f"no progress for {diagnosis.duration(still_s)}: {findings['sentences'][0]}"
+        text = f"no progress for {duration(still_s)}: {findings['sentences'][0]}"
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"], findings["text"] = self._hang_rule.on_hang, text
         if self._hang_rule.on_hang != "warn":

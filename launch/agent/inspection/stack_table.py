@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launch.agent.inspection.diagnosis import duration, group_name
+from launch.agent.inspection.diagnosis import group_name
 from launch.agent.inspection.rank_view import RankView
 from launch.agent.inspection.run_inspection import views_of
+from launch.runs.watching.durations import duration
 
 
 def show(findings: Mapping[str, Any], console: Console, *, full: bool = False) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.inspection.diagnosis import duration, sentences
+from launch.agent.inspection.diagnosis import sentences
 from launch.agent.inspection.rank_view import Collective, Group, Place, RankView
 
 LINE = Place("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
@@ -141,7 +141,3 @@ def test_a_breakpoint_and_a_lost_node_come_first():
     assert found[0] == "node9 does not answer: no word"
     assert found[1].endswith("train.py:7 in step: muster jobs debug r1 --rank 2")
     assert "has not come" in found[2]
-
-
-def test_durations():
-    assert [duration(s) for s in (0.4, 40, 150, 9000)] == ["0 s", "40 s", "2 min", "2.5 h"]

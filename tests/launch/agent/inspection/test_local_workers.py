@@ -11,8 +11,8 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
-from launch.agent.inspection.activity import Activity
-from launch.agent.inspection.process_state import state_of, tree_of
+from launch.agent.processes.activity import Activity
+from launch.agent.processes.process_state import state_of, tree_of
 from tests.launch.submit import wait_until
 
 PROGRAM = """

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.agent.inspection.process_state import ProcessState, state_of, tree_of
+from launch.agent.processes.process_state import ProcessState, state_of, tree_of
 
 BUSY = 0.05  # of a core: with less it waits
 FAULTS_PER_S = 10.0  # of memory that is used anew
