@@ -82,11 +82,8 @@ def explain(
     by_signal = bool(agents) and all(one["cause"] == "signal" for one in agents)
     silent = sorted(set(range(world_size)) - set(exits))
     ended = _ended(agents)  # which of them were alive until their agents ended them
-    begun = {
-        rank: path
-        for rank in silent
-        if rank not in ended and (path := _output(run_dir, rank)).exists()
-    }
+    begun = {rank: _output(run_dir, rank) for rank in silent if rank not in ended}
+    begun = {rank: path for rank, path in begun.items() if path.exists()}
     if hang := hang_record.of_hang(run_dir):
         return Failure(*hang)
     if by_signal and not (gone := _gone(run_dir, agents)):
@@ -109,7 +106,7 @@ def explain(
     if begun and begun.keys() <= signalled.keys():  # which ended them, and the others with them
         return _node_lost(signalled[min(begun)]["message"], silent)
     if begun:
-        return _killed(begun, sorted(exits), _starved(agents))
+        return _killed(begun, sorted(exits), agents)
     if hung := _hung(run_dir, ordered, ended):
         return hung
     if never := [rank for rank in silent if rank not in ended]:
@@ -250,22 +247,22 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     return Failure(1, _lines(message), context)
 
 
-def _killed(outputs: Mapping[int, Path], echoes: Sequence[int], starved: str) -> Failure:
+def _killed(
+    outputs: Mapping[int, Path], echoes: Sequence[int], agents: Sequence[Mapping[str, Any]]
+) -> Failure:
+    also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
+    node = {rank: one["node"] for one in agents for rank in one["ranks"]}
     for rank, path in outputs.items():
-        if crash := last_output.crash_of(
-            _text(path)
-        ):  # C++ code has ended it: an error nobody caught, say
-            also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
+        if crash := last_output.crash_of(_text(path)):  # an error in C++ that nobody caught, say
+            on = f" on {node[rank]}" if rank in node else ""
             return Failure(
-                crash.code, f"error: rank {rank} died: {crash.why}", (*crash.dump, *also)
+                crash.code, f"error: rank {rank}{on} died: {crash.why}", (*crash.dump, *also)
             )
     files = ", ".join(map(str, outputs.values()))
-    why = starved or "killed? out of memory?"
-    return Failure(
-        KILLED,
-        f"error: {_ranks(outputs)} ended without a word ({why}); its output: {files}",
-        (f"{_ranks(echoes)} stopped because of it",) if echoes else (),
-    )
+    why = _starved(agents) or "killed? out of memory?"
+    nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
+    text = f"{_ranks(outputs)} ended without a word ({why}){' on ' * bool(nodes)}{nodes}"
+    return Failure(KILLED, f"error: {text}; its output: {files}", also)
 
 
 def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) -> Failure:

@@ -1,35 +1,148 @@
 """Whatever breaks, on whichever node: the run ends everywhere in seconds, and says what broke."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import Run, finish, start
+from tests.cluster.testbeds import TESTBED, Cluster
+from tests.cluster.ways import Run, Script, Trainer, finish, start
 from tests.launch.submit import wait_until
 
 DEAD_S = 5.0  # a process, or a launcher
 LINK_S = 30.0  # a link
+TIMEOUT_S = 8.0  # a program's own
 WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
+WHOLE = "WHOLE_MATRIX" in os.environ
 
 
-@pytest.fixture(params=WAYS)
-def run(request, cluster, tmp_path, monkeypatch):
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a run, and what it says of it last."""
+
+    hit: Callable[[Run], object]
+    says: str  # a pattern
+    limit_s: float = DEAD_S
+    ours: bool = True  # the trainer meets it, too, in all ways
+    script: str = ""  # the way in which a user's script meets it in an ordinary run; "": none
+    code: int = 1
+    words: tuple[str, ...] = ()  # of the script
+    before: Callable[[Cluster], object] = lambda cluster: None
+    after: Callable[[Run], object] = lambda run: None
+
+
+def tell(rank: int, how: str) -> Callable[[Run], object]:
+    return lambda run: (run.folder / f"fault_{rank}").write_text(how)
+
+
+def link(state: str) -> Callable[[Run], object]:
+    return lambda run: run.cluster.exec("node2", "ip", "link", "set", "exp0", state)
+
+
+def kill_node(run: Run) -> None:
+    """What Slurm or ssh has on a node, and the agent, as when it goes down."""
+    agent = run.agent(2)
+    daemons = slurm_daemons(run, 2) if run.way == "sbatch" else []
+    above = [one for one in agent.parents() if one.name() == "sshd"]
+    for one in [*daemons, agent, *above]:
+        one.kill()
+
+
+GONE = r"(node2|node3) \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
+FAULTS = {
+    "a_worker_raises": Fault(
+        tell(2, "raise"), "^ValueError: sample 17 is empty$", ours=False, script="ssh"
+    ),
+    "a_worker_is_killed": Fault(
+        lambda run: run.worker(2).kill(),
+        r"rank 2 ended without a word \(killed\? out of memory\?\)",
+        code=137,
+    ),
+    "a_worker_aborts": Fault(
+        tell(2, "abort"), "rank 2 on node2 died: Aborted", ours=False, code=134
+    ),
+    "a_worker_segfaults": Fault(
+        lambda run: run.worker(2).send_signal(signal.SIGSEGV),
+        "rank 2 on node2 died: Segmentation fault",
+        ours=False,
+        code=139,
+    ),
+    "a_worker_is_stopped": Fault(
+        lambda run: run.worker(2).suspend(),
+        r"rank 2 on node2 had been stopped, as by SIGSTOP: ranks 0, 1, 3 waited for it",
+        limit_s=TIMEOUT_S + DEAD_S,
+        ours=False,
+        script="sbatch",
+        words=("--timeout-s", str(TIMEOUT_S)),
+    ),
+    "a_worker_exits": Fault(
+        tell(2, "exit"), r"^error: rank 2 on \S+: exit code 7$", ours=False, script="sbatch", code=7
+    ),
+    "torchrun_is_killed": Fault(
+        lambda run: run.torchrun(1).kill(),
+        r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
+        code=137,
+    ),
+    "a_supervisor_is_killed": Fault(
+        lambda run: run.agent(3).kill(),
+        r"node3 \(10\.10\.1\.4\) is gone: its agent was killed, or the node went down",
+    ),
+    "the_supervisor_of_node_0_is_killed": Fault(
+        lambda run: run.agent(0).kill(), "is gone: its agent was killed"
+    ),
+    "a_supervisor_is_told_to_end": Fault(
+        lambda run: run.agent(2).terminate(), "node2 was sent SIGTERM", ours=False, script="ssh"
+    ),
+    "a_link_goes_down": Fault(
+        link("down"), r"is its link down\?", limit_s=LINK_S, after=link("up")
+    ),
+    "a_node_dies": Fault(kill_node, GONE, ours=False),
+}
+
+
+def meetings() -> list[object]:
+    """Who meets which fault: the trainer in all ways, a script in one, or in all."""
+    found = []
+    for name, fault in FAULTS.items():
+        for way in WAYS:
+            if fault.ours:
+                found.append(pytest.param(fault, way, Trainer(), id=f"{name}-trainer-{way}"))
+            if WHOLE or way == fault.script:
+                script = Script(*fault.words)
+                found.append(pytest.param(fault, way, script, id=f"{name}-script-{way}"))
+    return found
+
+
+@pytest.fixture
+def begin(cluster, tmp_path, monkeypatch):
+    """Starts a run, and leaves nothing of it."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
-    made = Run(cluster, WAYS[request.param], tmp_path)
-    made.way = request.param
-    yield made
-    made.process.kill()
-    made.process.wait()
+    made = []
+
+    def one(way: str, program: Trainer) -> Run:
+        folder = tmp_path / "runs"
+        folder.mkdir()
+        run = Run(cluster, WAYS[way], folder, program=program)
+        run.way = way
+        made.append(run)
+        return run
+
+    yield one
     ways.cancel_all(cluster)
-    assert wait_until(lambda: made.left() == [], timeout_s=30)
+    for run in made:
+        run.process.kill()
+        run.process.wait()
+        assert wait_until(lambda run=run: run.left() == [], timeout_s=30)
 
 
 def message(run) -> str:
@@ -40,39 +153,29 @@ def message(run) -> str:
     return err + (output.read_text() if output.exists() else "")
 
 
-def test_a_worker_is_killed(run):
-    run.hit(run.worker(2).kill)
-    run.gone_after_s(DEAD_S)
-    text = message(run)
-    assert "rank 2 ended without a word (killed? out of memory?)" in text
-    assert "Traceback" not in text
+def last_words(text: str) -> str:
+    """The last line, but for what Slurm has to say of it."""
+    slurm = ("srun: ", "slurmstepd: ", "error: no answer from ")
+    return [line for line in text.splitlines() if line and not line.startswith(slurm)][-1]
 
 
-def test_torchrun_is_killed(run):
-    run.hit(run.torchrun(1).kill)
-    run.gone_after_s(DEAD_S)
-    assert "torchrun on node1 was killed by SIGKILL (rank 1)" in message(run)
-
-
-def test_a_supervisor_is_killed(run):
-    run.hit(run.agent(3).kill)
-    run.gone_after_s(DEAD_S)
-    assert "node3 (10.10.1.4) is gone: its agent was killed, or the node went down" in message(run)
-
-
-def test_the_supervisor_of_node_0_is_killed(run):
-    run.hit(run.agent(0).kill)
-    run.gone_after_s(DEAD_S)
-    assert "is gone: its agent was killed" in message(run)
-
-
-def test_a_link_goes_down(run):
-    run.hit(lambda: run.cluster.exec("node2", "ip", "link", "set", "exp0", "down"))
+@pytest.mark.parametrize(("fault", "way", "program"), meetings())
+def test_what_breaks_is_named_and_all_end(cluster, begin, fault, way, program):
+    fault.before(cluster)
+    run = begin(way, program)
     try:
-        run.gone_after_s(LINK_S)
+        run.hit(lambda: fault.hit(run))
+        run.gone_after_s(fault.limit_s)
     finally:
-        run.cluster.exec("node2", "ip", "link", "set", "exp0", "up")
-    assert "is its link down?" in message(run)
+        fault.after(run)
+    text = message(run)
+    end = json.loads((run.run_dir / "exit.json").read_text())
+    assert re.search(fault.says, last_words(text)), text
+    assert re.search(fault.says, end["message"].splitlines()[-1]), end
+    assert end["code"] == fault.code
+    if isinstance(program, Script):
+        return
+    assert "Traceback" not in text
 
 
 def test_the_user_stops_it(cluster, tmp_path):

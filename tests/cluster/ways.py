@@ -16,7 +16,8 @@ from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
-MARKS = ("-m train.worker", "-m torch.distributed.run", "python -m launch.")
+MARKS = ("-m train.worker", "worker_main.py", "-m torch.distributed.run", "python -m launch.")
+STEPS = Path(__file__).with_name("programs") / "steps.py"
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
 
@@ -76,22 +77,63 @@ def losses(run_dir: Path) -> list[float]:
     return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
+class Trainer:
+    """This repository's own, as what a run is of."""
+
+    output = "*/metrics/rank_0000[0-3].jsonl"
+    output_bytes = 2000
+
+    def words(self, folder: Path) -> list[str]:
+        return ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+
+    def place(self, folder: Path) -> Path:
+        """Where the command is given."""
+        return REPOSITORY
+
+
+class Script(Trainer):
+    """A user's script, with no word of Muster in it, in a folder of its own."""
+
+    output = "*/workers/rank_0000[0-3].out"
+    output_bytes = 100
+
+    def __init__(self, *words: str) -> None:
+        self._own = words
+
+    def words(self, folder: Path) -> list[str]:
+        return ["--", "train.py", "--folder", str(folder), *self._own]
+
+    def place(self, folder: Path) -> Path:
+        project = folder.parent / "project"  # beside the runs: a snapshot has none of them
+        project.mkdir()
+        (project / "train.py").write_text(STEPS.read_text())
+        return project
+
+
 class Run:
     """A run that trains and trains, to do something terrible to."""
 
     def __init__(
-        self, cluster: Cluster, way: Callable[..., list[str]], folder: Path, *more: str
+        self,
+        cluster: Cluster,
+        way: Callable[..., list[str]],
+        folder: Path,
+        *more: str,
+        program: Trainer | None = None,
     ) -> None:
-        self.cluster, self.folder = cluster, folder
-        flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
-        self.process = start(cluster, way(cluster, 4, *flags, "--logs-dir", str(folder), *more))
-        assert wait_until(self._all_train, timeout_s=60), self.process.communicate(timeout=5)
+        self.cluster, self.folder, self._program = cluster, folder, program or Trainer()
+        flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
+        place = self._program.place(folder)
+        self.process = start(cluster, way(cluster, 4, *flags), place)
+        wait_until(lambda: self._all_train() or self.process.poll() is not None)
+        assert self._all_train(), self.process.communicate(timeout=5)
         (self.run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
         self.hit_at = 0.0
 
     def _all_train(self) -> bool:
-        files = list(self.folder.glob("*/metrics/rank_0000[0-3].jsonl"))
-        return len(files) == 4 and all(path.stat().st_size > 2000 for path in files)
+        files = list(self.folder.glob(self._program.output))
+        enough = self._program.output_bytes
+        return len(files) == 4 and all(path.stat().st_size > enough for path in files)
 
     def agent(self, node: int) -> psutil.Process:
         record = json.loads((self.run_dir / "agents" / f"node_{node:05d}.json").read_text())
@@ -103,10 +145,9 @@ class Run:
 
     def worker(self, node: int) -> psutil.Process:
         for process in self.agent(node).children(recursive=True):
-            if (
-                "train.worker" in process.cmdline()
-                and "torch.distributed.run" not in process.cmdline()
-            ):
+            words = process.cmdline()
+            is_worker = any(word.endswith("launch/worker_main.py") for word in words)
+            if is_worker and "torch.distributed.run" not in words:
                 return process
         raise AssertionError(f"no worker on node {node}")
 
@@ -129,7 +170,8 @@ class Run:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            mine = self.run_dir.name in words and not words.startswith("srun ")
+            named = self.run_dir.name in words or str(self.folder) in words
+            mine = named and not words.startswith("srun ")
             if mine and any(mark in words for mark in MARKS):
                 found.append(words[:200])
         return found + [f"agent {pid}" for pid in self._agents_alive()]

@@ -11,7 +11,7 @@ from muster.errors import STOPPED
 
 # A worker that failed ends those beside it; after so long one of them does not let itself be ended,
 # and torchrun would wait half a minute for it.
-LOOK_S, FAILED_S = 1.0, 3.0
+LOOK_S, FAILED_S = 0.5, 1.5
 
 
 class Workload:
