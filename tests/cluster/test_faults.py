@@ -15,13 +15,14 @@ import psutil
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.testbeds import TESTBED, Cluster
+from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
 from tests.cluster.ways import Run, Script, Trainer, finish, start
 from tests.launch.submit import wait_until
 
 DEAD_S = 5.0  # a process, or a launcher
 LINK_S = 30.0  # a link
 TIMEOUT_S = 8.0  # a program's own
+SAVE_S = 5.0  # of programs/steps.py
 WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
 WHOLE = "WHOLE_MATRIX" in os.environ
 
@@ -176,6 +177,91 @@ def test_what_breaks_is_named_and_all_end(cluster, begin, fault, way, program):
     if isinstance(program, Script):
         return
     assert "Traceback" not in text
+
+
+def chosen(way: str) -> list[str]:
+    """In an ordinary run one way is enough for a script."""
+    return list(WAYS) if WHOLE else [way]
+
+
+def stop(run: Run) -> None:
+    if run.way == "ssh":
+        run.process.terminate()
+    else:
+        (job,) = run.cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+        run.cluster.run("scancel", job)
+
+
+@pytest.mark.parametrize("way", chosen("sbatch"))
+def test_a_script_that_catches_sigterm_saves(begin, way):
+    """Preemption is the same: SIGTERM, and SIGKILL after the partition's GraceTime."""
+    run = begin(way, Script("--saves"))
+    run.hit(lambda: stop(run))
+    run.gone_after_s(SAVE_S + 2 * DEAD_S)
+    message(run)
+    assert (run.folder / "saved").read_text() == "all of it"
+    assert wait_until((run.run_dir / "exit.json").exists, timeout_s=20)
+    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 128 + signal.SIGTERM
+
+
+@pytest.mark.skipif(not WHOLE, reason="two minutes: make test-all")
+def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
+    def two_minutes(*given):
+        argv = WAYS["sbatch"](*given)
+        script = argv.index(str(REPOSITORY / "slurm" / "multinode.sh"))
+        return [*argv[:script], "--time=2", *argv[script:]]
+
+    monkeypatch.setitem(globals(), "WAYS", {"sbatch": two_minutes})
+    run = begin("sbatch", Script("--saves"))
+    run.hit(lambda: None)
+    run.gone_after_s(120)
+    assert (run.folder / "saved").read_text() == "all of it"
+    assert last_words(message(run)).endswith("the time of its job is nearly up")
+    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("way", list(WAYS) if WHOLE else [])
+def test_a_straggler_holds_up_a_script_but_does_not_end_it(begin, way):
+    run = begin(way, Script("--timeout-s", "10"))
+    worker = run.worker(2)
+    for _ in range(5):
+        worker.suspend()
+        time.sleep(1)
+        worker.resume()
+        time.sleep(0.2)
+    (run.folder / "over").touch()
+    code, _, err = run.end()
+    assert code == 0, err
+
+
+@pytest.fixture
+def small_node(cluster):
+    """A node whose daemons, and all that they start, are in a cgroup of version 1."""
+    folder = Path("/sys/fs/cgroup/memory/muster-test-small")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
+    place = cluster.exec("node2", "readlink", "/proc/self/ns/net").stdout.strip()
+    for one in psutil.process_iter():
+        if one.name() in ("slurmd", "sshd") and _network_of(one.pid) == place:
+            (folder / "cgroup.procs").write_text(str(one.pid))
+    yield folder
+    for pid in (folder / "cgroup.procs").read_text().split():
+        (folder.parent / "cgroup.procs").write_text(pid)
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("way", chosen("ssh"))
+def test_a_script_that_eats_all_memory(begin, way, small_node):
+    run = begin(way, Script())
+    used = int((small_node / "memory.usage_in_bytes").read_text())
+    (small_node / "memory.limit_in_bytes").write_text(str(used + 200_000_000))
+    run.hit(lambda: tell(2, "eat")(run))
+    run.gone_after_s(2 * DEAD_S)  # it takes a while to eat that much
+    says = "rank 2 ended without a word (out of memory on node2: the kernel killed it for that)"
+    assert says in last_words(message(run))
+    assert says in json.loads((run.run_dir / "exit.json").read_text())["message"]
 
 
 def test_the_user_stops_it(cluster, tmp_path):
