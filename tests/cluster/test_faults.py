@@ -185,16 +185,16 @@ def chosen(way: str) -> list[str]:
 
 
 def stop(run: Run) -> None:
+    """Without the SIGKILL that scancel alone has follow after KillWait, here 10 s."""
     if run.way == "ssh":
         run.process.terminate()
     else:
         (job,) = run.cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-        run.cluster.run("scancel", job)
+        run.cluster.run("scancel", "--signal=TERM", job)
 
 
 @pytest.mark.parametrize("way", chosen("sbatch"))
 def test_a_script_that_catches_sigterm_saves(begin, way):
-    """Preemption is the same: SIGTERM, and SIGKILL after the partition's GraceTime."""
     run = begin(way, Script("--saves"))
     run.hit(lambda: stop(run))
     run.gone_after_s(SAVE_S + 2 * DEAD_S)
