@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch.runs.failure import explain
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
 from tests.cluster.ways import Run, Script, Trainer, finish, start
@@ -34,6 +35,7 @@ class Fault:
     hit: Callable[[Run], object]
     says: str  # a pattern
     limit_s: float = DEAD_S
+    ways: tuple[str, ...] = tuple(WAYS)
     ours: bool = True  # the trainer meets it, too, in all ways
     script: str = ""  # the way in which a user's script meets it in an ordinary run; "": none
     code: int = 1
@@ -51,11 +53,9 @@ def link(state: str) -> Callable[[Run], object]:
 
 
 def kill_node(run: Run) -> None:
-    """What Slurm or ssh has on a node, and the agent, as when it goes down."""
+    """The agent and sshd, as when it goes down; for Slurm see `test_a_node_of_slurm_dies`."""
     agent = run.agent(2)
-    daemons = slurm_daemons(run, 2) if run.way == "sbatch" else []
-    above = [one for one in agent.parents() if one.name() == "sshd"]
-    for one in [*daemons, agent, *above]:
+    for one in [agent, *(above for above in agent.parents() if above.name() == "sshd")]:
         one.kill()
 
 
@@ -107,7 +107,7 @@ FAULTS = {
     "a_link_goes_down": Fault(
         link("down"), r"is its link down\?", limit_s=LINK_S, after=link("up")
     ),
-    "a_node_dies": Fault(kill_node, GONE, ours=False),
+    "a_node_dies": Fault(kill_node, GONE, ours=False, ways=("ssh",)),
 }
 
 
@@ -115,7 +115,7 @@ def meetings() -> list[object]:
     """Who meets which fault: the trainer in all ways, a script in one, or in all."""
     found = []
     for name, fault in FAULTS.items():
-        for way in WAYS:
+        for way in fault.ways:
             if fault.ours:
                 found.append(pytest.param(fault, way, Trainer(), id=f"{name}-trainer-{way}"))
             if WHOLE or way == fault.script:
@@ -307,14 +307,16 @@ def test_a_job_is_cancelled(cluster, tmp_path):
     assert (run.run_dir / "stopped.json").exists()
 
 
-def test_a_node_of_slurm_dies(cluster, tmp_path):
-    """slurmd and the step's supervisor, as when its node goes down."""
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
+@pytest.mark.parametrize("program", [Trainer(), Script()] if WHOLE else [Trainer()])
+def test_a_node_of_slurm_dies(begin, program):
+    """slurmd and the step's supervisor, as when its node goes down; the job is Slurm's to end."""
+    run = begin("sbatch", program)
     daemons = slurm_daemons(run, 2)
     assert {one.name() for one in daemons} == {"slurmd", "slurmstepd"}
     run.hit(lambda: [one.kill() for one in daemons])
     try:
         run.gone_after_s(DEAD_S)
+        assert re.search(GONE, explain(run.run_dir, 4, 1).text)
     finally:
         end_job(run)
 
