@@ -18,6 +18,7 @@ WINDOW = 5  # steps whose median is one figure
 SLOW = 1.25  # times the median of the ranks, to be called slow
 SHORT_S = 0.002  # what differs by less is nothing to look for
 PHASES = ("data", "forward", "backward", "optimizer")
+NEEDED = {"step", "comm_s", "overlapped_s", *(f"{phase}_s" for phase in PHASES)}
 OVERLAPPING = ("ddp", "accelerate")  # whose backward pass holds what it waits for
 
 
@@ -31,9 +32,8 @@ def slow_rank(run_dir: Path, settings: TrainConfig) -> str | None:
     if len(ranks) < 2:
         return None
     common = sorted(set.intersection(*(set(one) for one in ranks.values())))
-    windows = [
-        common[max(end - WINDOW, 0) : end] for end in range(len(common), WINDOW - 1, -WINDOW)
-    ]
+    ends = range(len(common), WINDOW - 1, -WINDOW)
+    windows = [common[end - WINDOW : end] for end in ends]
     found: tuple[int, float, str] | None = None
     since = 0
     for steps in windows:  # the latest first
@@ -83,6 +83,6 @@ def _steps(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and record.get("kind") == "step":
+        if isinstance(record, dict) and record.get("kind") == "step" and record.keys() >= NEEDED:
             found.append(record)
     return found
