@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import types
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -220,17 +222,20 @@ def run(asked: dict[str, Any]) -> None:
     random.seed()
     extra = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [folder for folder in extra.split(os.pathsep) if folder]
-    # The names that runpy gives a module; those of this one are in the way.
-    sys.modules.pop("__main__", None)
+    # It stays when the program has ended, as in a new interpreter: runpy.run_path would drop it, and
+    # the process groups in it end their threads, which wait for the lock that whoever drops holds.
+    own = sys.modules["__main__"] = types.ModuleType("__main__")
     if words[0] == "-m":
         sys.argv = words[1:]
         sys.path.insert(0, str(Path.cwd()))
         sys.modules.pop(words[1], None)  # torchrun: runpy warns of a module that is there already
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
     else:
         sys.argv = words
         sys.path.insert(0, str(Path(words[0]).resolve().parent))
-        runpy.run_path(words[0], run_name="__main__")
+        own.__file__ = words[0]
+        own.__loader__ = loader = importlib.machinery.SourceFileLoader("__main__", words[0])
+        exec(loader.source_to_code(loader.get_data(words[0]), words[0]), own.__dict__)
 
 
 if __name__ == "__main__":
