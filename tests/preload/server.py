@@ -222,8 +222,8 @@ def run(asked: dict[str, Any]) -> None:
     random.seed()
     extra = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [folder for folder in extra.split(os.pathsep) if folder]
-    # It stays when the program has ended, as in a new interpreter: runpy.run_path would drop it, and
-    # the process groups in it end their threads, which wait for the lock that whoever drops holds.
+    # It stays when the program has ended, as in a new interpreter: runpy would drop it, and then
+    # process groups in it end their threads, which wait for the lock (GIL) that this one holds.
     own = sys.modules["__main__"] = types.ModuleType("__main__")
     if words[0] == "-m":
         sys.argv = words[1:]
