@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dotenv.parser import parse_stream
+
 from configs.settings.fields import setting
 from muster.errors import UsageError, refuse
 
@@ -83,18 +85,18 @@ class ProgramConfig:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The variables of an `.env` file: NAME=VALUE lines, comments, `export` and quotes."""
+    """The variables of an `.env` file, as python-dotenv has its form; a `$` stays a `$`."""
     found, problems = {}, []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.strip().removeprefix("export ").strip()
-        if not text or text.startswith("#"):
-            continue
-        name, equals, value = text.partition("=")
-        if not equals or not NAME.fullmatch(name.strip()):
-            problems.append(f"{path}:{number}: not NAME=VALUE")
-            continue
-        value = value.strip()
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-        found[name.strip()] = value[1:-1] if quoted else value
+    with path.open(encoding="utf-8") as stream:
+        for binding in parse_stream(stream):
+            if binding.key is None and not binding.error:  # a comment, or the end
+                continue
+            if binding.value is None or not NAME.fullmatch(str(binding.key)):
+                text = binding.original.string
+                # it counts from the end of the one before, and there may be empty lines between
+                empty = text[: len(text) - len(text.lstrip())].count("\n")
+                problems.append(f"{path}:{binding.original.line + empty}: not NAME=VALUE")
+                continue
+            found[str(binding.key)] = binding.value
     refuse(problems)
     return found

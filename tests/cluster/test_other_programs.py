@@ -15,8 +15,8 @@ from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import SBATCH, finish
 
 PROGRAMS = Path(__file__).with_name("programs")
-ACCELERATE = "accelerate.test_utils.scripts."
 WAYS = ("ssh", "script", "slurm")
+WHOLE = "WHOLE_MATRIX" in os.environ
 FAILS = "ValueError: sample 17 is empty"
 
 
@@ -27,38 +27,60 @@ class Program:
     words: tuple[str, ...]
     way: str
     met: str
+    failing: tuple[str, ...] = ()  # the words with which rank 5 fails; of each program or its kin
     flags: tuple[str, ...] = ()
-    failing: tuple[str, ...] = ()
     error: str = FAILS
     size: tuple[int, int] = (4, 2)  # nodes, and workers of each
-    # Costs tens of seconds of two cores, and says little that another one does not.
+    # What says little that another one does not is left to `make test-all`.
     ordinary: bool = True
 
 
+def accelerate_test(name: str, *flags: str) -> tuple[str, ...]:
+    return ("accelerate_tests.py", name, *flags)
+
+
 BY_HAND = ("--workers", "manual")
+FAIL = ("--fail", "5")
+LIGHTNING = ("lightning_regression.py", "--nodes", "4", "--devices", "2")
 PROGRAM = {
-    "ddp": Program(("train.py",), "slurm", "World: 8", failing=("--fail", "5"), ordinary=False),
-    "fsdp2": Program(
-        ("fsdp2.py",), "script", "rank 0 of 8: step 2", failing=("--fail", "5"), ordinary=False
-    ),
+    "ddp": Program(("train.py",), "slurm", "World: 8", ("train.py", *FAIL)),
+    "fsdp2": Program(("fsdp2.py",), "script", "rank 0 of 8: step 2", ("fsdp2.py", *FAIL)),
     "trainer": Program(
         ("text_classification.py",),
         "ssh",
         "process 0 of 8: 3 steps, DistributedType.MULTI_CPU, batch 16",
-        failing=("--fail", "5"),
+        ("text_classification.py", *FAIL),
     ),
-    "accelerate_ops": Program(("ops.py",), "ssh", "Num processes: 8", ordinary=False),
+    # torchrun's layout, on Slurm too: Slurm's own has one task for each node here
+    "lightning": Program(
+        LIGHTNING,
+        "slurm",
+        "rank 0 of 8: 3 steps, TorchElasticEnvironment, 8 batches",
+        (*LIGHTNING, *FAIL),
+    ),
+    "accelerate_ops": Program(
+        accelerate_test("test_ops"),
+        "ssh",
+        "test_ops on 8 processes",
+        accelerate_test("test_ops", *FAIL),
+    ),
     # it names no number; this it does only in a group, which is one of WORLD_SIZE
     "accelerate_sync": Program(
-        ("-m", f"{ACCELERATE}test_sync"),
+        ("-m", "accelerate.test_utils.scripts.test_sync"),
         "slurm",
         "**Test Distributed `no_sync` context manager**",
-        ordinary=False,
+        accelerate_test("test_sync", *FAIL),
     ),
-    # its data are for two processes: with more, without GPUs, it fails whoever starts it
     "accelerate_script": Program(
-        ("-m", f"{ACCELERATE}test_script"),
+        accelerate_test("test_script"),
         "script",
+        "test_script on 8 processes",
+        accelerate_test("test_script", *FAIL),
+    ),
+    # by itself it is for five processes at most
+    "accelerate_script_alone": Program(
+        ("-m", "accelerate.test_utils.scripts.test_script"),
+        "ssh",
         "Num processes: 2",
         size=(2, 1),
         ordinary=False,
@@ -67,30 +89,43 @@ PROGRAM = {
         ("hello_mpi.py",),
         "script",
         "Hello world from process 7 of 8",
+        ("hello_mpi.py", *FAIL),
         BY_HAND,
-        failing=("--fail", "5"),
     ),
     "shell": Program(
         ("./hello.sh",),
         "ssh",
         "process 0 of 8",
+        ("./hello.sh", "5"),
         BY_HAND,
-        failing=("5",),
         error="hello.sh: exit code 3",
     ),
 }
 
 
 def ways_of(name: str) -> list[str]:
-    if "WHOLE_MATRIX" in os.environ:
+    if WHOLE:
         return list(WAYS)
     return [PROGRAM[name].way] if PROGRAM[name].ordinary else []
 
 
+def failing_ways_of(name: str) -> list[str]:
+    """In an ordinary run the way after the one in which the program succeeds."""
+    if not PROGRAM[name].failing:
+        return []
+    next_one = {"ssh": "script", "script": "slurm", "slurm": "ssh"}
+    return [way if WHOLE else next_one[way] for way in ways_of(name)]
+
+
 RUNS = [(name, way) for name in PROGRAM for way in ways_of(name)]
-FAILING = [(name, way) for name, way in RUNS if PROGRAM[name].failing]
-if "WHOLE_MATRIX" not in os.environ:  # without torch: they cost least
-    FAILING = [(name, way) for name, way in FAILING if PROGRAM[name].flags == BY_HAND]
+FAILING = [(name, way) for name in PROGRAM for way in failing_ways_of(name)]
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(request) -> None:
+    """Only with the whole table do nodes start a Python of their own for each worker."""
+    if not WHOLE:
+        request.getfixturevalue("warm_workers")
 
 
 @pytest.fixture
@@ -104,22 +139,21 @@ def project(tmp_path) -> Path:
     return root
 
 
-def run(cluster, project: Path, name: str, way: str, *more: str) -> tuple[int, str]:
+def run(cluster, project: Path, program: Program, way: str, argv: tuple[str, ...]):
     """The exit code, and all that was printed, by whom and wherever."""
-    program = PROGRAM[name]
     nodes, per_node = program.size
-    words = ["--nproc-per-node", str(per_node), *program.flags, "--", *program.words, *more]
+    words = ["--nproc-per-node", str(per_node), *program.flags, "--", *argv]
     if way == "script" and program.flags == BY_HAND:  # the file says who starts the workers
         size = [f"--nodes={nodes}", f"--ntasks-per-node={per_node}", f"--output={project}/job.out"]
         file = str(REPOSITORY / "slurm" / "multinode_manual.sh")
-        argv = [*SBATCH, *size, file, "--", *program.words, *more]
+        command = [*SBATCH, *size, file, "--", *argv]
     elif way == "ssh":
-        argv = test_programs.ssh(cluster, "--nodes", str(nodes), *words)
+        command = test_programs.ssh(cluster, "--nodes", str(nodes), *words)
     elif way == "slurm":
-        argv = test_programs.slurm("--nodes", str(nodes), *words)
+        command = test_programs.slurm("--nodes", str(nodes), *words)
     else:
-        argv = test_programs.script(project, *words, nodes=nodes)
-    code, out, err = finish(start(cluster, project, argv), timeout_s=300)
+        command = test_programs.script(project, *words, nodes=nodes)
+    code, out, err = finish(start(cluster, project, command), timeout_s=300)
     job = project / "job.out"
     return code, out + err + (job.read_text() if job.exists() else "")
 
@@ -127,18 +161,22 @@ def run(cluster, project: Path, name: str, way: str, *more: str) -> tuple[int, s
 @pytest.mark.timeout(330)
 @pytest.mark.parametrize(("name", "way"), RUNS)
 def test_all_processes_of_another_program_meet(cluster, project, name, way):
-    code, printed = run(cluster, project, name, way)
+    program = PROGRAM[name]
+    code, printed = run(cluster, project, program, way, program.words)
     assert code == 0, printed
     run_dir = only_run(project)
-    assert ended_ranks(run_dir) == list(range(PROGRAM[name].size[0] * PROGRAM[name].size[1]))
-    assert PROGRAM[name].met in (run_dir / "workers" / "rank_00000.out").read_text(), printed
-    assert PROGRAM[name].met in printed
+    assert ended_ranks(run_dir) == list(range(program.size[0] * program.size[1]))
+    assert program.met in (run_dir / "workers" / "rank_00000.out").read_text(), printed
+    assert program.met in printed
 
 
 @pytest.mark.timeout(330)
 @pytest.mark.parametrize(("name", "way"), FAILING)
 def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
-    code, printed = run(cluster, project, name, way, *PROGRAM[name].failing)
+    program = PROGRAM[name]
+    code, printed = run(cluster, project, program, way, program.failing)
     assert code != 0
-    end = json.loads((only_run(project) / "exit.json").read_text())
-    assert PROGRAM[name].error in end["message"], printed
+    message = json.loads((only_run(project) / "exit.json").read_text())["message"]
+    assert program.error in message.splitlines()[-1], printed
+    assert "error: rank 5 on node2 failed" in printed
+    assert printed.rstrip().endswith(message.splitlines()[-1]), printed[-2000:]

@@ -82,6 +82,10 @@ def main(save_every, total_epochs, batch_size, snapshot_path, fail):
     trainer = Trainer(model, train_data, optimizer, save_every, snapshot_path, fail)
     trainer.train(total_epochs)
     destroy_process_group()
+    # The tutorial lets go of it here. In torch 2.13 the end of DDP waits for a thread of gloo and
+    # holds the GIL, which that thread may want for the last all-reduce: then it hangs, with any
+    # launcher.
+    return trainer
 
 
 if __name__ == "__main__":
@@ -92,4 +96,6 @@ if __name__ == "__main__":
     parser.add_argument("--snapshot_path", default="snapshot.pt")
     parser.add_argument("--fail", type=int)
     args = parser.parse_args()
-    main(args.save_every, args.total_epochs, args.batch_size, args.snapshot_path, args.fail)
+    trainer = main(
+        args.save_every, args.total_epochs, args.batch_size, args.snapshot_path, args.fail
+    )

@@ -1,0 +1,48 @@
+"""What a user's program is given: the form of an `.env` file, and what is refused of it."""
+
+import pytest
+
+from configs.settings.program import ProgramConfig
+from muster.errors import UsageError
+
+FILE = r"""# what a program needs
+PLAIN=two words   # and a comment
+export EXPORTED="with # and \"quotes\""
+SECRET=p#ss$HOME${PLAIN}'"
+SINGLE='$HOME \n "as it is"'
+EMPTY=
+LINES="one
+two"
+LAST=$LAST
+"""
+
+
+def test_an_env_file_is_read_as_others_read_it_and_a_dollar_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAST", "not this")
+    path = tmp_path / ".env"
+    path.write_text(FILE)
+    assert ProgramConfig(env_file=path).variables({}) == {
+        "PLAIN": "two words",
+        "EXPORTED": 'with # and "quotes"',
+        "SECRET": "p#ss$HOME${PLAIN}'\"",
+        "SINGLE": '$HOME \\n "as it is"',
+        "EMPTY": "",
+        "LINES": "one\ntwo",
+        "LAST": "$LAST",
+    }
+
+
+def test_all_wrong_lines_of_an_env_file_are_named(tmp_path):
+    path = tmp_path / ".env"
+    path.write_text('A=1\n\n\n# c\nnothing\n1X=3\n\n=4\nOPEN="is never closed\n')
+    with pytest.raises(UsageError) as refused:
+        ProgramConfig(env_file=path).variables({})
+    lines = [f"{path}:{number}: not NAME=VALUE" for number in (5, 6, 8, 9)]
+    assert str(refused.value).splitlines() == lines
+
+
+def test_a_variable_of_the_command_line_wins(tmp_path):
+    path = tmp_path / ".env"
+    path.write_text("A=file\nB=file\n")
+    config = ProgramConfig(env="A=given\nC", env_file=path)
+    assert config.variables({"C": "here"}) == {"A": "given", "B": "file", "C": "here"}
