@@ -82,6 +82,18 @@ def test_runs_without_steps_share_one_note(tmp_path):
     assert note.startswith("18 of 18 runs have no steps on record: 0, 1, 2, 3, ...")
 
 
+def test_a_run_of_another_program_has_its_name_and_one_note_that_says_why_it_has_no_records(
+    tmp_path,
+):
+    run_dir = make_run(tmp_path / "20261122-141115-hello.sh-2x1", rows={})
+    (run_dir / "config.yaml").write_text("launcher: ssh\nnodes: '2'\n")
+    (run_dir / "summary.json").unlink(missing_ok=True)
+    subject = read_subject([run_dir])
+    assert subject.entries[0].name == run_dir.name
+    (note,) = provenance.notes(subject)
+    assert "there are no records: only the trainer that comes with Muster writes them" in note
+
+
 def test_rows_that_are_left_out_are_where_it_says(tmp_path):
     rows = [step(n) for n in range(1, 4)]
     ranks = {rank: [*rows, folders.collectives()] for rank in range(30)}

@@ -152,6 +152,11 @@ class Run:
         return next((rows[kind] for rows in self.ranks.values() if rows[kind]), [])
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether this is a program of the user's: its config.yaml has settings of the launch."""
+        return bool(self.config) and "task" not in self.config
+
+    @property
     def over(self) -> bool:
         return bool(self.end or self.summary)
 
@@ -213,6 +218,12 @@ def _read_part(path: Path, name: str) -> Run:
 
 
 def _note_missing_ranks(run: Run) -> None:
+    if run.is_foreign and not run.ranks:
+        run.notes.append(
+            "there are no records: only the trainer that comes with Muster writes them; workers/ "
+            "of the run folder has what the program printed"
+        )
+        return
     steps = [row["step"] for row in run.rows("step")]
     wanted = run.summary.get("world_size")
     if not isinstance(wanted, int):

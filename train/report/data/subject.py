@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def sync(self) -> str:
-        return str(self.settings.get("sync", "?"))
+        return str(self.settings.get("sync") or "?")
 
     @property
     def workers(self) -> int:
@@ -164,7 +164,7 @@ def _label(subject: Subject) -> None:
     subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
     for entry in entries:
         parts = [found for key in subject.varying if (found := label_part(key, entry))]
-        entry.label = ", ".join(parts) or entry.sync
+        entry.label = ", ".join(parts) or (entry.run.name if entry.run.is_foreign else entry.sync)
     seen: Counter[str] = Counter()
     for entry in entries:
         entry.repeat = max(entry.repeat, seen[entry.label])

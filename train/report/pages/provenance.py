@@ -79,7 +79,9 @@ def _without_steps(subject: Subject) -> list[str]:
     names = [
         entry.run.name
         for entry in subject.entries
-        if not entry.run.first_rank("step") and entry.run.config.get("epochs") != 0
+        if not entry.run.first_rank("step")
+        and entry.run.config.get("epochs") != 0
+        and not entry.run.is_foreign
     ]
     if len(names) < 2:
         return [f"{name}: no steps on record" for name in names]
