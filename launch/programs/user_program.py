@@ -91,18 +91,23 @@ class UserProgram:
             run = replace(run, run_id=run_id)
         elif make:
             claim(run.logs_root / run.run_id, run)
-        self.run = run
-        return self.run_spec(make=make, snapshot=snapshot, is_sent=not facts.shared)
+        return self.run_spec(run, make=make, snapshot=snapshot, is_sent=not facts.shared)
 
     def run_spec(
-        self, *, make: bool, snapshot: bool, is_sent: bool = False, earlier: Path | None = None
+        self,
+        run: TrainConfig,
+        *,
+        make: bool,
+        snapshot: bool,
+        is_sent: bool = False,
+        earlier: Path | None = None,
     ) -> LaunchSpec:
-        """The run, once its folder is known.
+        """`run`, whose settings have its id: its folder is known.
 
         `is_sent`: nodes have disks of their own. `earlier`: the folder of the same job's first
         run, whose snapshot a requeued job goes on with.
         """
-        run_dir = self.run.logs_root / str(self.run.run_id)
+        run_dir = run.logs_root / str(run.run_id)
         root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
@@ -110,9 +115,9 @@ class UserProgram:
             if not root.is_dir() or earlier is None:
                 taken = take(project, run_dir, self._config.patterns)
                 root = taken.root
-                if not self.run.quiet:
+                if not run.quiet:
                     print(taken, file=sys.stderr)
-            root = sent_to(self.run.run_id) if is_sent else root
+            root = sent_to(run.run_id) if is_sent else root
             cwd = root / cwd.resolve().relative_to(project.resolve())
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         wrap = shlex.split(self._config.wrap or "")
@@ -123,14 +128,17 @@ class UserProgram:
         )
         prologue = self._config.prologue
         return replace(
-            run_spec(program, self.run, self._launch),
+            run_spec(program, run, self._launch),
             secrets=self._config.variables(os.environ),
             prologue=prologue.read_text(encoding="utf-8") if prologue else "",
         )
 
-    def settings(self, *launch: Any) -> str:
-        """The settings of the launch; the program itself is in launch.json."""
-        folder = self.run.checkpoint_dir
+    def settings(self, *launch: Any, run: TrainConfig | None = None) -> str:
+        """The settings of the launch, and where `run` or, by itself, this one has its checkpoints.
+
+        The program is in launch.json.
+        """
+        folder = (run or self.run).checkpoint_dir
         return cli.to_yaml(*launch) + (
             f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
         )

@@ -123,8 +123,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     if user is None:
         spec = run_spec(program_of(launch, on_nodes, bench), train, launch)
     else:
-        user.run = train
-        spec = user.run_spec(make=True, snapshot=True, earlier=first)
+        spec = user.run_spec(train, make=True, snapshot=True, earlier=first)
     spec = replace(
         spec,
         workers=workers,
@@ -136,7 +135,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     job_files.decide_coordinator(spec.run_dir)
     settings = cli.to_yaml(train, launch, bench)
     if user is not None:
-        settings = user.settings(launch)
+        settings = user.settings(launch, run=train)
     run_record.write_down(spec, [], "slurm", settings)
     run_record.begin(
         spec, "slurm", allocation.name, cluster=allocation.cluster, attempt=allocation.attempt
@@ -173,8 +172,8 @@ def end(run_dir: Path, code: int) -> int:
     """Say why the run failed, where it did; the exit code that the job should have."""
     spec, job = job_files.read_spec(run_dir)
     is_own = not job.get("step")  # else it goes on after this run, and is not for us to requeue
-    if is_own:
-        print(*new_files(run_dir), sep="\n", end="", file=sys.stderr)
+    for line in new_files(run_dir) if is_own else ():
+        print(line, file=sys.stderr)
     given_up = run_record.read_end(run_dir)
     if given_up is not None and given_up["code"] == NO_RETRY:
         return NO_RETRY
