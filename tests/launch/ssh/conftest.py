@@ -1,9 +1,11 @@
-"""A small checkout in the place of this, and hosts that are folders here, for the real rsync."""
+"""A small checkout, hosts that are folders here for the real rsync, and files of hosts."""
 
 import pytest
 
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import transfer
+from launch.ssh.hosts import read_hosts
+from muster.errors import UsageError
 
 # Takes ssh's place: a host is a home below HOMES.
 SSH = """#!/bin/bash
@@ -58,3 +60,23 @@ def hosts(tmp_path, monkeypatch, checkout):
         ]
 
     return make
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str | bytes, **choices) -> tuple[NodeSpec, ...]:
+        path = tmp_path / "hosts"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return read_hosts(path, 1, **choices)
+
+    return read
+
+
+@pytest.fixture
+def problems(read, tmp_path):
+    def problems(text: str | bytes) -> list[str]:
+        with pytest.raises(UsageError) as caught:
+            read(text)
+        return str(caught.value).replace(f"{tmp_path}/", "").split("\n")
+
+    return problems
