@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,13 @@ from tests.launch.submit import SUBMIT, wait_until
 SIZE = ["--nodes", "4", "--nproc-per-node", "2"]
 
 
+def track(project: Path) -> None:
+    """Have git know the project; on another Slurm's system there may be none, nor need it be."""
+    if shutil.which("git"):
+        for words in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", *words], cwd=project, check=True)
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
     """A repository of the user's, with the names that this one has, too."""
@@ -29,8 +37,7 @@ def project(tmp_path) -> Path:
     (root / "where.sh").chmod(0o755)
     (root / "text").write_text("as submitted")
     (root / ".gitignore").write_text("logs/\n")
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", *words], cwd=root, check=True)
+    track(root)
     return root
 
 
