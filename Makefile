@@ -61,8 +61,9 @@ test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, e
 	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
 		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python") $(ARGS)
 
-soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue (30 min)
+soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (90 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py $(ARGS)
+	@SOAK_MINUTES=60 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/launch/agent/inspection/test_no_false_alarm.py $(ARGS)
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)

@@ -44,7 +44,7 @@ def main() -> int:
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
         case "stacks":
-            questions.stacks(_find(root, args.run), full=args.full)
+            questions.stacks(_find(root, args.run), full=args.full, native=args.native)
             return 0
         case "debug":
             questions.debug(_find(root, args.run), args.rank)
@@ -77,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--rank", type=int, help="of this rank only")
     stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
+    stacks.add_argument(
+        "--native", action="store_true", help="C frames, too, by py-spy or pystack on the nodes"
+    )
     debug = verbs.add_parser("debug", parents=[one], help="a terminal for breakpoint() in a rank")
     debug.add_argument("--rank", type=int, default=0, help="which rank's (default: 0)")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")

@@ -30,9 +30,6 @@ def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
             return _lead(launcher, spec, facts)
         except Stopped as stopped:
             return _stopped(spec, 128 + stopped.number)
-        finally:
-            for line in new_files(spec.run_dir):
-                print(line, file=sys.stderr)
 
 
 def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
@@ -55,6 +52,8 @@ def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
     """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
     code = job.wait()
+    for line in new_files(spec.run_dir):
+        print(line, file=sys.stderr)
     if code in BY_SIGNAL:
         return Outcome(_stopped(spec, code), by_signal=True)
     failure = in_own_words(

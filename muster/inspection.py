@@ -39,6 +39,7 @@ REQUEST_BYTES = 65_536
 ENTRIES = 50  # of collectives, the latest of each group
 FRAMES = 60  # of each thread, the innermost
 DAY_S = 86_400
+PR_SET_PTRACER = 0x59616D61  # prctl(2); where Yama restricts ptrace to a process's ancestors
 PLACES = 30  # of the last seconds
 GIVE_UP_S = 5.0
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
@@ -155,6 +156,8 @@ class Inspector:
             reply["groups"] = be_patient(float(request.get("seconds", DAY_S)))
             return reply
         reply["groups"] = groups()
+        if request.get("native"):
+            allow_tracing()
         if ask == "stacks":
             self._note()
             reply["threads"] = self._stacks()
@@ -196,6 +199,15 @@ class Inspector:
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
         return sorted(found, key=lambda thread: not thread["main"])
+
+
+def allow_tracing() -> None:
+    """Let the agent, and the tool that it starts, look into this process."""
+    agent = os.environ.get("MUSTER_LAUNCHER", "")
+    if sys.platform.startswith("linux") and agent.isdigit():
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(int(agent)), 0, 0, 0)
 
 
 def groups() -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launch.agent.processes import process_tree
+from launch.agent.processes import process_state, process_tree
 
 if TYPE_CHECKING:
     import psutil
@@ -113,10 +113,7 @@ def _catches(process: "psutil.Process") -> bool:
     import psutil  # here, since --help and --dry-run do not need it
 
     try:
-        if "RANK" not in process.environ() or "--exec" in process.cmdline()[:5]:
-            return False
-        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
-    except (psutil.Error, OSError):
+        is_worker = "RANK" in process.environ() and "--exec" not in process.cmdline()[:5]
+    except psutil.Error:
         return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+    return is_worker and process_state.catches(process.pid, signal.SIGTERM)

@@ -18,6 +18,7 @@ from muster.errors import NO_RETRY
 from tests.cluster import ways
 from tests.cluster.test_programs import only_run, project, slurm, ssh
 from tests.cluster.testbeds import REPOSITORY
+from tests.launch.agent.inspection import test_hung_runs
 from tests.launch.submit import wait_until
 
 assert project
@@ -135,6 +136,20 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
     ), err
     seen = json.loads((run / "stacks" / "hang.json").read_text())
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
+
+
+@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="here without nodes: test_hung_runs")
+@pytest.mark.parametrize("way", ["ssh", "slurm"])
+@pytest.mark.parametrize("how", test_hung_runs.SAID)
+def test_ranks_that_disagree_leave_early_or_come_late(cluster, project, way, how):
+    (project / "hung.py").write_text(test_hung_runs.PROGRAM)
+    words = ["--nodes", "4", "--nproc-per-node", "1", "--", "hung.py", how]
+    argv = slurm(*words) if way == "slurm" else ssh(cluster, *words)
+    code, out, err = ways.finish(ways.start(cluster, argv, project))
+    assert code == (134 if how == "shape" else 1)
+    # of four ranks, more than one waits
+    said = test_hung_runs.SAID[how].replace("rank 0", "ranks 0, 2, 3")
+    assert re.search(said, err.splitlines()[-1]), (out, err)
 
 
 def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):

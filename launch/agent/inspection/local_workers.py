@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launch.agent.inspection import fault_dump
+from launch.agent.inspection import outside_stacks
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.inspection import DUMP_SIGNAL
@@ -44,26 +44,29 @@ def ask(
         report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
         report["answers"] = reply is not None
         if request.get("ask") == "stacks":
-            _add_processes(report, folder, pid if pid in below else None)
+            own = pid if pid in below else None
+            _add_processes(report, folder, own)
+            if request.get("native") and own is not None:
+                report["native"] = outside_stacks.native_stacks(own)
         found[rank] = _shortened(report)
     return found
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     """The process of each rank that is still there."""
-    found = {
-        rank: one.pid
-        for one in process_tree.descendants()
-        if (rank := process_tree.rank_of(one)) is not None
-    }
-    for rank in ranks:  # the program itself, where a wrapper or a command is around it
+    found = {}
+    for rank in ranks:  # the program itself, where a wrapper is around it
         try:
             raw = json.loads((folder / f"rank_{rank:05d}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if state_of(int(raw["pid"])) is not None:
             found[rank] = int(raw["pid"])
-    return {rank: found[rank] for rank in ranks if rank in found}
+    if len(found) < len(ranks):  # a command, or a program that has not begun
+        for process in process_tree.descendants():
+            if (other := process_tree.rank_of(process)) is not None and other in ranks:
+                found.setdefault(other, process.pid)
+    return found
 
 
 def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.socket:
@@ -136,7 +139,7 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         size = now
     with path.open("rb") as file:
         file.seek(before)
-        return fault_dump.threads_of(file.read().decode(errors="replace"))
+        return outside_stacks.threads_of(file.read().decode(errors="replace"))
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class NodeInspection:
             connection.close()
 
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
-        reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
+        more = {"native": True} if request.get("native") else {}
+        reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"], **more)
         self._activity.disturb()
         for report in reports.values():
             report["clock_offset_s"] = self.clock_offset_s

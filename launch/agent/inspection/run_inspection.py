@@ -24,6 +24,7 @@ from muster.writing import CannotWrite, write_json
 
 OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
 LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
+NATIVE_S = 25.0  # where each worker is looked at by another tool
 GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
 
 
@@ -41,6 +42,7 @@ class Gathering:
     """The answers of all agents to one question."""
 
     name: str
+    patience_s: float = GATHER_S
     began: float = field(default_factory=time.monotonic)
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class RunInspection:
         for request in self._requests.new(often=bool(self._debuggers)):
             self._begin(request)
         for name, one in list(self._gatherings.items()):
-            late = time.monotonic() - one.began > GATHER_S
+            late = time.monotonic() - one.began > one.patience_s
             if name != "end" and (late or len(one.complete) == self._count):
                 self._conclude(self._gatherings.pop(name))
 
@@ -147,7 +149,8 @@ class RunInspection:
     def _begin(self, request: Mapping[str, Any]) -> None:
         ask, name = request.get("ask"), str(request["id"])
         if ask == "stacks":
-            self._gatherings[name] = Gathering(name)
+            patience_s = NATIVE_S if request.get("native") else GATHER_S
+            self._gatherings[name] = Gathering(name, patience_s)
         elif ask == "debug" and name not in self._debuggers:
             self._debuggers.add(name)
             self._send(inspect={"id": name, "ask": "patient"})

@@ -87,6 +87,12 @@ def test_a_worker_whose_interpreter_is_held_is_read_by_faulthandler(start, tmp_p
     assert functions(report)[-1] == "held" and report["process"]["letter"] in "SD"
 
 
+def test_c_frames_are_shown_by_the_tool_that_is_installed(start, tmp_path):
+    process = start("load_data")
+    native = ask(tmp_path, ask="stacks", native=True)["native"]
+    assert f"Process {process.pid}:" in native and "load_data (" in native and "nanosleep" in native
+
+
 def test_a_stopped_worker_is_not_signalled(start, tmp_path):
     process = start("load_data")
     process.send_signal(signal.SIGSTOP)

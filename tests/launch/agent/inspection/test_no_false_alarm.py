@@ -1,0 +1,83 @@
+"""Ordinary runs are never said to hang: long evaluations, checkpoints, imports, first steps.
+
+SOAK_MINUTES has each last so long; `make soak` makes an hour of it.
+"""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.launch.submit import SUBMIT
+from tests.preload import interpreter
+
+SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.3"))
+PROGRAM = """
+import sys
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Sequential(
+    *(layer for _ in range(3) for layer in (torch.nn.Linear(16, 16), torch.nn.ReLU()))
+)
+def evaluate(seconds):
+    end = time.monotonic() + seconds
+    with torch.no_grad():
+        while time.monotonic() < end:
+            model(torch.rand(4, 16))
+def save(seconds):
+    end = time.monotonic() + seconds
+    with open(sys.argv[1], "wb") as file:
+        while time.monotonic() < end:
+            file.seek(0)
+            file.write(bytes(1000))
+            time.sleep(0.3)
+begun = time.monotonic()
+while time.monotonic() < begun + float(sys.argv[2]):
+    dist.all_reduce(torch.ones(10))
+    if dist.get_rank() == 0:
+        evaluate(8)
+    dist.barrier()
+    if dist.get_rank() == 1:
+        save(8)
+    done = torch.tensor([time.monotonic() - begun])
+    dist.broadcast(done, 0)
+    begun = time.monotonic() - done.item()
+"""
+
+
+def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    words = ["--hang-after-s", "5", "--", "program.py", str(tmp_path / "saved"), str(SECONDS)]
+    done = subprocess.run(
+        [*argv, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS + 120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no progress" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_training_with_evaluations_and_checkpoints(tmp_path):
+    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
+    flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+    flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
+    process = subprocess.Popen(
+        [*argv, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        time.sleep(SECONDS)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert "no progress" not in out and process.returncode in (75, 130), out
