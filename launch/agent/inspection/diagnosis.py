@@ -51,6 +51,7 @@ def _slow(views: Mapping[int, RankView]) -> list[str]:
         found += [
             f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
             f"the median between collectives: it is {_place(views[rank])}"
+            + "".join(f"; {cause}" for cause in views[rank].causes)
             for rank, times in slow.items()
         ]
     return found
@@ -143,7 +144,8 @@ def condition(view: RankView) -> str:
     below = ""
     if child is not None and view.needs_child:
         below = f"; it waits for its process {child[0]}, which is in {child[2]} and {child[1]}"
-    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}"
+    causes = "".join(f"; {cause}" for cause in view.causes)
+    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}{causes}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.agent.inspection import local_workers
 from launch.agent.processes.activity import Activity
+from launch.agent.processes.contention import Contention, causes, contention_of
 
 LOOK_S = 0.2
 Reply = Callable[[dict[str, Any]], None]
@@ -31,6 +32,7 @@ class NodeInspection:
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
+        self._contention: dict[int, Contention] = {}  # at the last sample
         self._samples = hang_after_s != 0
         self._looked, self._has_given_up = 0.0, False
         self._debuggers: dict[str, socket.socket] = {}  # connections by request
@@ -85,15 +87,19 @@ class NodeInspection:
         more = {"native": True} if request.get("native") else {}
         reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"], **more)
         self._activity.disturb()
-        for report in reports.values():
+        for rank, report in reports.items():
             report["clock_offset_s"] = self.clock_offset_s
+            if (before := self._contention.get(rank)) is not None and report.get("pid"):
+                report["causes"] = causes(before, contention_of(report["pid"]))
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
 
     def _sample(self) -> None:
         """Say since when no worker has got anywhere."""
         progress = local_workers.ask(self.folder, self.ranks, ask="progress")
-        self._activity.look(local_workers.pids_of(self.folder, self.ranks), progress)
+        pids = local_workers.pids_of(self.folder, self.ranks)
+        self._activity.look(pids, progress)
+        self._contention = {rank: contention_of(pid) for rank, pid in pids.items()}
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
         self._answers.put(self._message("still", still=still))
 
