@@ -10,8 +10,8 @@ from rich.console import Console
 
 from launch.agent.inspection import stack_table
 from launch.agent.inspection.request_file import ASK_S, Asking
-from launch.runs import hang_record, run_state
-from muster.errors import MusterError
+from launch.runs import hang_record, run_record, run_state
+from muster.errors import MusterError, UsageError
 
 ANSWER_S = 6.0  # agents have less
 NATIVE_S = 30.0
@@ -53,10 +53,15 @@ def debug(run_dir: Path, rank: int) -> None:
     """Be the terminal of the debugger of one rank, until it or the user leaves.
 
     Raises:
-        MusterError: nobody answers.
+        MusterError: nobody answers, or the run is over.
+        UsageError: it has no such rank.
     """
     if run_state.of(run_dir).over:
         raise MusterError(f"{run_dir.name} is over; there is no rank to debug any more")
+    ranks = run_record.nodes_of_ranks(run_dir)
+    if rank not in ranks:
+        known = f"its ranks are 0 to {max(ranks)}" if ranks else "its workers have not begun yet"
+        raise UsageError(f"{run_dir.name} has no rank {rank}: {known}")
     asking = Asking(run_dir, ask="debug", rank=rank)
     console, began, open_input = sys.stdout, time.monotonic(), True
     console.write(f"waiting for rank {rank} at a breakpoint; Ctrl-D or Ctrl-C leaves it there\n")
