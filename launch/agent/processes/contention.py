@@ -1,4 +1,4 @@
-"""What keeps a worker from computing: other programs on its cores, a limit, swap, too little memory.
+"""What keeps a worker from computing: others on its cores, a limit, swap, too little memory.
 
 Sources: schedstats in the kernel's documentation (time that a task waited for a core), proc(5)
 (VmSwap), the kernel's page on pressure-stall information, and those on the cpu controller of
