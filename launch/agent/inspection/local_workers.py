@@ -10,6 +10,7 @@ the signal.
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,11 +41,12 @@ def ask(
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     found = {}
     for rank, reply in zip(ranks, replies, strict=True):
-        pid = pids.get(rank)
+        pid = pids.get(rank) if reply is None else int(reply["pid"])
         report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
         report["answers"] = reply is not None
         if request.get("ask") == "stacks":
-            own = pid if pid in below else None
+            # who listens at the socket of a worker is that worker
+            own = pid if reply is not None or pid in below else None
             _add_processes(report, folder, own)
             if request.get("native") and own is not None:
                 report["native"] = outside_stacks.native_stacks(own)
@@ -96,9 +98,18 @@ def _reply(
         with connection, connection.makefile("rb") as lines:
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(lines.readline())
+            answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):
         return None
     return dict(answer)
+
+
+def _peer(connection: socket.socket) -> int:
+    """The process at the other end, by its number here; 0 if it has none."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[0])
 
 
 def _add_processes(report: dict[str, Any], folder: Path, pid: int | None) -> None:

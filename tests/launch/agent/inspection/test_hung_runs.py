@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.launch.submit import SUBMIT
+from tests.preload import interpreter
 
 PROGRAM = """
 import sys
@@ -37,7 +38,7 @@ for number in range(1, 6):
 SAID = {
     "operation": r"error: ranks disagree about collective 3 of the default group: rank 0: "
     r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float, in step",
-    "shape": r"error: rank 1 died: Aborted: .*Is there a distributed collective mismatch",
+    "shape": r"error: rank 1 on node1 died: Aborted: .*Is there a distributed collective mismatch",
     # gloo notices at once that it is gone, or not at all
     "early": r"error: rank 1 on \S+ (ended with exit code 0 while others were in a collective|"
     r"has not come to all_reduce 3 .*: it has ended: exit code 0 at [\d:]+; rank 0 gave up)",
@@ -49,7 +50,7 @@ SAID = {
 @pytest.mark.parametrize("how", SAID)
 def test_the_cause_is_the_last_line(tmp_path, how):
     (tmp_path / "hung.py").write_text(PROGRAM)
-    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
     done = subprocess.run(
         [*argv, "--run-id", how, "--", "hung.py", how],
         cwd=tmp_path,
