@@ -50,6 +50,16 @@ def ask(cluster, run: str, *flags: str) -> str:
     return done.stdout
 
 
+def cancel(cluster, project: Path, process: subprocess.Popen) -> tuple[int, str, str]:
+    """End the run, wherever it is; what its launcher says of it."""
+    subprocess.run(
+        [sys.executable, JOBS, "cancel", only_run(project).name],
+        env=ways.environment(cluster),
+        check=False,
+    )
+    return ways.finish(process)
+
+
 def let_go(signs: Path, way: str, pid: int) -> None:
     (signs / f"release-{way}").touch()
     if way == "stopped":
@@ -58,7 +68,12 @@ def let_go(signs: Path, way: str, pid: int) -> None:
         psutil.Process(pid).children()[0].kill()
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
+# in an ordinary run each of the two is met through one launcher
+SEVEN_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["ssh"]
+BREAKPOINT_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["slurm"]
+
+
+@pytest.mark.parametrize("way", SEVEN_WAYS)
 def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_path, way):
     signs = tmp_path / "signs"
     signs.mkdir()
@@ -91,12 +106,11 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
             full = ask(cluster, run, "--full")
             assert "hangs.py" in full and "thread main" in full and full.count("(process ") == 4
         finally:
-            process.send_signal(signal.SIGINT)
-            code, out, err = ways.finish(process)
-    assert code == 130, (out, err)
+            code, out, err = cancel(cluster, project, process)
+    assert code == 143, (out, err)
 
 
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
+@pytest.mark.parametrize("way", BREAKPOINT_WAYS)
 def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(cluster, project, way):
     shutil.copy(PROGRAM.with_name("holds.py"), project)
     words = ["--nodes", "4", "--nproc-per-node", "1", "--hang-after-s", "6", "--on-hang", "stop"]
@@ -161,6 +175,7 @@ def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):
         assert wait_until((tmp_path / "signs" / "at-asleep").exists, 60)
         run = only_run(project).name
         ask(cluster, run)
+        time.sleep(3)  # who has waited for less does not hang
         cluster.exec("node3", "ip", "link", "set", "exp0", "down")
         try:
             said = ask(cluster, run).splitlines()
@@ -169,5 +184,4 @@ def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):
         finally:
             cluster.exec("node3", "ip", "link", "set", "exp0", "up")
     finally:
-        process.send_signal(signal.SIGINT)
-        ways.finish(process)
+        cancel(cluster, project, process)

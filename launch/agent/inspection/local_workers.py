@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import outside_stacks
+from launch.agent.inspection.rank_view import waits_for_child
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.inspection import DUMP_SIGNAL
@@ -123,10 +124,12 @@ def _add_processes(report: dict[str, Any], folder: Path, pid: int | None) -> Non
         report["threads"] = _dumped(folder, report["rank"], pid)
         report["is_command"] = not report["threads"]
     children = []
+    # only of one that waits for them: others are not disturbed, least of all a child of vfork
+    asks = not state.is_held and waits_for_child(report.get("threads", ()))
     for child in tree[1 : CHILDREN + 1]:
         seen = state_of(child)
         if seen is not None and seen.letter not in "ZX":
-            threads = [] if seen.is_held else _dumped(folder, report["rank"], child)
+            threads = _dumped(folder, report["rank"], child) if asks and not seen.is_held else []
             children.append({"pid": child, "words": seen.words, "threads": threads})
     report["children"] = children
 

@@ -1,6 +1,6 @@
 """What one rank is doing, read from its report: which line, which collective, and since when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def view_of(
         words=str(process.get("words", "")),
         pid=process.get("pid"),
         place=own_place(main),
-        needs_child=any(part in str(one["file"]) for one in main for part in CHILDREN),
+        needs_child=waits_for_child(threads),
         groups={
             name: Group(tuple(one.get("ranks", ())), int(one.get("begun", -1)))
             for name, one in report.get("groups", {}).items()
@@ -143,6 +143,12 @@ def view_of(
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
     )
+
+
+def waits_for_child(threads: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the main thread is where one waits for a process of its own, as a loader's."""
+    main: list[dict[str, Any]] = next((one["frames"] for one in threads if one.get("main")), [])
+    return any(part in str(one["file"]) for one in main for part in CHILDREN)
 
 
 def own_place(frames: list[dict[str, Any]]) -> Place | None:

@@ -9,7 +9,7 @@ import pytest
 from tests.launch.submit import alive, start, wait_until, worker
 
 FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
-SAVE_S = 5.0
+SAVE_S = 9.0  # more than a failure may take on a slow machine
 # No word of Muster in it: one rank saves, as is usual, and the others end at once.
 SAVES = f"""
 import os, signal, sys, time
