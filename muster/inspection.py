@@ -36,16 +36,25 @@ from typing import Any
 FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-ENTRIES = 50  # of collectives, the latest of each group
 FRAMES = 60  # of each thread, the innermost
-DAY_S = 86_400
 PR_SET_PTRACER = 0x59616D61  # prctl(2); where Yama restricts ptrace to a process's ancestors
-PLACES = 30  # of the last seconds
+LOOKS, LOOK_S = 24, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
 
 
+def load(name: str) -> Any:
+    """A file beside this one, by its path, as this one was loaded."""
+    path = str(Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+flight_recorder = load("flight_recorder")
 inspector: Inspector | None = None  # this process's
 
 
@@ -73,7 +82,6 @@ class Inspector:
         self._owner = os.getpid()
         self._main = threading.main_thread().ident
         self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
-        self._places: list[int] = []  # where it was lately, once a second, as numbers
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         self._breakpoints: Any = None  # muster/breakpoints.py, once it is needed
         if "PYTHONBREAKPOINT" not in os.environ:
@@ -92,12 +100,7 @@ class Inspector:
     def breakpoints(self) -> Any:
         """What waits at `breakpoint()`; pdb is loaded by it."""
         if self._breakpoints is None:
-            path = str(Path(__file__).with_name("breakpoints.py"))
-            spec = importlib.util.spec_from_file_location("_muster_breakpoints", path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            self._breakpoints = module.Breakpoints(self.rank)
+            self._breakpoints = load("breakpoints").Breakpoints(self.rank)
         return self._breakpoints
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
@@ -149,19 +152,20 @@ class Inspector:
         at = self._breakpoints.where if self._breakpoints is not None else None
         reply["breakpoint"], reply["gave_up"] = at, self._gave_up
         if ask == "progress":
-            begun = [one.get("begun", -1) for one in groups().values()]
-            reply["begun"], reply["places"] = sum(begun), len(set(self._places))
+            begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
+            reply["begun"] = sum(begun)
+            reply["places"] = self._places() if request.get("closely") else 0
             return reply
         if ask == "patient":
-            reply["groups"] = be_patient(float(request.get("seconds", DAY_S)))
+            reply["groups"] = flight_recorder.be_patient(flight_recorder.DAY_S)
             return reply
-        reply["groups"] = groups()
+        reply["groups"] = flight_recorder.groups()
         if request.get("native"):
             allow_tracing()
         if ask == "stacks":
             self._note()
             reply["threads"] = self._stacks()
-            reply["collectives"] = collectives()
+            reply["collectives"] = flight_recorder.collectives()
         return reply
 
     def _note(self) -> None:
@@ -174,8 +178,15 @@ class Inspector:
             same = before is not None and before[:2] == (mark, function)
             noted.append((mark, function, before[2] if same and before is not None else now))
         self._noted = noted
-        place = hash(tuple((one.f_code, one.f_lasti) for one in _outermost_first(frame)))
-        self._places = [*self._places[1 - PLACES :], place]
+
+    def _places(self) -> int:
+        """How many different places the main thread is seen at, in a tenth of a second or two."""
+        found = set()
+        for _ in range(LOOKS):
+            frames = _outermost_first(sys._current_frames().get(self._main or 0))
+            found.add(tuple((id(one.f_code), one.f_lasti) for one in frames))
+            time.sleep(LOOK_S)
+        return len(found)
 
     def _stacks(self) -> list[dict[str, Any]]:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -208,81 +219,6 @@ def allow_tracing() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(int(agent)), 0, 0, 0)
-
-
-def groups() -> dict[str, dict[str, Any]]:
-    """torch's process groups by name: their ranks, the last collective begun, the last ended."""
-    trace, known = _trace(), _known_groups()
-    for name, status in trace.get("pg_status", {}).items():
-        one = known.setdefault(name, {})
-        one["begun"] = int(status.get("last_enqueued_collective", -1))
-        one["ended"] = int(status.get("last_completed_collective", -1))
-    return known
-
-
-def collectives() -> list[dict[str, Any]]:
-    """The latest collectives of each group, oldest first; `age_s` counts from their beginning."""
-    trace = _trace()
-    ended = {
-        name: int(status.get("last_completed_collective", -1))
-        for name, status in trace.get("pg_status", {}).items()
-    }
-    now, found = time.time(), []
-    seen: dict[str, int] = {}
-    for entry in reversed(trace.get("entries", [])):
-        group, description = (*entry.get("process_group", ["", ""]), "")[:2]
-        seen[group] = seen.get(group, 0) + 1
-        if seen[group] > ENTRIES or entry.get("is_p2p"):
-            continue
-        number = int(entry.get("collective_seq_id", -1))
-        found.append(
-            {
-                "group": group,
-                "description": description,
-                "number": number,
-                "operation": str(entry.get("profiling_name", "")).partition(":")[2],
-                "shapes": entry.get("input_sizes", []),
-                "types": entry.get("input_dtypes", []),
-                "waits": not entry.get("retired") and number > ended.get(group, -1),
-                "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
-                "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
-                "limit_s": entry.get("timeout_ms", 0) / 1e3,
-            }
-        )
-    return found[::-1]
-
-
-def be_patient(seconds: float) -> dict[str, dict[str, Any]]:
-    """Have torch wait so long in collectives that begin from now on."""
-    module = sys.modules.get("torch.distributed.distributed_c10d")
-    world, change = getattr(module, "_world", None), getattr(module, "_set_pg_timeout", None)
-    if world is not None and change is not None:
-        from datetime import timedelta
-
-        for group in list(getattr(world, "pg_names", {})):
-            change(timedelta(seconds=seconds), group)
-    return groups()
-
-
-def _trace() -> dict[str, Any]:
-    """What torch's flight recorder has; nothing before torch is loaded."""
-    if "torch.distributed.distributed_c10d" not in sys.modules:
-        return {}
-    recorder = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
-    try:
-        return dict(json.loads(recorder())) if recorder is not None else {}
-    except Exception:  # noqa: BLE001 (private to torch: whatever it raises, there is no answer)
-        return {}
-
-
-def _known_groups() -> dict[str, dict[str, Any]]:
-    module = sys.modules.get("torch.distributed.distributed_c10d")
-    world = getattr(module, "_world", None)
-    ranks, names = getattr(world, "pg_group_ranks", {}), getattr(world, "pg_names", {})
-    return {
-        str(name): {"ranks": sorted(ranks.get(group, {})), "size": len(ranks.get(group, {}))}
-        for group, name in list(names.items())
-    }
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:

@@ -14,6 +14,7 @@ from launch.agent.processes.activity import Activity
 from launch.agent.processes.contention import Contention, causes, contention_of
 
 LOOK_S = 0.2
+CLOSELY_S = 3.0  # for a worker that looks at itself many times
 Reply = Callable[[dict[str, Any]], None]
 
 
@@ -96,7 +97,10 @@ class NodeInspection:
 
     def _sample(self) -> None:
         """Say since when no worker has got anywhere."""
-        progress = local_workers.ask(self.folder, self.ranks, ask="progress")
+        closely = self._activity.still_s > self._every_s  # only where nothing else shows it
+        progress = local_workers.ask(
+            self.folder, self.ranks, CLOSELY_S, ask="progress", closely=closely
+        )
         pids = local_workers.pids_of(self.folder, self.ranks)
         self._activity.look(pids, progress)
         self._contention = {rank: contention_of(pid) for rank, pid in pids.items()}

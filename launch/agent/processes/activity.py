@@ -16,7 +16,7 @@ from launch.agent.processes.process_state import ProcessState, state_of, tree_of
 
 BUSY = 0.05  # of a core: with less it waits
 FAULTS_PER_S = 10.0  # of memory that is used anew
-PLACES = 6  # different lines that the main thread was seen at lately, once a second
+PLACES = 7  # at which the main thread is seen in 24 looks: a loop has fewer
 
 
 @dataclass

@@ -117,7 +117,7 @@ def test_what_gets_nowhere_is_told_from_what_does(start, tmp_path):
     for how, moves in (("load_data", False), ("spin", False), ("writes", True)):
         process, activity = start(how), Activity()
         for _ in range(5):
-            progress = {0: ask(tmp_path, ask="progress")}
+            progress = {0: ask(tmp_path, ask="progress", closely=True)}
             activity.look({0: process.pid}, progress)
             time.sleep(0.4)
         assert (activity.still_s < 1.0) == moves, (how, activity.still_s)

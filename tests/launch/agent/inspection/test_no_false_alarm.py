@@ -6,6 +6,7 @@ SOAK_MINUTES has each last so long; `make soak` makes an hour of it.
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -67,7 +68,7 @@ def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
 
 @pytest.mark.slow
 def test_a_training_with_evaluations_and_checkpoints(tmp_path):
-    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
+    argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
     flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
     process = subprocess.Popen(

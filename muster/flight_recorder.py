@@ -1,0 +1,90 @@
+"""The collectives of this process, as torch's flight recorder has them.
+
+The names are private to torch: what is missing is left out. This file is loaded into every worker
+by its path, needs the standard library alone, of Python 3.8 or newer, and loads no torch itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+ENTRIES = 50  # of collectives, the latest of each group
+DAY_S = 86_400
+
+
+def groups() -> dict[str, dict[str, Any]]:
+    """torch's process groups by name: their ranks, the last collective begun, the last ended."""
+    trace, known = _trace(), _known_groups()
+    for name, status in trace.get("pg_status", {}).items():
+        one = known.setdefault(name, {})
+        one["begun"] = int(status.get("last_enqueued_collective", -1))
+        one["ended"] = int(status.get("last_completed_collective", -1))
+    return known
+
+
+def collectives() -> list[dict[str, Any]]:
+    """The latest collectives of each group, oldest first; `age_s` counts from their beginning."""
+    trace = _trace()
+    ended = {
+        name: int(status.get("last_completed_collective", -1))
+        for name, status in trace.get("pg_status", {}).items()
+    }
+    now, found = time.time(), []
+    seen: dict[str, int] = {}
+    for entry in reversed(trace.get("entries", [])):
+        group, description = (*entry.get("process_group", ["", ""]), "")[:2]
+        seen[group] = seen.get(group, 0) + 1
+        if seen[group] > ENTRIES or entry.get("is_p2p"):
+            continue
+        number = int(entry.get("collective_seq_id", -1))
+        found.append(
+            {
+                "group": group,
+                "description": description,
+                "number": number,
+                "operation": str(entry.get("profiling_name", "")).partition(":")[2],
+                "shapes": entry.get("input_sizes", []),
+                "types": entry.get("input_dtypes", []),
+                "waits": not entry.get("retired") and number > ended.get(group, -1),
+                "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
+                "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
+                "limit_s": entry.get("timeout_ms", 0) / 1e3,
+            }
+        )
+    return found[::-1]
+
+
+def be_patient(seconds: float = DAY_S) -> dict[str, dict[str, Any]]:
+    """Have torch wait so long in collectives that begin from now on."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world, change = getattr(module, "_world", None), getattr(module, "_set_pg_timeout", None)
+    if world is not None and change is not None:
+        from datetime import timedelta
+
+        for group in list(getattr(world, "pg_names", {})):
+            change(timedelta(seconds=seconds), group)
+    return groups()
+
+
+def _trace() -> dict[str, Any]:
+    """What torch's flight recorder has; nothing before torch is loaded."""
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return {}
+    recorder = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+    try:
+        return dict(json.loads(recorder())) if recorder is not None else {}
+    except Exception:  # noqa: BLE001 (private to torch: whatever it raises, there is no answer)
+        return {}
+
+
+def _known_groups() -> dict[str, dict[str, Any]]:
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(module, "_world", None)
+    ranks, names = getattr(world, "pg_group_ranks", {}), getattr(world, "pg_names", {})
+    return {
+        str(name): {"ranks": sorted(ranks.get(group, {})), "size": len(ranks.get(group, {}))}
+        for group, name in list(names.items())
+    }
