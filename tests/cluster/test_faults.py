@@ -207,8 +207,10 @@ def test_a_script_that_catches_sigterm_saves(begin, way):
 
 @pytest.mark.skipif(not WHOLE, reason="two minutes: make test-all")
 def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
+    submit = WAYS["sbatch"]
+
     def two_minutes(*given):
-        argv = WAYS["sbatch"](*given)
+        argv = submit(*given)
         script = argv.index(str(REPOSITORY / "slurm" / "multinode.sh"))
         return [*argv[:script], "--time=2", *argv[script:]]
 
