@@ -114,8 +114,8 @@ def explain(
     if not ordered or len(done) == world_size:
         return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
     first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
-    if told := [one for one in agents if one["cause"] == "signal" and one["code"] > 128]:
-        return _stopped(told[0], own)  # some ranks have heeded it, and the others lost them
+    if signalled:  # some ranks have heeded it, and the others lost them
+        return _stopped(next(iter(signalled.values())), own)
     if first["cause"] == "lost_peer" and done:
         return _left_early(done, exits, first)
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")

@@ -25,7 +25,7 @@ assert project
 PROGRAM = Path(__file__).with_name("programs") / "hangs.py"
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
 # What is said of rank 2, in each way to hang.
-SAID = {
+SENTENCES = {
     "asleep": r"it is in asleep, hangs\.py:\d+, for \d+ s, and sleeps",
     "loader": r"it is in loader, hangs\.py:\d+, .* its process \d+, which is in __getitem__, "
     r"hangs\.py:\d+ and sleeps",
@@ -84,25 +84,29 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = ways.start(cluster, argv, project)
         try:
-            for name, said in SAID.items():
+            for name, sentence in SENTENCES.items():
                 sign = signs / f"at-{name}"
                 assert wait_until(lambda sign=sign: sign.exists() and sign.read_text(), 60), name
                 run = only_run(project).name
-                expected = re.compile(rf"rank 2 on \S+ has not come to all_reduce \d+ .*: {said}")
+                expected = re.compile(
+                    rf"rank 2 on \S+ has not come to all_reduce \d+ .*: {sentence}"
+                )
                 found: list[str] = []
 
-                def is_said(expected=expected, found=found, run=run) -> bool:
+                def is_answered(expected=expected, found=found, run=run) -> bool:
                     found[:] = ask(cluster, run).splitlines()[:1]
                     return bool(expected.search(found[0])) and "ranks 0, 1, 3 wait" in found[0]
 
-                assert wait_until(is_said, 15), (name, found)
+                assert wait_until(is_answered, 15), (name, found)
                 if name == "held":
                     fcntl.flock(lock, fcntl.LOCK_UN)
                 let_go(signs, name, int(sign.read_text()))
             assert wait_until(lambda: len(list(signs.glob("at-order-*"))) == 4, 20)
             assert wait_until(lambda: "in different orders" in ask(cluster, run), 15)
-            said = ask(cluster, run)
-            assert "rank 3 is in all_reduce 1 of group 1 (pair), in main, hangs.py:" in said, said
+            answer = ask(cluster, run)
+            assert "rank 3 is in all_reduce 1 of group 1 (pair), in main, hangs.py:" in answer, (
+                answer
+            )
             full = ask(cluster, run, "--full")
             assert "hangs.py" in full and "thread main" in full and full.count("(process ") == 4
         finally:
@@ -135,8 +139,8 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
             stdout=subprocess.PIPE,
             text=True,
         )
-        said, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=30)
-        assert "holds.py" in said and "(rank 2) 2\n" in said, said
+        answer, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=30)
+        assert "holds.py" in answer and "(rank 2) 2\n" in answer, answer
         code, out, err = ways.finish(process)
     finally:
         process.kill()
@@ -154,7 +158,7 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
 
 @pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="here without nodes: test_hung_runs")
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
-@pytest.mark.parametrize("how", test_hung_runs.SAID)
+@pytest.mark.parametrize("how", test_hung_runs.SENTENCES)
 def test_ranks_that_disagree_leave_early_or_come_late(cluster, project, way, how):
     (project / "hung.py").write_text(test_hung_runs.PROGRAM)
     words = ["--nodes", "4", "--nproc-per-node", "1", "--", "hung.py", how]
@@ -162,8 +166,8 @@ def test_ranks_that_disagree_leave_early_or_come_late(cluster, project, way, how
     code, out, err = ways.finish(ways.start(cluster, argv, project))
     assert code == (134 if how == "shape" else 1)
     # of four ranks, more than one waits
-    said = test_hung_runs.SAID[how].replace("rank 0", "ranks 0, 2, 3")
-    assert re.search(said, err.splitlines()[-1]), (out, err)
+    answer = test_hung_runs.SENTENCES[how].replace("rank 0", "ranks 0, 2, 3")
+    assert re.search(answer, err.splitlines()[-1]), (out, err)
 
 
 def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):
@@ -178,9 +182,11 @@ def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path):
         time.sleep(3)  # who has waited for less does not hang
         cluster.exec("node3", "ip", "link", "set", "exp0", "down")
         try:
-            said = ask(cluster, run).splitlines()
-            assert re.search(r"^node3 does not answer: nothing from its agent for 3", said[0]), said
-            assert re.search(r"^rank 2 on \S+ has not come", said[1]), said
+            answer = ask(cluster, run).splitlines()
+            assert re.search(r"^node3 does not answer: nothing from its agent for 3", answer[0]), (
+                answer
+            )
+            assert re.search(r"^rank 2 on \S+ has not come", answer[1]), answer
         finally:
             cluster.exec("node3", "ip", "link", "set", "exp0", "up")
     finally:

@@ -55,9 +55,9 @@ def talk(path, *lines):
 
 def test_a_debugger_comes_goes_and_comes_again(worker):
     process, path = worker
-    said = process.stderr.readline()
-    assert "rank 2 waits at a breakpoint" in said and "program.py:4 in step" in said
-    assert "muster jobs debug r7 --rank 2" in said
+    notice = process.stderr.readline()
+    assert "rank 2 waits at a breakpoint" in notice and "program.py:4 in step" in notice
+    assert "muster jobs debug r7 --rank 2" in notice
     first = talk(path, "p double", "w")
     assert "(rank 2) 2\n" in first and "-> return double" in first
     # it waits at the same line; without a connection, it waits at the next breakpoint, too

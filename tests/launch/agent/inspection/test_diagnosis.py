@@ -35,12 +35,12 @@ def waiting(rank, number=6, **more):
     return view(rank, number, waits=collective(number), **more)
 
 
-def said(*views, **more):
+def diagnosed(*views, **more):
     return sentences({one.rank: one for one in views}, **more)
 
 
 def test_a_rank_that_has_not_come_is_named_with_its_line():
-    (sentence,) = said(waiting(0), waiting(1), view(2, place=LINE), waiting(3))
+    (sentence,) = diagnosed(waiting(0), waiting(1), view(2, place=LINE), waiting(3))
     assert sentence == (
         "rank 2 on node2 has not come to all_reduce 6 of the default group: it is in load_data, "
         "train.py:13, for 40 s, and sleeps; ranks 0, 1, 3 wait, 29 min more at most"
@@ -56,7 +56,7 @@ def test_exactly_those_are_named_that_have_not_come(case):
         view(rank, place=LINE, world=world) if rank in late else waiting(rank, world=world)
         for rank in range(world)
     ]
-    found = said(*views)
+    found = diagnosed(*views)
     named = {int(one.split()[1]) for one in found if one.startswith("rank ")}
     rest = [one for one in found if one.startswith("likewise")]
     assert named == set(sorted(late)[:3]) and bool(rest) == (len(late) > 3)
@@ -67,7 +67,7 @@ def test_who_waits_for_a_waiting_rank_is_no_cause():
     inner = collective(3, group="1", name="pair")
     second = replace(view(1, waits=inner), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 3)})
     third = replace(view(2, place=LINE), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 2)})
-    (sentence,) = said(waiting(0, world=3), second, third)
+    (sentence,) = diagnosed(waiting(0, world=3), second, third)
     assert sentence.startswith("rank 2 on node2 has not come to all_reduce 6 of the default group")
     assert sentence.partition("; ")[2].startswith("ranks 0, 1 wait")
 
@@ -77,67 +77,70 @@ def test_ranks_that_wait_for_each_other_are_told_from_those_behind_them():
     second = replace(view(1, waits=collective(6)), groups=groups)
     inner = collective(1, group="1", name="pair")
     third = replace(view(2, waits=inner), groups={"0": Group((0, 1, 2), 5), "1": Group((1, 2), 1)})
-    (sentence,) = said(waiting(0, world=3), second, third)
+    (sentence,) = diagnosed(waiting(0, world=3), second, third)
     assert "in different orders: rank 1 is in all_reduce 6 of the default group" in sentence
     assert "rank 2 is in all_reduce 1 of group 1 (pair)" in sentence and "rank 0" not in sentence
 
 
 def test_ranks_that_have_all_come_disagree_about_operation_or_shape():
     other = view(2, 6, waits=collective(6, operation="broadcast"), place=LINE)
-    (sentence,) = said(waiting(0), waiting(1), other, waiting(3))
+    (sentence,) = diagnosed(waiting(0), waiting(1), other, waiting(3))
     assert sentence == (
         "ranks disagree about collective 6 of the default group: ranks 0, 1, 3: all_reduce [1000] "
         "Float, in step, train.py:20; rank 2: broadcast [1000] Float, in load_data, train.py:13"
     )
     shape = view(2, 6, waits=collective(6, shape=(7,)), place=LINE)
-    (sentence,) = said(waiting(0), waiting(1), shape, waiting(3))
+    (sentence,) = diagnosed(waiting(0), waiting(1), shape, waiting(3))
     assert "rank 2: all_reduce [7] Float, in load_data, train.py:13" in sentence
 
 
 def test_roots_of_a_gather_may_have_other_shapes():
     ranks = [view(r, 6, waits=collective(6, operation="gather", shape=(r,))) for r in range(4)]
-    assert not any("disagree" in one for one in said(*ranks))
+    assert not any("disagree" in one for one in diagnosed(*ranks))
 
 
 def test_stopped_held_and_ended_ranks_are_said_to_be_so():
     others = [waiting(0), waiting(1), waiting(3)]
     stopped = replace(view(2), letter="T", words="is stopped by a signal (SIGSTOP)", place=None)
-    assert ": it is stopped by a signal (SIGSTOP); ranks 0, 1, 3" in said(*others, stopped)[0]
+    assert ": it is stopped by a signal (SIGSTOP); ranks 0, 1, 3" in diagnosed(*others, stopped)[0]
     held = replace(view(2, place=LINE), answers=False, words="computes")
     assert (
         ": its interpreter is held by other code, such as C, called in load_data, train.py:13, "
-        "and it computes;" in said(*others, held)[0]
+        "and it computes;" in diagnosed(*others, held)[0]
     )
     ended = replace(view(2), ended="exit code 0 at 12:00:03")
-    assert ": it has ended: exit code 0 at 12:00:03; ranks 0, 1, 3 wait" in said(*others, ended)[0]
+    assert (
+        ": it has ended: exit code 0 at 12:00:03; ranks 0, 1, 3 wait"
+        in diagnosed(*others, ended)[0]
+    )
     child = replace(view(2, place=STEP), children=((77, "sleeps", LINE),), needs_child=True)
     expected = "; it waits for its process 77, which is in load_data, train.py:13 and sleeps"
-    assert expected in said(*others, child)[0]
+    assert expected in diagnosed(*others, child)[0]
 
 
 def test_a_rank_that_timed_out_gave_up():
     gone = [replace(waiting(rank), timed_out=True) for rank in (0, 1, 3)]
-    (sentence,) = said(*gone, view(2, place=LINE))
+    (sentence,) = diagnosed(*gone, view(2, place=LINE))
     assert sentence.endswith("and sleeps; ranks 0, 1, 3 gave up after 30 min")
 
 
 def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     plain = [replace(view(r), groups={}, collectives=()) for r in range(4)]
     odd = replace(plain[2], place=LINE)
-    found = said(plain[0], plain[1], odd, plain[3])
+    found = diagnosed(plain[0], plain[1], odd, plain[3])
     assert found[0].startswith("rank 2 on node2: it is in load_data, train.py:13")
     assert found[1].startswith("ranks 0, 1, 3: it is in step")
-    assert said(*[replace(one, imports=True) for one in plain]) == [
+    assert diagnosed(*[replace(one, imports=True) for one in plain]) == [
         "all ranks import their modules"
     ]
     brief = replace(STEP, for_s=0.1)
     moving = [replace(one, place=brief) for one in plain]
-    assert said(*moving) == ["no rank waits long for another in a collective"]
+    assert diagnosed(*moving) == ["no rank waits long for another in a collective"]
 
 
 def test_a_breakpoint_and_a_lost_node_come_first():
     at = replace(view(2), breakpoint="/home/me/train.py:7 in step")
-    found = said(waiting(0), waiting(1), at, waiting(3), lost={"node9": "no word"}, run="r1")
+    found = diagnosed(waiting(0), waiting(1), at, waiting(3), lost={"node9": "no word"}, run="r1")
     assert found[0] == "node9 does not answer: no word"
     assert found[1].endswith("train.py:7 in step: muster jobs debug r1 --rank 2")
     assert "has not come" in found[2]

@@ -35,7 +35,7 @@ def load_data():
 for number in range(1, 6):
     step(number)
 """
-SAID = {
+SENTENCES = {
     "operation": r"error: ranks disagree about collective 3 of the default group: rank 0: "
     r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float, in step",
     "shape": r"error: rank 1 on node1 died: Aborted: .*Is there a distributed collective mismatch",
@@ -47,7 +47,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("how", SAID)
+@pytest.mark.parametrize("how", SENTENCES)
 def test_the_cause_is_the_last_line(tmp_path, how):
     (tmp_path / "hung.py").write_text(PROGRAM)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
@@ -59,7 +59,7 @@ def test_the_cause_is_the_last_line(tmp_path, how):
         timeout=90,
         check=False,
     )
-    assert re.search(SAID[how], done.stderr.splitlines()[-1]), done.stderr
+    assert re.search(SENTENCES[how], done.stderr.splitlines()[-1]), done.stderr
     assert done.returncode == (134 if how == "shape" else 1)
     jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
     seen = subprocess.run(jobs, cwd=tmp_path, capture_output=True, text=True, check=False)
