@@ -38,7 +38,7 @@ WAKE_S = 1.0
 REQUEST_BYTES = 65_536
 FRAMES = 60  # of each thread, the innermost
 PR_SET_PTRACER = 0x59616D61  # prctl(2); where Yama restricts ptrace to a process's ancestors
-LOOKS, LOOK_S = 24, 0.003  # at the main thread, to see whether it goes through different code
+LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
@@ -154,7 +154,7 @@ class Inspector:
         if ask == "progress":
             begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
-            reply["places"] = self._places() if request.get("closely") else 0
+            reply["places"] = self._places() if request.get("closely") else []
             return reply
         if ask == "patient":
             reply["groups"] = flight_recorder.be_patient(flight_recorder.DAY_S)
@@ -179,14 +179,14 @@ class Inspector:
             noted.append((mark, function, before[2] if same and before is not None else now))
         self._noted = noted
 
-    def _places(self) -> int:
-        """How many different places the main thread is seen at, in a tenth of a second or two."""
+    def _places(self) -> list[int]:
+        """Places the main thread is seen at in a tenth of a second or two, each as a number."""
         found = set()
         for _ in range(LOOKS):
             frames = _outermost_first(sys._current_frames().get(self._main or 0))
-            found.add(tuple((id(one.f_code), one.f_lasti) for one in frames))
+            found.add(hash(tuple((id(one.f_code), one.f_lasti) for one in frames)))
             time.sleep(LOOK_S)
-        return len(found)
+        return list(found)
 
     def _stacks(self) -> list[dict[str, Any]]:
         names = {thread.ident: thread.name for thread in threading.enumerate()}

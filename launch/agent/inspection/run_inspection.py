@@ -118,8 +118,7 @@ class RunInspection:
         """Ask all where they are, once in each pause that is too long."""
         if len(self._still) < self._count or self._hang_rule.hang_after_s == 0:
             return
-        now = time.monotonic()
-        still_s = min(one["s"] + now - one["at"] for one in self._still.values())
+        still_s = self._still_s()
         pause_s = max(one["pause_s"] for one in self._still.values())
         limit_s = self._hang_rule.hang_after_s or max(LEAST_S, PAUSES * pause_s)
         if still_s > limit_s and not self._is_still:
@@ -128,11 +127,16 @@ class RunInspection:
             self._look("hang")
         elif self._is_still and still_s < limit_s / 2:
             self._is_still = False
-            self._say("it makes progress again")
+            if "hang" in self.found:
+                self._say("it makes progress again")
+
+    def _still_s(self) -> float:
+        """For how long no agent has seen a worker get anywhere."""
+        now = time.monotonic()
+        return min(one["s"] + now - one["at"] for one in self._still.values())
 
     def _announce(self, findings: dict[str, Any]) -> None:
-        still_s = min(one["s"] for one in self._still.values())
-        text = f"no progress for {duration(still_s)}: {findings['sentences'][0]}"
+        text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"], findings["text"] = self._hang_rule.on_hang, text
         if self._hang_rule.on_hang != "warn":
@@ -160,6 +164,8 @@ class RunInspection:
         findings = self._findings(one)
         if one.name not in OWN_REASONS:
             self._requests.answer(one.name, **findings)
+            return
+        if one.name == "hang" and not self._is_still:  # it went on while it was looked at
             return
         self.found[one.name] = findings["sentences"]
         if one.name == "hang":

@@ -2,7 +2,8 @@
 
 How it works: every few seconds each worker, with all it has started, is looked at. It is active if
 it has begun a collective, read or written anything, or computed in a way that touches memory anew
-or goes through different code. An endless loop does neither; nor does a rank that waits in a
+or goes through different code: on a busy machine it takes some looks to see it at enough places.
+An endless loop does neither; nor does a rank that waits in a
 collective, however much it computes meanwhile. A rank that evaluates, saves, compiles or loads is
 active for all others that wait for it.
 """
@@ -16,7 +17,7 @@ from launch.agent.processes.process_state import ProcessState, state_of, tree_of
 
 BUSY = 0.05  # of a core: with less it waits
 FAULTS_PER_S = 10.0  # of memory that is used anew
-PLACES = 7  # at which the main thread is seen in 24 looks: a loop has fewer
+PLACES = 5  # where the main thread is seen while nothing else shows: a small loop has 1 to 4
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Activity:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._began: float | None = None  # when a worker was first seen, or last seen to have ended
+        self._places: dict[int, set[int]] = {}  # of each rank, since it was last active
         self._is_disturbed = False
         self.longest_pause_s = 0.0  # of all workers at once
 
@@ -60,8 +62,11 @@ class Activity:
             old = self._seen.get(rank)
             waits = begun.get("breakpoint") is not None  # for somebody at a terminal
             if old is not None and not waits:
-                counts = not self._is_disturbed and _is_active(old, new, begun.get("places", 0))
+                places = self._places.setdefault(rank, set())
+                places.update(begun.get("places", ()))
+                counts = not self._is_disturbed and _is_active(old, new, len(places))
                 new.active_at = now if counts else old.active_at
+                places.clear() if counts else None
             self._seen[rank] = new
             self._began = self._began or now
         for rank in set(self._seen) - set(pids):  # ended: that is news, too
