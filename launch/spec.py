@@ -36,14 +36,14 @@ class NodeSpec:
         return f"{login}{host}:{self.port}"
 
 
-WORKER_MAIN = "launch/worker_main.py"  # what every worker starts as, below a node's checkout
+WORKER_MAIN = "muster/worker/worker_main.py"  # what every worker starts as, below a node's checkout
 
 
 @dataclass(frozen=True)
 class Program:
     """What every worker becomes."""
 
-    # As launch/worker_main.py takes it: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
+    # As muster/worker/worker_main.py takes it: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
     argv: tuple[str, ...]
     cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
     python: str | None = None  # what runs it; None: the Python of the node's checkout

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.runs import hang_record, last_output
-from muster import lost_peer
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
+from muster.worker import lost_peer
 
 # "exit": a program of the user's ended itself with this exit code. The others are
 OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent

@@ -14,7 +14,7 @@ LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
 TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
-OURS = ("launch/worker_main.py", "muster/inspection.py")  # no part of the program
+OURS = ("muster/worker/worker_main.py", "muster/worker/inspection.py")  # no part of the program
 
 
 @dataclass(frozen=True)

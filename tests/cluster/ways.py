@@ -146,7 +146,7 @@ class Run:
     def worker(self, node: int) -> psutil.Process:
         for process in self.agent(node).children(recursive=True):
             words = process.cmdline()
-            is_worker = any(word.endswith("launch/worker_main.py") for word in words)
+            is_worker = any(word.endswith("muster/worker/worker_main.py") for word in words)
             if is_worker and "torch.distributed.run" not in words:
                 return process
         raise AssertionError(f"no worker on node {node}")

@@ -59,7 +59,7 @@ def test_by_hand_each_worker_is_told_who_it_is():
     lines = [tuple(int(command.env[name]) for name in names) for command in plan]
     assert lines == [(0, 0, 2, 0), (1, 1, 2, 0), (2, 0, 1, 1)]
     for command in plan:
-        worker = "/repo dir/launch/worker_main.py"
+        worker = "/repo dir/muster/worker/worker_main.py"
         assert command.argv == ("/venv/bin/python", worker, *SPEC.program.argv)
         assert command.env["TORCHELASTIC_RUN_ID"] == "my-run"
         assert command.env["WORLD_SIZE"] == "3" and command.env["GROUP_WORLD_SIZE"] == "2"

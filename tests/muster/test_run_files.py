@@ -75,7 +75,7 @@ def test_files_are_found_by_their_numbers_and_what_is_unfinished_is_not(tmp_path
 def test_no_other_source_spells_a_file_of_a_run_folder():
     """But for messages and docstrings, which are prose: what is looked for is a path's making.
 
-    What every worker starts as imports nothing of ours: tests/launch/test_worker_main.py compares.
+    What every worker starts as imports nothing of ours: its own test compares.
     """
     own = {re.escape(Path(file.pattern).name) for file in FILES if "{" not in file.pattern}
     own = {name for name in own if name != re.escape("**")}

@@ -24,8 +24,8 @@ from types import FrameType, TracebackType
 from typing import Literal
 
 from muster.errors import STOPPED, MusterError
-from muster.lost_peer import is_consequence, report_timeout
 from muster.run_files import RANK_END
+from muster.worker.lost_peer import is_consequence, report_timeout
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
 
 from ..records.schema import ExitRecord
@@ -155,7 +155,7 @@ def die_with_parent() -> None:
     """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
 
     Without it a worker whose agent is gone trains on, unnoticed. Workers of a launcher have done so
-    already, as launch/worker_main.py.
+    already, as muster/worker/worker_main.py.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,10 +1,10 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
-How it works: each worker is asked through its socket (muster/inspection.py), all at the same time.
-One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets a signal
-at which faulthandler writes its stacks, if it can run at all and has a handler for it. The same is
-done for what it has forked, such as a data loader's processes. Only processes below this one get
-the signal.
+How it works: each worker is asked through its socket (muster/worker/inspection.py), all at the
+same time. One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets
+a signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. The
+same is done for what it has forked, such as a data loader's processes. Only processes below this
+one get the signal.
 """
 
 import json
@@ -21,7 +21,7 @@ from launch.agent.inspection import outside_stacks
 from launch.agent.inspection.rank_view import waits_for_child
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
-from muster.inspection import DUMP_SIGNAL
+from muster.worker.inspection import DUMP_SIGNAL
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended

@@ -18,7 +18,7 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 
 
 def threads_of(text: str) -> list[dict[str, Any]]:
-    """The threads in a dump, that which took the signal first, as `muster/inspection.py` has them.
+    """The threads in a dump, that which took the signal first, as inspection.py has them.
 
     A signal to a process is taken by its main thread, if that can take any.
     """

@@ -7,7 +7,11 @@ from typing import Any
 
 # What is nobody's own program: installed packages, Python itself, and what every worker starts as.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
-OURS = ("launch/worker_main.py", "muster/inspection.py", "muster/breakpoints.py")
+OURS = (
+    "muster/worker/worker_main.py",
+    "muster/worker/inspection.py",
+    "muster/worker/breakpoints.py",
+)
 CHILDREN = ("/torch/utils/data/", "/multiprocessing/", "/concurrent/futures/", "/subprocess.py")
 
 

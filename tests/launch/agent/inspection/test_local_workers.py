@@ -43,7 +43,7 @@ def start(tmp_path):
     started = []
 
     def start(how):
-        main = str(REPOSITORY / "launch" / "worker_main.py")
+        main = str(REPOSITORY / "muster" / "worker" / "worker_main.py")
         argv = [sys.executable, main, str(tmp_path / "program.py"), how, str(tmp_path / "lock")]
         process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
         started.append(process)

@@ -27,7 +27,7 @@ def worker(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {**os.environ, "MUSTER_INSPECTION": str(folder), "RANK": "2", "MUSTER_RUN_ID": "r7"}
     env.pop("PYTHONBREAKPOINT", None)
-    main = str(REPOSITORY / "launch" / "worker_main.py")
+    main = str(REPOSITORY / "muster" / "worker" / "worker_main.py")
     process = subprocess.Popen(
         [sys.executable, main, str(tmp_path / "program.py")],
         env=env,

@@ -19,7 +19,7 @@ WORDS = (
 )
 
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
-# The name under which every worker has loaded muster/inspection.py; see launch/worker_main.py.
+# The name under which every worker has loaded inspection.py; see worker_main.py.
 INSPECTION = "_muster_inspection"
 
 

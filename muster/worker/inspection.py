@@ -83,7 +83,7 @@ class Inspector:
         self._main = threading.main_thread().ident
         self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
-        self._breakpoints: Any = None  # muster/breakpoints.py, once it is needed
+        self._breakpoints: Any = None  # muster/worker/breakpoints.py, once it is needed
         if "PYTHONBREAKPOINT" not in os.environ:
             sys.breakpointhook = lambda *words, **named: self.breakpoints.stop(sys._getframe(1))
         stem = f"rank_{rank:05d}"

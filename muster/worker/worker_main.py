@@ -42,7 +42,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 STOPPED = 75
 INSPECTION = "_muster_inspection"
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
-FACE = Path(__file__).resolve().parent.parent / "muster"
+FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -74,10 +74,12 @@ def answer_agent() -> None:
     By its path: the name `muster` may be another package's in this program.
     """
     if "MUSTER_INSPECTION" in os.environ:
-        spec = importlib.util.spec_from_file_location(INSPECTION, str(FACE / "inspection.py"))
+        spec = importlib.util.spec_from_file_location(
+            INSPECTION, str(FACE / "worker" / "inspection.py")
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[INSPECTION] = module  # where muster/lost_peer.py finds it
+        sys.modules[INSPECTION] = module  # where muster/worker/lost_peer.py finds it
         spec.loader.exec_module(module)
         module.start(RANK)
 
