@@ -18,6 +18,7 @@ except ModuleNotFoundError as missing:
 import argparse
 import json
 import time
+from dataclasses import asdict
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
@@ -40,7 +41,7 @@ def main() -> int:
         case "top":
             return overview.top(lambda: _runs(root), number=args.number, once=args.once)
         case "status":
-            return _status(_find(root, args.run))
+            return (_status_json if args.json else _status)(_find(root, args.run))
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
         case "stacks":
@@ -71,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--once", action="store_true", help="show it once, as in a script")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
-    verbs.add_parser("status", parents=[one], help="what one run is doing")
+    status = verbs.add_parser("status", parents=[one], help="what one run is doing")
+    status.add_argument("--json", action="store_true", help="as one object, for programs")
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
     logs.add_argument("--rank", type=int, help="of this rank only")
@@ -158,6 +160,13 @@ def _status(run: Path) -> int:
     steps = _last_step(run)
     if steps:
         print(steps)
+    return 0
+
+
+def _status_json(run: Path) -> int:
+    state = run_state.of(run)
+    notes = list(run_activity.lines(run, state))
+    print(json.dumps({"run_id": run.name, "run_dir": str(run), **asdict(state), "notes": notes}))
     return 0
 
 

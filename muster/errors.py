@@ -1,5 +1,7 @@
 """The errors a user can cause, each with the exit code it ends a command with."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 # Of a run that was stopped in order and can be continued: sysexits.h's "try again".
@@ -29,3 +31,23 @@ def refuse(problems: Iterable[str], where: str = "") -> None:
     found = [f"{where}{problem}" for problem in problems]
     if found:
         raise UsageError("\n".join(found))
+
+
+class RunFailed(MusterError):
+    """A run did not end well; chained to what its function raised, where that can be unpickled."""
+
+    def __init__(
+        self,
+        message: str,
+        code: int,
+        rank: int | None = None,
+        host: str | None = None,
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message, code, rank, host, traceback)
+        self.message, self.exit_code = message, code
+        self.rank, self.host = rank, host  # the first that failed; None: it was no rank's failure
+        self.traceback = traceback  # the remote one, as text
+
+    def __str__(self) -> str:
+        return self.message

@@ -31,6 +31,7 @@ class RunFile:
     home: Literal["grows", "whole", "stays"]
     # By --overwrite: always, or not if the new run is to go on from it (--resume).
     cleared: Literal["always", "unless_resumed"] = "always"
+    private: bool = False  # only its owner may read it: what will be unpickled
 
     def path(self, run_dir: Path, **fields: int | str) -> Path:
         """Where it is; of a folder, the folder."""
@@ -88,6 +89,7 @@ SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see 
 SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "stays")
 SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "stays")
 SECRETS = RunFile(".program.json", "run", "stays")  # what --env gave; its owner's alone
+FUNCTION = RunFile("function/**", "run", "stays")  # the call of muster.launch; its owner's alone
 # By each node's agent, and of each by the side that starts it.
 AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
@@ -104,6 +106,7 @@ STACKS = RunFile("stacks/{name}.json", "attempt", "stays")
 OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")
 ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "grows")
 METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "grows")
+RESULT = RunFile("results/rank_{rank}.pkl", "attempt", "whole", private=True)
 RANK_END = RunFile("exits/rank_{rank}.json", "attempt", "whole")
 PROFILE = RunFile("profile/rank_{rank}.json", "attempt", "whole")
 TRAFFIC = RunFile("traffic/{host}.csv", "attempt", "grows")

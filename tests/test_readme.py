@@ -13,7 +13,7 @@ from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
-from launch.programs import user_program
+from launch.programs import program_checks, user_program
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue
@@ -155,7 +155,7 @@ def accepts_flags(classes: list[type], argv: list[str]) -> None:
     found = cli.parse(classes, flags, prog="", description="")
     if program:
         (train,) = (one for one in found if isinstance(one, TrainConfig))
-        assert list(user_program.foreign(train, program[0])) == []
+        assert list(program_checks.foreign(train, program[0])) == []
 
 
 def accepts_worker_flags(flags: list[str]) -> None:

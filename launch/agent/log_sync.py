@@ -144,7 +144,8 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
     into = path if grows else path.with_name(f"{path.name}.{node}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with into.open("r+b" if into.exists() else "w+b") as stream:
+        into.touch(0o600 if file.private else 0o666)  # less the umask
+        with into.open("r+b") as stream:
             stream.seek(int(message["at"]))
             stream.write(base64.b64decode(message["data"]))
             stream.truncate()

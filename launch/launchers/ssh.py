@@ -91,7 +91,7 @@ class Ssh(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
-            transfer.send_checkout(facts.nodes, self._ssh, _snapshot_of(spec, facts))
+            transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
 
         def start(index: int) -> list[str]:
             node = facts.nodes[index]
@@ -231,14 +231,17 @@ def _versions(probe: Probe) -> str:
     return ", ".join(f"{name} {version}" for name, version in (probe["versions"] or {}).items())
 
 
-def _snapshot_of(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
-    """The snapshot of a user's program, and where nodes with a disk of their own have it."""
-    root, place = run_files.SNAPSHOT.path(spec.run_dir), sent_to(spec.run_id)
-    if not root.exists():
-        return {}
-    if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
-        (REPOSITORY / place).symlink_to(root)  # a node that has this checkout finds it there, too
-    return {root: str(place)}
+def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
+    """What a user's program is made of, and where nodes with a disk of their own have it."""
+    found = {
+        run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
+        run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
+    }
+    found = {root: place for root, place in found.items() if root.exists()}
+    for root, place in found.items():
+        if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
+            (REPOSITORY / place).symlink_to(root)  # a node that has this checkout finds it there
+    return {root: str(place) for root, place in found.items()}
 
 
 build = Ssh

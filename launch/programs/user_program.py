@@ -1,14 +1,13 @@
 """A program of the user's, of which nothing is known but its command line."""
 
-import importlib.machinery
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,15 @@ from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
+from launch.programs.program_checks import foreign, problems, python_problems
 from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
-from launch.starters.base import starter_of
 from muster.errors import refuse
-from muster.run_files import SNAPSHOT
+from muster.run_files import FUNCTION, SNAPSHOT
+from muster.worker.function_call import ABOUT
 
 SEPARATOR = "--"
-# The settings of a run that hold whatever its program is; all others are those of our own trainer.
-OF_ANY_RUN = frozenset("run_id logs_dir checkpoint_dir overwrite quiet join_timeout_s".split())
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -39,7 +37,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class UserProgram:
-    """A Python script, `-m module`, or any other command, with arguments that nobody touches."""
+    """A script, `-m module`, a function, or any other command, with arguments nobody touches."""
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class UserProgram:
         cwd: Path,
     ) -> None:
         self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
-        self.title = shlex.join(words)
+        self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._python = config.python or own_python(cwd, launch.workers, os.environ)
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
@@ -119,10 +117,13 @@ class UserProgram:
                     print(taken, file=sys.stderr)
             root = sent_to(run.run_id) if is_sent else root
             cwd = root / cwd.resolve().relative_to(project.resolve())
+        words = self._words
+        if words[0] == "--function":
+            words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         wrap = shlex.split(self._config.wrap or "")
         program = replace(
-            of_words(self._words, cwd),
+            of_words(words, cwd),
             python=self._config.python if is_sent else self._python,
             wrap=tuple(_filled(word, places) for word in wrap),
         )
@@ -144,9 +145,17 @@ class UserProgram:
         )
 
 
-def sent_to(run_id: str | None) -> Path:
+def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
     """Where a snapshot is put on nodes with a disk of their own, below their checkout."""
-    return Path("logs", f".snapshot-{run_id}")
+    return Path("logs", f".{what}-{run_id}")
+
+
+def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) -> Sequence[str]:
+    """The program that calls what is in `folder`; with `make`, that is the run's from here on."""
+    place = FUNCTION.path(run_dir)
+    if make and folder != place:
+        shutil.copytree(folder, place)  # what is only its owner's stays so
+    return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:
@@ -174,7 +183,7 @@ def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
 
 def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
-    is_python = words[0] == "-m" or words[0].endswith(".py")
+    is_python = words[0] in ("-m", "--function") or words[0].endswith(".py")
     return Program(tuple(words) if is_python else ("--exec", *words), cwd=str(cwd))
 
 
@@ -190,104 +199,8 @@ def project_of(cwd: Path) -> Path:
 
 def name_of(words: Sequence[str]) -> str:
     """The program in a run's name: `train`, of `train.py --lr 1e-3`."""
+    if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
+        words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
     plain = Path(word).name.removesuffix(".py")
     return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
-
-
-def foreign(train: TrainConfig, program: str) -> Iterator[str]:
-    """A line for each setting of our own trainer that was given with another program."""
-    (default,) = cli.parse([TrainConfig], [f"--task={train.task}"], prog="", description="")
-    for item in fields(train):
-        if item.name not in OF_ANY_RUN and getattr(train, item.name) != getattr(default, item.name):
-            flag = "--" + item.name.replace("_", "-")
-            yield (
-                f"{flag} is a setting of the trainer that comes with Muster; what {program} is to "
-                f"be told goes after it: -- {program} ..."
-            )
-    if train.task != TrainConfig.task:
-        yield f"--task is a setting of the trainer that comes with Muster; {program} has its own"
-
-
-def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str) -> Iterator[str]:
-    """What would keep the program from starting, as far as that is seen from here."""
-    if launch.program != LaunchConfig.program:
-        yield f"--program {launch.program} and {words[0]} are two programs; give one of them"
-    if words[0] == "-m":
-        yield from _module_problems(words, cwd, python)
-    elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0])
-    else:
-        found = cwd / words[0] if "/" in words[0] else words[0]
-        if shutil.which(found) is None:
-            yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
-
-
-def python_problems(python: str, workers: str) -> Iterator[str]:
-    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
-    needed = starter_of(workers).needs
-    if needed is None or not Path(python).exists():
-        return
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needed!r}) is None)"
-    asked = [python, "-Ic", code]
-    if subprocess.run(asked, capture_output=True, check=False).returncode:
-        yield (
-            f"{python} has no {needed}, which --workers {workers} needs; name another with "
-            "--python, or use --workers manual"
-        )
-
-
-def _script_problems(path: Path, name: str) -> Iterator[str]:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        yield f"{name}: {error.strerror}; looked in {path.parent}"
-        return
-    try:
-        compile(text, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        yield f"{name}{line}: {getattr(error, 'msg', error)}: it does not compile"
-
-
-def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
-    if len(words) < 2:
-        yield "-m needs the name of a module: -- -m package.module"
-        return
-    module = words[1]
-    if python == sys.executable:
-        found = is_found(module, [str(cwd), *sys.path[1:]])
-    elif Path(python).exists():
-        found = _is_found_by(python, module, cwd)
-    else:
-        return  # the nodes have another Python, which says so there
-    if not found:
-        yield f"-m {module}: no such module in {cwd} or in the packages of {python}"
-
-
-def is_found(module: str, path: Sequence[str] | None) -> bool:
-    """Whether there is such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
-    if module.partition(".")[0] in sys.builtin_module_names:
-        return True
-    name = ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None:
-            return False
-        path = list(spec.submodule_search_locations or ())
-    return True
-
-
-def _is_found_by(python: str, module: str, cwd: Path) -> bool:
-    code = (
-        "import importlib.machinery, sys\n"
-        "path, name = None, ''\n"
-        "for part in sys.argv[1].split('.'):\n"
-        "    name = name + '.' + part if name else part\n"
-        "    spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
-        "    if spec is None: sys.exit(1)\n"
-        "    path = list(spec.submodule_search_locations or ())\n"
-    )
-    asked = [python, "-c", code, module]
-    return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode

@@ -31,6 +31,7 @@ class Failure:
     code: int
     text: str  # the cause, in the words it was given: what one should see last
     context: tuple[str, ...] = ()  # lines to go before it
+    rank: int | None = None  # the one that failed first, where it is one
 
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
@@ -208,7 +209,7 @@ def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
     who = f"rank {first['rank']} on {first['host']}"
     if not first["traceback"]:
         where = f"{who}: " if first["cause"] == "exit" else ""
-        return Failure(first["code"], _lines(where + first["message"]), also)
+        return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
     clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
     alone = world_size == 1 or alike
     how = (
@@ -217,7 +218,8 @@ def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
         else f"failed first, at {clock}; the others stopped because of it"
     )
     context = f"error: {who} {how}:"
-    return Failure(first["code"], first["traceback"].rstrip(), (*also, context))
+    text = first["traceback"].rstrip()
+    return Failure(first["code"], text, (*also, context), first["rank"])
 
 
 def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[int]) -> Failure:
@@ -257,9 +259,8 @@ def _killed(
     for rank, path in outputs.items():
         if crash := last_output.crash_of(_text(path)):  # an error in C++ that nobody caught, say
             on = f" on {node[rank]}" if rank in node else ""
-            return Failure(
-                crash.code, f"error: rank {rank}{on} died: {crash.why}", (*crash.dump, *also)
-            )
+            text = f"error: rank {rank}{on} died: {crash.why}"
+            return Failure(crash.code, text, (*crash.dump, *also), rank)
     files = ", ".join(map(str, outputs.values()))
     why = _starved(agents) or "killed? out of memory?"
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))

@@ -81,10 +81,13 @@ def begin(
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def end(spec: LaunchSpec, code: int, message: str) -> None:
-    """Say that the run is over; where not even that can be written, on stderr."""
+def end(spec: LaunchSpec, code: int, message: str, rank: int | None = None) -> None:
+    """Say that the run is over; where not even that can be written, on stderr.
+
+    `rank`: the one that failed first.
+    """
     try:
-        write_end(spec.run_dir, code, message)
+        write_end(spec.run_dir, code, message, rank)
     except CannotWrite as error:
         print(f"error: {error}", file=sys.stderr)
 
@@ -102,13 +105,13 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         raise
 
 
-def write_end(run_dir: Path, code: int, message: str) -> None:
+def write_end(run_dir: Path, code: int, message: str, rank: int | None = None) -> None:
     """Say that the run in `run_dir` is over.
 
     Raises:
         CannotWrite: the disk is full, to the last byte that was reserved for it.
     """
-    end = {"code": code, "message": message, "time_unix_s": time.time()}
+    end = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     write_last(run_files.EXIT.path(run_dir), end)
 
 

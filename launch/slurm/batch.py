@@ -182,7 +182,7 @@ def end(run_dir: Path, code: int) -> int:
         run_record.end(spec, 0, "")
         return 0
     # srun's own code may be that of tasks which it ended because another had failed
-    run_record.end(spec, failure.code, failure.text)
+    run_record.end(spec, failure.code, failure.text, failure.rank)
     lines = (f"run folder: {run_dir}", *failure.context, failure.text)
     print("\n".join(lines), file=sys.stderr)
     if not is_own:

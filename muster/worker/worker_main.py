@@ -3,6 +3,7 @@
 python worker_main.py train.py [argument ...]
 python worker_main.py -m package.module [argument ...]
 python worker_main.py --exec COMMAND [argument ...]
+python worker_main.py --function FOLDER            what `muster.launch` has left there
 
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
@@ -61,27 +62,32 @@ def main() -> None:
     faulthandler.enable()
     answer_agent()
     try:
-        code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
-        exec(code, sys.modules["__main__"].__dict__)
+        if words[0] == "--function":  # on a node with a disk of its own, below its checkout
+            folder = FACE.parent / words[1]
+            load_beside("function_call").call(folder, Path(os.environ["MUSTER_RUN_DIR"]), RANK)
+        else:
+            code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
+            exec(code, sys.modules["__main__"].__dict__)
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0, "done")
 
 
 def answer_agent() -> None:
-    """Say what this process does, when its agent asks.
-
-    By its path: the name `muster` may be another package's in this program.
-    """
+    """Say what this process does, when its agent asks."""
     if "MUSTER_INSPECTION" in os.environ:
-        spec = importlib.util.spec_from_file_location(
-            INSPECTION, str(FACE / "worker" / "inspection.py")
-        )
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[INSPECTION] = module  # where muster/worker/lost_peer.py finds it
-        spec.loader.exec_module(module)
-        module.start(RANK)
+        load_beside("inspection").start(RANK)
+
+
+def load_beside(name: str) -> Any:
+    """A file beside this one, by its path: `muster` may be another package in this program."""
+    path = str(Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where lost_peer.py finds the inspection
+    spec.loader.exec_module(module)
+    return module
 
 
 def load_script(words: list[str]) -> types.CodeType:
@@ -182,7 +188,8 @@ def note_stop() -> str:
 
 def is_ours(filename: str) -> bool:
     """Whether a frame of a traceback is this file's, or of what it loads programs with."""
-    return filename == __file__ or filename.startswith("<frozen importlib")
+    beside = filename.rpartition("/")[0] == __file__.rpartition("/")[0]
+    return beside or filename.startswith("<frozen importlib")
 
 
 def exit_code(error: SystemExit) -> int:

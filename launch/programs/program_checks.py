@@ -1,0 +1,135 @@
+"""Whether a program of the user's can start, as far as that is seen before anything does."""
+
+import importlib.machinery
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from configs import cli
+from configs.settings.launch import LaunchConfig
+from configs.settings.train import TrainConfig
+from launch.starters.base import starter_of
+from muster.worker.function_call import ABOUT, CALL
+
+# The settings of a run that hold whatever its program is; all others are those of our own trainer.
+OF_ANY_RUN = frozenset("run_id logs_dir checkpoint_dir overwrite quiet join_timeout_s".split())
+
+
+def foreign(train: TrainConfig, program: str) -> Iterator[str]:
+    """A line for each setting of our own trainer that was given with another program."""
+    (default,) = cli.parse([TrainConfig], [f"--task={train.task}"], prog="", description="")
+    for item in fields(train):
+        if item.name not in OF_ANY_RUN and getattr(train, item.name) != getattr(default, item.name):
+            flag = "--" + item.name.replace("_", "-")
+            yield (
+                f"{flag} is a setting of the trainer that comes with Muster; what {program} is to "
+                f"be told goes after it: -- {program} ..."
+            )
+    if train.task != TrainConfig.task:
+        yield f"--task is a setting of the trainer that comes with Muster; {program} has its own"
+
+
+def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str) -> Iterator[str]:
+    """What would keep the program from starting, as far as that is seen from here."""
+    if launch.program != LaunchConfig.program:
+        yield f"--program {launch.program} and {words[0]} are two programs; give one of them"
+    if words[0] == "-m":
+        yield from _module_problems(words, cwd, python)
+    elif words[0] == "--function":
+        yield from _function_problems(words, python)
+    elif words[0].endswith(".py"):
+        yield from _script_problems(cwd / words[0], words[0])
+    else:
+        found = cwd / words[0] if "/" in words[0] else words[0]
+        if shutil.which(found) is None:
+            yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
+
+
+def python_problems(python: str, workers: str) -> Iterator[str]:
+    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    needed = starter_of(workers).needs
+    if needed is None or not Path(python).exists():
+        return
+    if not _has(python, needed):
+        yield (
+            f"{python} has no {needed}, which --workers {workers} needs; name another with "
+            "--python, or use --workers manual"
+        )
+
+
+def _has(python: str, package: str) -> bool:
+    """Whether that Python finds a package, which is not imported for it."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return not subprocess.run([python, "-Ic", code], capture_output=True, check=False).returncode
+
+
+def _function_problems(words: Sequence[str], python: str) -> Iterator[str]:
+    folder = Path(*words[1:2])
+    if not all((folder / name).is_file() for name in (CALL, ABOUT)):
+        yield f"--function {folder}: nothing that muster.launch has left"
+    elif Path(python).exists() and not _has(python, "cloudpickle"):
+        name = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["name"]
+        yield (
+            f"{python} has no cloudpickle, by which {name} was pickled; install it there, or name "
+            "another Python with python="
+        )
+
+
+def _script_problems(path: Path, name: str) -> Iterator[str]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        yield f"{name}: {error.strerror}; looked in {path.parent}"
+        return
+    try:
+        compile(text, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        yield f"{name}{line}: {getattr(error, 'msg', error)}: it does not compile"
+
+
+def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
+    if len(words) < 2:
+        yield "-m needs the name of a module: -- -m package.module"
+        return
+    module = words[1]
+    if python == sys.executable:
+        found = is_found(module, [str(cwd), *sys.path[1:]])
+    elif Path(python).exists():
+        found = _is_found_by(python, module, cwd)
+    else:
+        return  # the nodes have another Python, which says so there
+    if not found:
+        yield f"-m {module}: no such module in {cwd} or in the packages of {python}"
+
+
+def is_found(module: str, path: Sequence[str] | None) -> bool:
+    """Whether there is such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
+    if module.partition(".")[0] in sys.builtin_module_names:
+        return True
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
+            return False
+        path = list(spec.submodule_search_locations or ())
+    return True
+
+
+def _is_found_by(python: str, module: str, cwd: Path) -> bool:
+    code = (
+        "import importlib.machinery, sys\n"
+        "path, name = None, ''\n"
+        "for part in sys.argv[1].split('.'):\n"
+        "    name = name + '.' + part if name else part\n"
+        "    spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
+        "    if spec is None: sys.exit(1)\n"
+        "    path = list(spec.submodule_search_locations or ())\n"
+    )
+    asked = [python, "-c", code, module]
+    return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode

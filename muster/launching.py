@@ -1,0 +1,138 @@
+"""Start functions on many machines from Python: `muster.launch`, `muster.map`.
+
+How it works: the function and its arguments are pickled into a folder that is the user's alone, and
+`launch/submit.py` is run with it, as a process of its own, in the background. So all that holds for
+a script holds for a function; this process may be a notebook or a thread, and may end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.errors import UsageError
+from muster.remote_job import Job, job, run_command
+from muster.worker.function_call import ABOUT, CALL, python_version, write_private
+
+# Of a command line only: who waits, and what is run.
+NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
+
+
+def launch(
+    function: Callable[..., Any],
+    *args: Any,
+    nodes: int | str = 1,
+    nproc_per_node: int | str = 1,
+    launcher: str = "auto",
+    kwargs: Mapping[str, Any] | None = None,
+    **flags: Any,
+) -> Job:
+    """Call `function(*args, **kwargs)` in every worker of a new run.
+
+    Each call finds the variables of torchrun in its environment (RANK, WORLD_SIZE, MASTER_ADDR
+    ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
+    from the snapshot of the project where there is one.
+
+    `nodes` are machines, or pretended ones with launcher="local"; `launcher` is auto, local, ssh
+    (with hosts=...) or slurm. `flags` are any others of launch/submit.py, such as
+    hosts="node[0-3]", partition="gpu", time=30, snapshot=False, or env={"NAME": "value"}, whose
+    values nobody else sees.
+
+    Raises:
+        UsageError: a flag is wrong, or the run could not start; one line for every problem.
+        TypeError: the function or its arguments cannot be pickled.
+    """
+    name = _name_of(function)
+    run_id = _new_run_id(name)
+    words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
+    with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
+        write_call(Path(folder), name, function, args, kwargs or {})
+        where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
+        run_command("submit.py", *words, *where, env=env)
+    return job(run_id)
+
+
+def write_call(
+    folder: Path,
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Leave a call in `folder`, for `launch/submit.py ... -- --function FOLDER`.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    import cloudpickle
+
+    try:
+        data = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise TypeError(f"{name} or its arguments cannot be pickled: {error}") from error
+    write_private(folder / CALL, data)
+    about = {"name": name, "python": python_version(), "path": _own_path()}
+    write_private(folder / ABOUT, json.dumps(about).encode())
+
+
+def _own_path() -> list[str]:
+    """The folders of this program's own modules, from the working directory; that one first."""
+    here, installed = Path.cwd(), [Path(one) for one in sysconfig.get_paths().values()]
+    entries = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
+    own = [one for one in entries if not {one, *one.parents} & set(installed)]
+    return list(dict.fromkeys([".", *(os.path.relpath(one, here) for one in own)]))
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The function in the name of its run; of a partial or an object, what it is made of."""
+    inner = getattr(function, "func", function)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return re.sub(r"[^\w.-]+", "-", name).strip("-") or "function"
+
+
+def _new_run_id(name: str) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}"
+
+
+def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
+    """Flags as a command line has them, and the environment in which it is run.
+
+    Raises:
+        UsageError: one of them is for a command line only.
+    """
+    env, words = _environment(), []
+    for name, value in flags.items():
+        if name in NOT_HERE:
+            raise UsageError(f"{name}: that is for a command line, not for a function")
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else "--no-" + flag[2:])
+        elif isinstance(value, Mapping):  # values that nobody else is to see in a list of processes
+            env.update({one: str(text) for one, text in value.items()})
+            words += [f"{flag}={one}" for one in value]
+        elif name in ("env", "include", "slurm") and not isinstance(value, str):
+            words += [f"{flag}={one}" for one in value]
+        elif isinstance(value, (list, tuple)):
+            words.append(f"{flag}={','.join(map(str, value))}")
+        elif value is not None:
+            words.append(f"{flag}={value}")
+    return words, env
+
+
+def _environment() -> dict[str, str]:
+    """This one's, in which the workers' Python is this one: pickles depend on its version."""
+    env = dict(os.environ)
+    if sys.prefix != sys.base_prefix:
+        env["VIRTUAL_ENV"] = sys.prefix
+    elif Path(sys.prefix, "conda-meta").is_dir():
+        env["CONDA_PREFIX"] = sys.prefix
+    return env

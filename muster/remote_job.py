@@ -1,0 +1,229 @@
+"""A run that was started from Python: its state, its output, its results, from any process.
+
+All of it is in the run's folder, so that a notebook may be closed, and another one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from muster.errors import STOPPED, MusterError, RunFailed, UsageError
+from muster.run_files import AGENT, EXIT, FUNCTION, RANK_END, RESULT
+from muster.worker.function_call import read_private
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+LOOK_S = 0.1
+ASK_S = 10.0  # whether the run is still led, or the job still queued
+ARRIVE_S = 10.0  # for files of other machines, which a shared disk may show late
+LOST = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing: a word, and more in lines."""
+
+    word: str  # waiting, pending, running, done, stopped, failed, lost
+    is_over: bool
+    detail: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        first = f"{self.word} ({self.detail})" if self.detail else self.word
+        return "\n".join((first, *self.notes))
+
+
+def job(run: str) -> Job:
+    """The run with this id, or the beginning of one; also of another process, or from the shell.
+
+    Raises:
+        UsageError: no run fits, or several do.
+    """
+    return Job(Path(json.loads(run_command("jobs.py", "status", run, "--json"))["run_dir"]))
+
+
+class Job:
+    """A run, by its folder.
+
+    Within `with`, an error cancels it.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    @property
+    def run_id(self) -> str:
+        """Its name, also for `muster jobs`."""
+        return self.run_dir.name
+
+    def __repr__(self) -> str:
+        return f"Job({self.run_id!r})"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.cancel()
+
+    def status(self) -> Status:
+        """What it is doing now."""
+        if not self.run_dir.exists():  # of several, which start one after the other
+            return Status("waiting", False)
+        raw = json.loads(self._ask("status", "--json"))
+        return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"]))
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Stay until it is over; its exit code.
+
+        Raises:
+            TimeoutError: it goes on after `timeout_s` seconds.
+        """
+        began = asked = time.monotonic()
+        while True:
+            end, now = _read(EXIT.path(self.run_dir)), time.monotonic()
+            if end is not None and end["code"] == 0:
+                return 0
+            if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
+                asked = now
+                if self.status().is_over:
+                    end = _read(EXIT.path(self.run_dir))
+                    return int(end["code"]) if end is not None else LOST
+            if timeout_s is not None and now - began > timeout_s:
+                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
+            time.sleep(LOOK_S)
+
+    def results(self, timeout_s: float | None = None) -> list[Any]:
+        """What each rank's call has returned, by rank; stays until the run is over.
+
+        Raises:
+            RunFailed: a rank failed, or the run was ended; from the rank's own exception.
+            TimeoutError: it goes on after `timeout_s` seconds.
+            UsageError: the run is not of a function.
+        """
+        code = self.wait(timeout_s)
+        if code:
+            failure, cause = self._failure(code)
+            raise failure from cause
+        if not FUNCTION.path(self.run_dir).is_dir():
+            raise UsageError(f"{self.run_id} is not of a function; what it left is in its run_dir")
+        return [self._result(rank) for rank in range(self._world_size())]
+
+    def rank(self, number: int, timeout_s: float | None = None) -> Any:
+        """What this rank's call has returned; as `results`."""
+        return self.results(timeout_s)[number]
+
+    def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
+        """The lines that its workers print; with `follow` until it is over."""
+        words = [
+            *(["--follow"] if follow else []),
+            *([] if rank is None else ["--rank", str(rank)]),
+        ]
+        process = subprocess.Popen(
+            [*_command("jobs.py", *self._words("logs")), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        with process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    yield line.rstrip("\n")
+            finally:
+                process.terminate()
+
+    def stacks(self, *, full: bool = False) -> str:
+        """Where each rank is, and what it waits for, as `muster jobs stacks` shows it."""
+        return self._ask("stacks", *(["--full"] if full else []))
+
+    def cancel(self) -> None:
+        """End it, and everything it started; stays until that is so."""
+        self._ask("cancel")
+
+    def _result(self, rank: int) -> Any:
+        path = RESULT.path(self.run_dir, rank=rank)
+        deadline = time.monotonic() + ARRIVE_S
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return pickle.loads(read_private(path)).get("value")
+
+    def _world_size(self) -> int:
+        agents = [_read(path) or {} for path in AGENT.find(self.run_dir)]
+        return sum(len(agent["ranks"]) for agent in agents)
+
+    def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
+        """What the run failed from, and the exception of the rank that failed first."""
+        end = _read(EXIT.path(self.run_dir)) or {}
+        rank: int | None = end.get("rank")
+        record = None if rank is None else _read(RANK_END.path(self.run_dir, rank=rank))
+        if rank is None or record is None:
+            word = "stopped" if code == STOPPED else "failed"
+            text = end.get("message") or str(self.status())
+            return RunFailed(f"{self.run_id} {word}: {text}", code, rank), None
+        host, lines = str(record["host"]), str(record["traceback"])
+        text = f"rank {rank} on {host}: {record['message']}"
+        text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
+        path = RESULT.path(self.run_dir, rank=rank)
+        try:
+            cause = pickle.loads(read_private(path)).get("error")
+        except Exception:  # noqa: BLE001 (a class that is not here, or an __init__ of its own)
+            cause = None
+        return RunFailed(text, code, rank, host, lines), cause
+
+    def _words(self, verb: str) -> list[str]:
+        return ["--logs-dir", str(self.run_dir.parent), verb, self.run_id]
+
+    def _ask(self, verb: str, *words: str) -> str:
+        return run_command("jobs.py", *self._words(verb), *words)
+
+
+def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) -> str:
+    """Run one of the commands of launch/ to its end; what it prints.
+
+    It is a process of its own: signals and other children of this one are none of its business.
+
+    Raises:
+        UsageError: it refuses what it was told.
+        MusterError: it failed.
+    """
+    done = subprocess.run(
+        _command(script, *words),
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        text = done.stderr.strip() or done.stdout.strip()
+        kind = UsageError if done.returncode == UsageError.exit_code else MusterError
+        raise kind(text.removeprefix("error: "))
+    return done.stdout
+
+
+def _command(script: str, *words: str) -> list[str]:
+    """With the Python of the checkout, where it has one: it has what launch/ needs."""
+    own = CHECKOUT / ".venv" / "bin" / "python"
+    python = str(own) if own.exists() else sys.executable
+    return [python, str(CHECKOUT / "launch" / script), *words]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return record

@@ -1,0 +1,64 @@
+"""A worker calls what it finds in its folder, if it may be unpickled."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from muster.launching import write_call
+from muster.worker.function_call import read_private, write_private
+
+WORKER_MAIN = REPOSITORY / "muster" / "worker" / "worker_main.py"
+
+
+def call(folder: Path, run_dir: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(WORKER_MAIN), "--function", str(folder)],
+        env={**os.environ, "MUSTER_RUN_DIR": str(run_dir), "RANK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def record(run_dir: Path) -> dict:
+    return json.loads((run_dir / "exits" / "rank_00001.json").read_text())
+
+
+def test_what_others_could_have_written_is_not_unpickled(tmp_path):
+    write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
+    (tmp_path / "call" / "call.pkl").chmod(0o620)
+    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
+    assert "since others may have written it" in record(tmp_path / "run")["message"]
+    write_private(tmp_path / "mine", b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_private(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have a file of another user")
+def test_a_file_of_another_user_is_not_unpickled(tmp_path):
+    write_private(tmp_path / "result.pkl", b"x")
+    os.chown(tmp_path / "result.pkl", 65534, 65534)
+    with pytest.raises(PermissionError, match="its owner is user 65534"):
+        read_private(tmp_path / "result.pkl")
+
+
+def test_exit_codes_are_as_in_a_script(tmp_path):
+    for code in (0, 3, 75):
+        write_call(tmp_path / "call", "exit", sys.exit, (code,), {})
+        assert call(tmp_path / "call", tmp_path / str(code)).returncode == code
+        assert record(tmp_path / str(code))["code"] == code
+
+
+def test_another_python_is_named(tmp_path):
+    write_call(tmp_path / "call", "work", print, (), {})
+    about = json.loads((tmp_path / "call" / "call.json").read_text())
+    (tmp_path / "call" / "call.json").write_text(json.dumps({**about, "python": "3.8"}))
+    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
+    message = record(tmp_path / "run")["message"]
+    assert "work was pickled by Python 3.8, and this is Python" in message
