@@ -1,0 +1,52 @@
+"""The page on functions from Python, and its notebook, do what they show."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.launch.submit import REPOSITORY
+from tests.preload import skip_if_quick
+
+PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    skip_if_quick()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+def test_the_first_example_prints_what_it_says(project):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (project / "try.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (expected,) = re.findall(r"# (\[.*\])", example)
+    assert ast.literal_eval(done.stdout) == ast.literal_eval(expected)
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(project):
+    notebook = nbformat.read(REPOSITORY / "docs" / "python.ipynb", as_version=4)
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(project)}}
+    ).execute()
+    outputs = [
+        "".join(one.get("text", "") or one["data"]["text/plain"] for one in cell["outputs"])
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+    assert outputs[2].count("of 4: loss 0.0000") == 4
+    assert ast.literal_eval(outputs[3]) == [[1.0] * 4] * 4
+    assert outputs[4].startswith("done") and ast.literal_eval(outputs[5]) == [1.0] * 4
+    assert outputs[6].startswith("1 ValueError('sample 17 is empty')\nrank 1 on ")
