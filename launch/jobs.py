@@ -22,12 +22,12 @@ from dataclasses import asdict
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
-from launch.programs import user_program
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_activity
 from muster import run_files
 from muster.errors import UsageError
+from muster.project import project_of
 
 POLL_S = 0.5
 
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _runs(root: Path | None) -> list[Path]:
     """The run folders, newest first; without a `root` those of this user that are known."""
-    roots = [root] if root else [REPOSITORY / "logs", user_program.project_of(Path.cwd()) / "logs"]
+    roots = [root] if root else [REPOSITORY / "logs", project_of(Path.cwd()) / "logs"]
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
         found |= {run_files.CONFIG.path(run_dir) for run_dir in run_index.run_folders()}

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
+from muster.project import project_of
 from muster.run_files import FUNCTION, SNAPSHOT
 from muster.worker.function_call import ABOUT
 
@@ -185,16 +185,6 @@ def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
     is_python = words[0] in ("-m", "--function") or words[0].endswith(".py")
     return Program(tuple(words) if is_python else ("--exec", *words), cwd=str(cwd))
-
-
-def project_of(cwd: Path) -> Path:
-    """The folder of the project that `cwd` belongs to: what git says, else `cwd` itself."""
-    asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except OSError:
-        return cwd
-    return cwd if done.returncode else Path(done.stdout.rstrip("\n"))
 
 
 def name_of(words: Sequence[str]) -> str:
