@@ -103,7 +103,8 @@ def _files() -> str:
             if path.is_file() and "__pycache__" not in path.parts
         ]
     # git also names what is deleted and not committed
-    return "".join(f"{name}\0" for name in names if (REPOSITORY / name).exists())
+    # `logs` as a folder, of which nothing in it is sent: snapshots are put there
+    return "".join(f"{name}\0" for name in [*names, "logs"] if (REPOSITORY / name).exists())
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
