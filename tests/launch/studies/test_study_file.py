@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.plugins import REPOSITORY
-from launch.studies import grid
+from launch.studies import study_file
 from muster.errors import UsageError
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
@@ -27,7 +27,7 @@ def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
       - {sync: single}
       - {sync: [ddp, all_reduce], nodes: [2, 4]}
     """
-    study = grid.read(written(tmp_path, text))
+    study = study_file.read(written(tmp_path, text))
     assert (study.name, study.title, len(study.cells)) == ("mine", "Mine", 5)
     assert study.cells[4].id == "sync-all_reduce_nodes-4_0" and study.cells[4].nodes == 4
     assert study.cells[4].flags() == [
@@ -40,7 +40,7 @@ def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
 
 def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
     text = "{base: {task: synthetic}, grid: [{sync: [ddp, all_reduce]}], repeats: 2}"
-    cells = grid.read(written(tmp_path, text)).cells
+    cells = study_file.read(written(tmp_path, text)).cells
     assert [(cell.settings["sync"], cell.settings["seed"]) for cell in cells] == [
         ("ddp", 42),
         ("all_reduce", 42),
@@ -51,7 +51,7 @@ def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
 
 def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
     text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
-    (cell,) = grid.read(written(tmp_path, text)).cells
+    (cell,) = study_file.read(written(tmp_path, text)).cells
     assert cell.rate == "1gbit" and cell.nodes == 4
     assert cell.flags() == ["--task=synthetic", "--nodes=2:4", "--no-save-model"]
 
@@ -76,13 +76,13 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
 )
 def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, message):
     with pytest.raises(UsageError) as error:
-        grid.read(written(tmp_path, text))
+        study_file.read(written(tmp_path, text))
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_shipped_can_be_run(path):
-    study = grid.read(path)
+    study = study_file.read(path)
     assert study.about and len(study.cells) >= 4
 
 
@@ -93,13 +93,13 @@ def test_there_are_as_many_cells_as_points(sizes):
     count = 1
     for size in sizes:
         count *= size
-    cells = list(grid._cells({}, [block], 1))
+    cells = list(study_file._cells({}, [block], 1))
     assert len({cell.id for cell in cells}) == len(cells) == count
 
 
 def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
     text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
-    study = grid.read(written(tmp_path, text), rate="10gbit")
+    study = study_file.read(written(tmp_path, text), rate="10gbit")
     assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
     assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
     assert study.collectives == ("all_reduce",)
