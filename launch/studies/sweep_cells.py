@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,22 @@ def from_grid(
         if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
     )
     base = Parsed.of([*flags, *(["--", *program] if program else [])])
+    known = sorted(item.name for one in CLASSES for item in fields(one))
+    refuse(
+        f"--over {name}: the trainer that comes with Muster has no such setting; known: "
+        f"{', '.join(known)}; a program of your own follows after --"
+        for name in block
+        if not program and not any(grid.alike(name, one) for one in known)
+    )
     prefix = user_program.name_of(program) if program else base.train.task
     points = list(grid.points(block))
     cells, problems = [], []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
-        more = [word for one, value in point.items() for word in (f"--{one}", value)]
-        words = [*flags, "--", *program, *more] if program else [*flags, *more]
+        if program:
+            more = [word for one, value in point.items() for word in (f"--{one}", value)]
+            words = [*flags, "--", *program, *more]
+        else:
+            words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
         try:
             parsed = replace(base, program=words[len(flags) + 1 :]) if program else Parsed.of(words)
             cells.append(Cell(cell_id, point, tuple(words), parsed))

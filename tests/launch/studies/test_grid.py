@@ -1,0 +1,90 @@
+"""A grid is the product of its values, and every point has a name of its own for a folder."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.plugins import REPOSITORY
+from configs.settings.train import TrainConfig
+from launch.studies import grid
+from muster.errors import UsageError
+
+VALUES = st.lists(
+    st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1),
+    min_size=1,
+    max_size=4,
+    unique=True,
+)
+BLOCKS = st.dictionaries(
+    st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True), VALUES, min_size=1, max_size=3
+)
+
+
+@given(BLOCKS)
+def test_what_is_written_is_read_and_there_are_as_many_points_as_combinations(block):
+    found = grid.read([f"{name}={','.join(values)}" for name, values in block.items()])
+    assert found == block
+    points = list(grid.points(found))
+    assert len(points) == math.prod(map(len, block.values()))
+    assert len({tuple(point.items()) for point in points}) == len(points)
+    assert all(point[name] in block[name] for point in points for name in block)
+
+
+@given(BLOCKS)
+def test_names_are_those_of_runs_and_no_two_are_alike(block):
+    points = list(grid.points(block))
+    names = grid.names_of(points, "train")
+    assert len(set(names)) == len(points)
+    for name in names:
+        TrainConfig(run_id=name)  # refuses what could not be a folder
+        assert len(name) <= grid.LONGEST
+    assert names == grid.names_of(points, "train")  # the same command has the same names
+
+
+def test_a_name_says_the_values_and_a_long_one_ends_with_a_digest():
+    assert grid.names_of([{"lr": "1e-4", "seed": "1"}], "train") == ["train-lr-1e-4_seed-1"]
+    (name,) = grid.names_of([{"text": "x" * 300}], "train")
+    assert len(name) == grid.LONGEST and name.startswith("train-text-xxx")
+    assert grid.names_of([{"a": "1/2"}, {"a": "1,2"}, {"a": "3"}], "t")[2] == "t-a-3"
+
+
+def test_the_last_value_changes_fastest_and_commas_can_be_part_of_a_value():
+    block = grid.read(["seed=1,2", "betas=0.9,0.999;0.8,0.99"])
+    assert [tuple(point.values()) for point in grid.points(block)] == [
+        ("1", "0.9,0.999"),
+        ("1", "0.8,0.99"),
+        ("2", "0.9,0.999"),
+        ("2", "0.8,0.99"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["lr"], "--over lr: write NAME=VALUE,VALUE"),
+        (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
+        (["lr="], "--over lr=: the list is empty"),
+        (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
+        (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
+        (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
+        (["lr", "seed="], "--over seed=: the list is empty"),
+    ],
+)
+def test_what_is_no_grid_is_refused_by_name(texts, message):
+    with pytest.raises(UsageError) as error:
+        grid.read(texts)
+    assert message in str(error.value)
+
+
+def test_a_script_gets_the_values_of_one_point():
+    def ask(index: str) -> subprocess.CompletedProcess:
+        words = [sys.executable, "-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
+        return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert ask("1").stdout == "4 1 128\n"
+    assert "array index 4, but the grid has 4 points: --array=0-3" in ask("4").stderr
+    assert ask("4").returncode == 2
