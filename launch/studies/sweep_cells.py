@@ -173,14 +173,11 @@ def _checked(name: str, cells: Sequence[Cell]) -> Sweep:
     """
     if not cells:
         raise UsageError("a sweep without runs; give it at least one")
-    # names a folder, as a run id does
-    TrainConfig(run_id=name)
-    refuse(_alike(cells))
+    refuse([*_name_problems("--name ", name), *_alike(cells)])
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
     seen: set[Any] = set()
     for cell in cells:
         one = cell.parsed
-        TrainConfig(run_id=cell.id)
         kind = (*one.program[:2], one.launch)
         if one.program and kind not in seen:
             seen.add(kind)
@@ -195,6 +192,15 @@ def _alike(cells: Sequence[Cell]) -> Iterator[str]:
         if cell.id in seen:
             yield f"{cell.id}: two runs of this name; give each another"
         seen.add(cell.id)
+        yield from _name_problems("", cell.id)
+
+
+def _name_problems(flag: str, name: str) -> Iterator[str]:
+    """It names a folder, as a run id does."""
+    try:
+        TrainConfig(run_id=name)
+    except UsageError as error:
+        yield str(error).replace("--run-id ", flag)
 
 
 def _problems(one: Parsed) -> Iterator[str]:
