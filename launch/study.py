@@ -16,33 +16,38 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import shlex
-import time
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from functools import partial
 
 from configs.plugins import REPOSITORY
-from launch.studies import around_runs, grid, progress_record, runner
-from launch.studies.study_table import table
+from launch.studies import around_runs, progress_record, study_file, study_runs
+from launch.studies.progress_record import Note
+from launch.studies.progress_table import Watching
+from muster import run_files
 
 
 def main() -> int:
     args, more = _parser().parse_known_args()
     more = [word for word in more if word != "--"]
-    study = grid.read(args.file, args.rate)
+    study = study_file.read(args.file, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     notes = progress_record.begin(
-        study, folder, shlex.join(["python", "launch/study.py", *sys.argv[1:]])
-    )
+        [Note(one.id, dict(one.settings), one.nodes, one.repeat, f"runs/{one.id}")
+         for one in study.cells],
+        folder / run_files.STUDY,
+        partial(study_runs.is_done, folder),
+        name=study.name,
+        title=study.title,
+        about=study.about,
+        command=shlex.join(["python", "launch/study.py", *sys.argv[1:]]),
+    )  # fmt: skip
     if args.dry_run:
         for cell in study.cells:
-            print(shlex.join(runner.command_of(cell, notes.of(cell), folder, more)))
+            print(shlex.join(study_runs.command_of(cell, notes.of(cell.id), folder, more)))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    notes.write(folder)
-    with Watching(notes) as watching:
-        all_done = runner.run_all(study, notes, folder, more, watching.tell)
+    notes.write(folder / run_files.STUDY)
+    with Watching(notes, folder / run_files.STUDY) as watching:
+        all_done = study_runs.run_study(study, notes, folder, more, watching.tell, watching.redraw)
     failed = [one for one in notes.cells if one.state == "failed"]
     for one in failed:
         print(
@@ -53,35 +58,6 @@ def main() -> int:
         around_runs.predictions(folder)
         around_runs.report(folder)
     return 0 if all_done else 1
-
-
-class Watching:
-    """Shows a table, redrawn each second; where there is no terminal, a line for each change."""
-
-    def __init__(self, notes: progress_record.Notes) -> None:
-        self._notes, self._console = notes, Console()
-        self._since: dict[str, float] = {}
-        self._live = Live(
-            console=self._console, get_renderable=self._table, refresh_per_second=1, transient=False
-        )
-
-    def __enter__(self) -> "Watching":
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def tell(self, note: progress_record.Note) -> None:
-        """This cell is now in another state."""
-        self._since.setdefault(note.id, time.monotonic())
-        if not self._console.is_terminal:
-            print(f"{note.id}: {note.state} {note.message}".rstrip(), flush=True)
-
-    def _table(self) -> Table:
-        now = next((one.id for one in self._notes.cells if one.state == "running"), "")
-        return table(self._notes, self._since.get(now))
 
 
 def _parser() -> argparse.ArgumentParser:

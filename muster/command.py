@@ -1,4 +1,4 @@
-"""`muster run|jobs|doctor|testbed|study|report`: the commands of the checkout, from any folder."""
+"""`muster run|jobs|sweep|study|...`: the commands of the checkout, from any folder."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ COMMANDS = {
     "doctor": ["launch/doctor.py"],
     "testbed": ["launch/testbed.py"],
     "study": ["launch/study.py"],
+    "sweep": ["launch/sweep.py"],
     "report": ["-m", "train.report"],
 }
 USAGE = """usage: muster COMMAND [argument ...]
@@ -20,6 +21,7 @@ USAGE = """usage: muster COMMAND [argument ...]
   muster jobs list|status|logs|cancel|...     look after runs
   muster doctor [flags]                       what is wrong with the nodes
   muster testbed up|down|...                  a cluster on this machine, to try things on
+  muster sweep --over lr=1e-4,3e-4 -- train.py  a program with every combination of values
   muster study FILE                           the same run in several modes, and a report
   muster report RUN ...                       tables and figures of runs
 

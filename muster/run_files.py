@@ -131,7 +131,9 @@ ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
 
 FILES = tuple(one for one in globals().values() if isinstance(one, RunFile))
 
-STUDY = "study.json"  # of a study's folder, whose runs have folders of their own below it
+# Of the folder of a study, or of a sweep, whose runs have folders of their own below it.
+STUDY, SWEEP = "study.json", "sweep.json"
+SWEEPS = "sweeps"  # the folder of them, in that of all runs
 
 
 def known(name: str) -> RunFile | None:

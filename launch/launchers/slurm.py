@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from ClusterShell.RangeSet import RangeSet
+
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, Settings, Slots
 from launch.checks.examination import Examination, examination, look
@@ -24,8 +26,9 @@ from launch.slurm.queue.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
-from muster.errors import UsageError, refuse
+from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import SUBMITIT
+from muster.writing import write_text
 
 
 class Slurm(Launcher):
@@ -122,11 +125,7 @@ class Slurm(Launcher):
         return "\n".join([*lines, super().show(spec, facts)])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
-        job = {
-            "nproc": [node.nproc for node in facts.nodes],
-            "network": self._config.network,
-            "master_port": self._config.master_port,
-        }
+        job = self._job(facts)
         python = facts.nodes[0].python
         if self._current is not None:
             return self._launch_step(self._current, spec, facts, job)
@@ -144,6 +143,46 @@ class Slurm(Launcher):
             submitted = executor.submit(batch.become_job, python, _job_arguments(spec, facts))
         watcher = Watcher(self._env)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
+
+    def submit_array(
+        self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
+    ) -> tuple[str, str]:
+        """Submit one job array whose task i is run i of `specs`; its number, and its cluster.
+
+        `folder` keeps the batch script and, of each task, what it prints.
+
+        Raises:
+            MusterError: Slurm refuses; in its own words.
+        """
+        for spec in specs.values():
+            job_files.write_spec(spec, self._job(facts))
+        first = next(iter(specs.values()))
+        given = self._options(replace(first, run_id=folder.parent.parent.name), facts) | {
+            "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
+            "output": str(folder / "%a.out"),
+            "open_mode": "append",  # of a job that is requeued
+        }
+        runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
+        command = (
+            f"export MUSTER_PYTHON={shlex.quote(facts.nodes[0].python)}\nruns=({runs})\n"
+            'exec bash slurm/job.sh "${runs[$SLURM_ARRAY_TASK_ID]}" '
+            f"{shlex.join(_job_arguments(first, facts)[1:])}\n"
+        )
+        script = folder / "array.sh"
+        write_text(script, batch_script.text(given, command))
+        asked = partitions.ask(["sbatch", "--parsable", str(script)], self._env)
+        if asked.returncode:
+            raise MusterError(
+                f"Slurm does not take the array: {partitions.last_line(asked.stderr)}"
+            )
+        return asked.stdout.strip().partition(";")[0], partitions.name(self._env)
+
+    def _job(self, facts: Facts) -> dict[str, Any]:
+        return {
+            "nproc": [node.nproc for node in facts.nodes],
+            "network": self._config.network,
+            "master_port": self._config.master_port,
+        }
 
     def _launch_step(
         self, current: CurrentJob, spec: LaunchSpec, facts: Facts, job: Mapping[str, Any]

@@ -48,8 +48,8 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
         UsageError: the project is not one of git's, and too large to be copied.
         CannotWrite: the disk is full.
     """
-    root = run_files.SNAPSHOT.path(run_dir)
-    names = list(_tracked(project) or _found(project, run_dir.parent))
+    root, logs = run_files.SNAPSHOT.path(run_dir), _logs_of(run_dir)
+    names = list(_tracked(project) or _found(project, logs))
     names += _matching(project, patterns, names)
     before = _previous(project, run_dir)
     files, shared = {}, 0
@@ -57,7 +57,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
         root.mkdir(parents=True, exist_ok=True)
         for name in names:
             source, target = project / name, root / name
-            if run_dir.parent in (source, *source.parents):
+            if logs in (source, *source.parents):
                 continue  # the project's own runs
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_symlink():
@@ -71,7 +71,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
                 shared += status.st_size
             else:
                 shutil.copy2(source, target)
-        _link_the_rest(project, root, run_dir.parent)
+        _link_the_rest(project, root, logs)
     total = sum(state[0] for state in files.values())
     record = {"project": str(project), "commit": _git(project, "rev-parse", "HEAD"), "files": files}
     write_json(run_files.SNAPSHOT_RECORD.path(run_dir), record)
@@ -101,6 +101,12 @@ def made_there(run_dir: Path) -> list[str]:
         found += [str(path.relative_to(run_files.SNAPSHOT.path(run_dir))) for path in paths
                   if not path.is_symlink()]  # fmt: skip
     return sorted(set(found) - set(record["files"]))
+
+
+def _logs_of(run_dir: Path) -> Path:
+    """The folder of all runs; those of a sweep have folders of their own in it."""
+    sweeps = (one for one in run_dir.parents if one.name == run_files.SWEEPS)
+    return next((one.parent for one in sweeps), run_dir.parent)
 
 
 def _tracked(project: Path) -> list[str]:

@@ -160,18 +160,22 @@ def go_on_in_background(spec: LaunchSpec) -> bool:
         os.read(led, 1)  # nothing comes: it ends when the child has said that it leads
         print_next_commands(spec, "in the background")
         return False
-    os.setsid()
-    os.chdir("/")
     job = read_job(spec.run_dir) or {}
     begin(spec, str(job.get("launcher", "")), NOT_YET)
     os.close(leads)
     os.close(led)
-    log = run_files.LAUNCHER_LOG.path(spec.run_dir)
+    leave_terminal(run_files.LAUNCHER_LOG.path(spec.run_dir))
+    return True
+
+
+def leave_terminal(log: Path) -> None:
+    """Have this process, which leads no session yet, go on without one; it prints to `log`."""
+    os.setsid()
+    os.chdir("/")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
-    return True
 
 
 def _read(path: Path) -> dict[str, Any] | None:

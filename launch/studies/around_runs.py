@@ -7,7 +7,7 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from launch.studies import cell_process
-from launch.studies.grid import Study
+from launch.studies.study_file import Study
 from muster.run_files import COLLECTIVES
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")

@@ -1,13 +1,12 @@
-"""What a study has done so far: `study.json` of its folder, rewritten after every run."""
+"""What a study or sweep has done so far: a file of its folder, rewritten after every run."""
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.studies.grid import Cell, Study
-from muster import run_files
 from muster.writing import write_json
 
 
@@ -17,17 +16,21 @@ class Note:
 
     id: str
     settings: dict[str, Any]
-    nodes: int
-    repeat: int
-    run_dir: str  # within the study's folder
-    state: str = "waiting"  # running, done, failed
+    nodes: int | None
+    repeat: int | None
+    run_dir: str  # within the folder of the study or sweep
+    state: str = "waiting"  # running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
+    # Of a sweep alone.
+    words: list[str] | None = None  # of what is run, the program or our trainer's settings
+    place: str | None = None  # its hosts, or its job
+    results: dict[str, Any] | None = None
 
 
 @dataclass
 class Notes:
-    """All of a study; what it has measured already is not measured again."""
+    """All of a study or sweep; what is done already is not run again."""
 
     name: str
     title: str
@@ -36,34 +39,43 @@ class Notes:
     started_unix_s: float
     cells: list[Note] = field(default_factory=list)
 
-    def of(self, cell: Cell) -> Note:
-        (note,) = (one for one in self.cells if one.id == cell.id)
+    def of(self, cell_id: str) -> Note:
+        (note,) = (one for one in self.cells if one.id == cell_id)
         return note
 
-    def write(self, folder: Path) -> None:
-        write_json(folder / run_files.STUDY, asdict(self))
+    def write(self, path: Path) -> None:
+        raw = asdict(self)
+        for one in raw["cells"]:
+            for name in [name for name, value in one.items() if value is None]:
+                del one[name]
+        write_json(path, raw)
 
 
-def begin(study: Study, folder: Path, command: str) -> Notes:
-    """The notes of a study that begins, or goes on where it was.
+def begin(
+    notes: Sequence[Note],
+    path: Path,
+    is_done: Callable[[Note, Note], bool],
+    *,
+    name: str,
+    title: str,
+    about: str,
+    command: str,
+) -> Notes:
+    """The record of a study or sweep that begins, or goes on where the one at `path` was.
 
-    A cell counts as done only with the same settings, and with its run's summary still there.
+    `is_done` says of a note and of the earlier one of the same cell whether that is done.
     """
-    earlier = {one.id: one for one in _earlier(folder)}
+    earlier = {one.id: one for one in _earlier(path)}
     cells = []
-    for cell in study.cells:
-        note = Note(cell.id, dict(cell.settings), cell.nodes, cell.repeat, f"runs/{cell.id}")
-        was = earlier.get(cell.id)
-        is_there = run_files.SUMMARY.path(folder / note.run_dir).exists()
-        if was is not None and was.settings == note.settings and was.state == "done" and is_there:
-            note = was
-        cells.append(note)
-    return Notes(study.name, study.title, study.about, command, time.time(), cells)
+    for note in notes:
+        was = earlier.get(note.id)
+        cells.append(was if was is not None and is_done(note, was) else note)
+    return Notes(name, title, about, command, time.time(), cells)
 
 
-def _earlier(folder: Path) -> list[Note]:
+def _earlier(path: Path) -> list[Note]:
     try:
-        raw = json.loads((folder / run_files.STUDY).read_text(encoding="utf-8"))
-        return [Note(**one) for one in raw["cells"]]
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return [Note(**{"nodes": None, "repeat": None, **one}) for one in raw["cells"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

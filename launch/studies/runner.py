@@ -1,83 +1,63 @@
-"""Runs the cells of a study one after the other; one that fails does not stop the rest."""
+"""Runs cells, a few at the same time; one that fails does not stop the rest."""
 
-import json
-import shutil
-import sys
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.studies import around_runs, cell_process
-from launch.studies.cell_process import STOPS
-from launch.studies.grid import Cell, Study
-from launch.studies.link_rate import RatedCluster
-from launch.studies.progress_record import Note, Notes
-from muster import run_files
+from configs.plugins import REPOSITORY
+from launch.studies import cell_process
+from launch.studies.progress_record import Note
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Work:
+    """One cell that is to be run."""
+
+    note: Note
+    words: Callable[[int], Sequence[str]]  # its command, given its place among those at a time
+    log: Path
+    ended: Callable[[int], None]  # has the note say what came of it, given the exit code
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = REPOSITORY
 
 
 def run_all(
-    study: Study,
-    notes: Notes,
-    folder: Path,
-    more: Sequence[str],
+    works: Sequence[Work],
+    at_once: int,
     tell: Callable[[Note], None],
-) -> bool:
-    """Run what is not done yet; whether all of it is done then.
+    redraw: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, int], int | None]:
+    """Run them in their order, at most `at_once` at a time.
 
-    Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
-    study's collectives are measured first. `more` are flags for every run; `tell` is called with
-    what has changed.
+    `tell` is called with each note that has changed, and `redraw` several times a second. Returns
+    the exit code of each that was started, by its id; and the signal that ended it all, if any:
+    then nothing more is started, and every run has ended in order.
     """
-    left = [cell for cell in study.cells if notes.of(cell).state != "done"]
-    rates = list(dict.fromkeys(cell.rate for cell in left))
-    for rate in rates:
-        group = [cell for cell in left if cell.rate == rate]
-        nodes = max(cell.nodes for cell in group)
-        with RatedCluster(rate, nodes) as cluster:
-            if study.collectives and nodes > 1:
-                flags = [*cluster.flags(nodes), *more]
-                if around_runs.collectives(study, rate, nodes, folder, flags, cluster.env) in STOPS:
-                    return False
-            for cell in group:
-                note = notes.of(cell)
-                note.state, note.message = "running", ""
-                notes.write(folder)
-                tell(note)
-                with cluster.busy(cell.busy, cell.nodes):
-                    code = _run(
-                        cell, note, folder, [*cluster.flags(cell.nodes), *more], cluster.env
-                    )
-                notes.write(folder)
-                tell(note)
-                if code in STOPS:
-                    return False
-    return all(note.state == "done" for note in notes.cells)
-
-
-def command_of(cell: Cell, note: Note, folder: Path, more: Sequence[str]) -> list[str]:
-    """The command line of one cell's run."""
-    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={note.id}", "--overwrite", "--quiet"]
-    return [sys.executable, around_runs.SUBMIT, *cell.flags(), *place, *more]
-
-
-def _run(cell: Cell, note: Note, folder: Path, more: Sequence[str], env: dict[str, str]) -> int:
-    run_dir = folder / note.run_dir
-    if run_dir.exists():  # of an attempt that failed or was cut short
-        shutil.rmtree(run_dir)
-    log = folder / "logs" / f"{note.id}.log"
-    started = time.monotonic()
-    code = cell_process.run(command_of(cell, note, folder, more), env, log)
-    note.seconds = time.monotonic() - started
-    is_done = code == 0 and run_files.SUMMARY.path(run_dir).exists()
-    note.state = "done" if is_done else "failed"
-    if not is_done:
-        note.message = _why(run_dir, log, code)
-    return code
-
-
-def _why(run_dir: Path, log: Path, code: int) -> str:
-    try:
-        text = str(json.loads(run_files.EXIT.path(run_dir).read_text())["message"])
-    except (OSError, ValueError, KeyError):
-        text = ""
-    return text or cell_process.last_message(log) or f"exit code {code}"
+    waiting, places = list(works), list(range(at_once))
+    codes: dict[str, int] = {}
+    with cell_process.processes() as processes:
+        started: dict[int, tuple[Work, subprocess.Popen[bytes], int, float]] = {}
+        while started or (waiting and processes.stopped_by is None):
+            while waiting and places and processes.stopped_by is None:
+                work, place = waiting.pop(0), places.pop(0)
+                work.note.state, work.note.message = "running", ""
+                tell(work.note)
+                process = processes.start(work.words(place), work.log, work.env, work.cwd)
+                started[process.pid] = (work, process, place, time.monotonic())
+            for pid, (work, process, place, since_s) in list(started.items()):
+                if (code := process.poll()) is None:
+                    work.note.seconds = time.monotonic() - since_s
+                    continue
+                del started[pid]
+                processes.running.remove(process)
+                places = sorted([*places, place])
+                codes[work.note.id], work.note.seconds = code, time.monotonic() - since_s
+                work.ended(code)
+                tell(work.note)
+            redraw()
+            time.sleep(POLL_S)
+    return codes, processes.stopped_by

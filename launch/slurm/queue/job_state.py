@@ -66,7 +66,8 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
         Silent: it does not answer.
     """
     jobs = ",".join(job_ids)
-    argv = ["squeue", "--noheader", "--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
+    wanted = ["--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
+    argv = ["squeue", "--noheader", "--array", *wanted]  # a line for each part of an array
     asked = ask(argv, env)
     if asked.returncode and "Invalid job id" not in asked.stderr:  # of a single one
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")

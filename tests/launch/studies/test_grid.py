@@ -1,105 +1,90 @@
-"""A study's file becomes cells, each the command line of one run."""
+"""A grid is the product of its values, and every point has a name of its own for a folder."""
 
-from pathlib import Path
+import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.plugins import REPOSITORY
+from configs.settings.train import TrainConfig
 from launch.studies import grid
 from muster.errors import UsageError
 
-SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
+VALUES = st.lists(
+    st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1),
+    min_size=1,
+    max_size=4,
+    unique=True,
+)
+BLOCKS = st.dictionaries(
+    st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True), VALUES, min_size=1, max_size=3
+)
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "mine.yaml"
-    path.write_text(text)
-    return path
+@given(BLOCKS)
+def test_what_is_written_is_read_and_there_are_as_many_points_as_combinations(block):
+    found = grid.read([f"{name}={','.join(values)}" for name, values in block.items()])
+    assert found == block
+    points = list(grid.points(found))
+    assert len(points) == math.prod(map(len, block.values()))
+    assert len({tuple(point.items()) for point in points}) == len(points)
+    assert all(point[name] in block[name] for point in points for name in block)
 
 
-def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
-    text = """
-    title: Mine
-    base: {task: synthetic, evaluate: never}
-    grid:
-      - {sync: single}
-      - {sync: [ddp, all_reduce], nodes: [2, 4]}
-    """
-    study = grid.read(written(tmp_path, text))
-    assert (study.name, study.title, len(study.cells)) == ("mine", "Mine", 5)
-    assert study.cells[4].id == "sync-all_reduce_nodes-4_0" and study.cells[4].nodes == 4
-    assert study.cells[4].flags() == [
-        "--task=synthetic",
-        "--evaluate=never",
-        "--sync=all_reduce",
-        "--nodes=4",
+@given(BLOCKS)
+def test_names_are_those_of_runs_and_no_two_are_alike(block):
+    points = list(grid.points(block))
+    names = grid.names_of(points, "train")
+    assert len(set(names)) == len(points)
+    for name in names:
+        TrainConfig(run_id=name)  # refuses what could not be a folder
+        assert len(name) <= grid.LONGEST
+    assert names == grid.names_of(points, "train")  # the same command has the same names
+
+
+def test_a_name_says_the_values_and_a_long_one_ends_with_a_digest():
+    assert grid.names_of([{"lr": "1e-4", "seed": "1"}], "train") == ["train-lr-1e-4_seed-1"]
+    (name,) = grid.names_of([{"text": "x" * 300}], "train")
+    assert len(name) == grid.LONGEST and name.startswith("train-text-xxx")
+    assert grid.names_of([{"a": "1/2"}, {"a": "1,2"}, {"a": "3"}], "t")[2] == "t-a-3"
+
+
+def test_the_last_value_changes_fastest_and_commas_can_be_part_of_a_value():
+    block = grid.read(["seed=1,2", "betas=0.9,0.999;0.8,0.99"])
+    assert [tuple(point.values()) for point in grid.points(block)] == [
+        ("1", "0.9,0.999"),
+        ("1", "0.8,0.99"),
+        ("2", "0.9,0.999"),
+        ("2", "0.8,0.99"),
     ]
-
-
-def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
-    text = "{base: {task: synthetic}, grid: [{sync: [ddp, all_reduce]}], repeats: 2}"
-    cells = grid.read(written(tmp_path, text)).cells
-    assert [(cell.settings["sync"], cell.settings["seed"]) for cell in cells] == [
-        ("ddp", 42),
-        ("all_reduce", 42),
-        ("ddp", 43),
-        ("all_reduce", 43),
-    ]
-
-
-def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
-    text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
-    (cell,) = grid.read(written(tmp_path, text)).cells
-    assert cell.rate == "1gbit" and cell.nodes == 4
-    assert cell.flags() == ["--task=synthetic", "--nodes=2:4", "--no-save-model"]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("texts", "message"),
     [
-        ("{grd: []}", "unknown key 'grd'; known: title, about, base, grid, repeats"),
-        ("[]", "not a study"),
-        ("{repeats: 0}", "repeats must be a number of at least 1"),
-        ("{grid: {sync: ddp}}", "grid must be a list of settings"),
-        ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
-        ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
-        ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two cells of the grid are the same"),
-        ("{grid: ", "mine.yaml"),
-        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
-        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
-        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
-        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
-        ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
+        (["lr"], "--over lr: write NAME=VALUE,VALUE"),
+        (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
+        (["lr="], "--over lr=: the list is empty"),
+        (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
+        (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
+        (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
+        (["lr", "seed="], "--over seed=: the list is empty"),
     ],
 )
-def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, message):
+def test_what_is_no_grid_is_refused_by_name(texts, message):
     with pytest.raises(UsageError) as error:
-        grid.read(written(tmp_path, text))
+        grid.read(texts)
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_what_is_shipped_can_be_run(path):
-    study = grid.read(path)
-    assert study.about and len(study.cells) >= 4
+def test_a_script_gets_the_values_of_one_point():
+    def ask(index: str) -> subprocess.CompletedProcess:
+        words = [sys.executable, "-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
+        return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
 
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_there_are_as_many_cells_as_points(sizes):
-    names = ["batch_size", "epochs", "seed", "eval_batch_size"]
-    block = {name: [*range(1, size + 1)] for name, size in zip(names, sizes, strict=False)}
-    count = 1
-    for size in sizes:
-        count *= size
-    cells = list(grid._cells({}, [block], 1))
-    assert len({cell.id for cell in cells}) == len(cells) == count
-
-
-def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
-    text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
-    study = grid.read(written(tmp_path, text), rate="10gbit")
-    assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
-    assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
-    assert study.collectives == ("all_reduce",)
+    assert ask("1").stdout == "4 1 128\n"
+    assert "array index 4, but the grid has 4 points: --array=0-3" in ask("4").stderr
+    assert ask("4").returncode == 2

@@ -57,7 +57,7 @@ class Subject:
 
 
 def read_subject(folders: list[Path]) -> Subject:
-    """A run, a study, or several of either as one.
+    """A run, a study, a sweep, or several of them as one.
 
     Raises:
         UsageError: a folder is none of these; names it.
@@ -87,14 +87,15 @@ def run_folder(text: str) -> Path:
 
 
 def _add(subject: Subject, folder: Path) -> None:
-    if (folder / run_files.STUDY).is_file():
-        _add_study(subject, folder)
+    records = [folder / name for name in (run_files.STUDY, run_files.SWEEP)]
+    if (record := next(filter(Path.is_file, records), None)) is not None:
+        _add_study(subject, record)
     elif _is_run(folder):
         subject.entries.append(_entry(read_run(folder), {}))
     else:
         raise UsageError(
-            f"{folder} holds no run (config.yaml, metrics/) and no study (study.json); "
-            "name a folder that does, such as logs/<run>"
+            f"{folder} holds no run (config.yaml, metrics/), no study (study.json) and no sweep "
+            "(sweep.json); name a folder that does, such as logs/<run>"
         )
 
 
@@ -103,8 +104,8 @@ def _is_run(folder: Path) -> bool:
     return any((folder / kind.top).exists() for kind in kinds)
 
 
-def _add_study(subject: Subject, folder: Path) -> None:
-    study = read_mapping(folder / run_files.STUDY, subject.notes)
+def _add_study(subject: Subject, record: Path) -> None:
+    folder, study = record.parent, read_mapping(record, subject.notes)
     subject.name = str(study.get("name") or folder.name)
     subject.title = str(study.get("title") or subject.name)
     subject.about = str(study.get("about") or "")
@@ -125,7 +126,7 @@ def _add_study(subject: Subject, folder: Path) -> None:
         entry.repeat = cell["repeat"] if isinstance(cell.get("repeat"), int) else 0
         subject.entries.append(entry)
     if not cells:
-        subject.notes.append("study.json lists no cells: nothing was run yet")
+        subject.notes.append(f"{record.name} lists no cells: nothing was run yet")
 
 
 def _entry(run: Run, settings: Row) -> Entry:

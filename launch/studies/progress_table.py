@@ -1,0 +1,136 @@
+"""What ran, what runs and what is left, in one table that is redrawn in place."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from launch.studies import cell_results
+from launch.studies.progress_record import Note, Notes
+
+STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
+MOST_ROWS = 20
+MOST_RESULTS = 8
+REDRAW_S = 1.0
+
+
+class Watching:
+    """Shows a table, redrawn each second; where there is no terminal, a line for each change.
+
+    `path` is where the record is written at each change.
+    """
+
+    def __init__(
+        self, notes: Notes, path: Path, drawn: "Callable[[Notes], Table] | None" = None
+    ) -> None:
+        self._notes, self._path, self._console = notes, path, Console()
+        self._drawn = drawn or table
+        self._redrawn_s = 0.0
+        # no thread of its own: processes are started beside it
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._table,
+            auto_refresh=False,
+            transient=drawn is not None,  # all of it is printed at the end
+        )
+
+    def __enter__(self) -> "Watching":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.refresh()
+        self._live.stop()
+
+    def tell(self, note: Note) -> None:
+        """This cell is now in another state."""
+        self._notes.write(self._path)
+        self._redrawn_s = 0.0
+        if not self._console.is_terminal:
+            print(f"{note.id}: {note.state} {note.message}".rstrip(), flush=True)
+
+    def redraw(self) -> None:
+        """Show how long it has taken by now, if that was not done just before."""
+        if self._console.is_terminal and time.monotonic() - self._redrawn_s >= REDRAW_S:
+            self._redrawn_s = time.monotonic()
+            self._live.refresh()
+
+    def _table(self) -> Table:
+        return self._drawn(self._notes)
+
+
+def table(notes: Notes) -> Table:
+    """The cells around the one that runs, and how long the rest may take."""
+    drawn = empty(notes)
+    for name in ("run", "state", "seconds", ""):
+        drawn.add_column(name, justify="right" if name == "seconds" else "left")
+    for one in around(notes.cells):
+        drawn.add_row(one.id, state(one), seconds(one), escape(one.message))
+    return drawn
+
+
+def of_sweep(notes: Notes) -> Table:
+    """As `table`, with the values and the results of each cell in columns of their own."""
+    return whole(notes, around(notes.cells))
+
+
+def whole(notes: Notes, shown: Sequence[Note]) -> Table:
+    """The table of a sweep with these of its cells."""
+    drawn = empty(notes)
+    values = list(dict.fromkeys(name for one in notes.cells for name in one.settings)) or ["run"]
+    found = [name for name in cell_results.columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
+    has_place = any(one.place for one in notes.cells)
+    for name in (*values, "state", "seconds", *(["place"] if has_place else []), *found, ""):
+        drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
+    for one in shown:
+        own = [str(one.settings.get(name, "")) for name in values] if one.settings else [one.id]
+        place = [one.place or ""] if has_place else []
+        left = [_short((one.results or {}).get(name)) for name in found]
+        drawn.add_row(
+            *map(escape, own), state(one), seconds(one), *place, *left, escape(one.message)
+        )
+    return drawn
+
+
+def _is_shown(notes: Notes, name: str) -> bool:
+    """Numbers are; texts are in the CSV file."""
+    return any(isinstance((one.results or {}).get(name), int | float) for one in notes.cells)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else escape(str(value))
+
+
+def empty(notes: Notes) -> Table:
+    """A table without columns; its title says how far all of it has come."""
+    done = [one for one in notes.cells if one.state == "done"]
+    left = sum(one.state in ("waiting", "running") for one in notes.cells)
+    title = f"{notes.title}: {len(done)} of {len(notes.cells)} done"
+    at_once = max(1, sum(one.state == "running" for one in notes.cells))
+    if done and left:
+        remaining_s = sum(one.seconds for one in done) / len(done) * left / at_once
+        title += f", about {max(1, round(remaining_s / 60))} min left"
+    return Table(title=title, title_justify="left", box=None, pad_edge=False)
+
+
+def state(one: Note) -> str:
+    return f"[{STATES.get(one.state, 'yellow')}]{one.state}[/]"
+
+
+def seconds(one: Note) -> str:
+    return f"{one.seconds:.1f}" if one.seconds else ""
+
+
+def around(cells: list[Note]) -> list[Note]:
+    """Those that are shown where not all can be: around the first that is not over."""
+    at = next((n for n, one in enumerate(cells) if one.state in ("waiting", "running")), len(cells))
+    first = max(0, min(at - MOST_ROWS // 2, len(cells) - MOST_ROWS))
+    return cells[first : first + MOST_ROWS]

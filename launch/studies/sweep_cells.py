@@ -1,0 +1,213 @@
+"""What the words of a sweep's command mean: cells, each a command line of launch/submit.py."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from configs import cli, plugins
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.program import ProgramConfig
+from configs.settings.train import TrainConfig
+from launch.launchers.base import Launcher, chosen
+from launch.programs import user_program
+from launch.programs.user_program import UserProgram
+from launch.spec import NodeSpec
+from launch.studies import grid
+from muster.errors import UsageError, refuse
+
+CLASSES = [LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig]
+LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The settings of one cell's command line, and the program after its `--`."""
+
+    launch: LaunchConfig
+    own: ProgramConfig
+    ssh: SshConfig
+    slurm: SlurmConfig
+    train: TrainConfig
+    bench: BenchConfig
+    program: Sequence[str]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "Parsed":
+        """Raises: UsageError: wrong flags; every problem at once."""
+        flags, program = user_program.split(words)
+        launch, own, ssh, slurm, train, bench = cli.parse(CLASSES, flags, prog="", description="")
+        return cls(launch, own, ssh, slurm, train, bench, program)
+
+    @property
+    def what_runs(self) -> list[str]:
+        """What makes a run another one: the program's words, or the settings of our trainer."""
+        if self.program:
+            return list(self.program)
+        # where it is kept is the sweep's business
+        train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
+        return cli.to_argv(replace(train, overwrite=False))
+
+    @property
+    def all_hosts(self) -> tuple[NodeSpec, ...]:
+        """The hosts that --hosts names, whatever number of them one run takes.
+
+        Raises:
+            UsageError: something is wrong with them.
+        """
+        everyone = replace(self, launch=replace(self.launch, nodes=None))
+        return tuple(node.spec for node in everyone.launcher.assume().nodes)
+
+    @property
+    def launcher(self) -> Launcher:
+        made: Launcher = plugins.load("launch.launchers", chosen(self.launch))(
+            Settings(self.launch, self.ssh, self.slurm)
+        )
+        return made
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    id: str
+    settings: Mapping[str, str]  # of the grid
+    words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
+    parsed: Parsed
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All runs of one command."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def first(self) -> Parsed:
+        return self.cells[0].parsed
+
+
+def from_grid(
+    over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
+) -> Sweep:
+    """A cell for each combination, which is appended to the program's words, or to our trainer's.
+
+    Raises:
+        UsageError: a flag is given twice, or no run could be like that; every problem at once.
+    """
+    if not over:
+        raise UsageError("a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4")
+    block = grid.read(over)
+    own = program[1:] if program else flags
+    refuse(
+        f"--over {name}: {' '.join(program) or 'the command'} has {word} already; give it in one "
+        "of the two places"
+        for name in block
+        for word in own
+        if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
+    )
+    base = Parsed.of([*flags, *(["--", *program] if program else [])])
+    known = sorted(item.name for one in CLASSES for item in fields(one))
+    refuse(
+        f"--over {name}: the trainer that comes with Muster has no such setting; known: "
+        f"{', '.join(known)}; a program of your own follows after --"
+        for name in block
+        if not program and not any(grid.alike(name, one) for one in known)
+    )
+    prefix = user_program.name_of(program) if program else base.train.task
+    points = list(grid.points(block))
+    cells, problems = [], []
+    for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
+        if program:
+            more = [word for one, value in point.items() for word in (f"--{one}", value)]
+            words = [*flags, "--", *program, *more]
+        else:
+            words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
+        try:
+            parsed = replace(base, program=words[len(flags) + 1 :]) if program else Parsed.of(words)
+            cells.append(Cell(cell_id, point, tuple(words), parsed))
+        except UsageError as error:
+            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
+    refuse(problems)
+    if name is None:
+        fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
+        name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
+        name = f"{name}-{grid.digest([fixed, list(block.items())])}"
+    return _checked(name, cells)
+
+
+def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
+    """The cells of a file: {"name": ..., "cells": [{"id": ..., "words": [...]}, ...]}.
+
+    `flags` come before the words of each.
+
+    Raises:
+        UsageError: it is not such a file, or no run could be like that; every problem at once.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        found = [(str(one["id"]), [*flags, *map(str, one["words"])]) for one in raw["cells"]]
+        name = name or str(raw["name"])
+    except OSError as error:
+        raise UsageError(f"--cells {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--cells {path}: not a file of cells: {error!r}") from None
+    cells, problems = [], []
+    for cell_id, words in found:
+        try:
+            cells.append(Cell(cell_id, {}, tuple(words), Parsed.of(words)))
+        except UsageError as error:
+            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
+    refuse(problems)
+    return _checked(name, cells)
+
+
+def _checked(name: str, cells: Sequence[Cell]) -> Sweep:
+    """The sweep, if launch/submit.py would take each of its cells, as far as that is seen here.
+
+    Raises:
+        UsageError: it would not; every problem at once.
+    """
+    if not cells:
+        raise UsageError("a sweep without runs; give it at least one")
+    refuse([*_name_problems("--name ", name), *_alike(cells)])
+    refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
+    seen: set[Any] = set()
+    for cell in cells:
+        one = cell.parsed
+        kind = (*one.program[:2], one.launch)
+        if one.program and kind not in seen:
+            seen.add(kind)
+            program = UserProgram(one.program, one.own, one.launch, one.train, Path.cwd())
+            program.check(one.launcher.assume().nodes[0].python)
+    return Sweep(name, tuple(cells))
+
+
+def _alike(cells: Sequence[Cell]) -> Iterator[str]:
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.id in seen:
+            yield f"{cell.id}: two runs of this name; give each another"
+        seen.add(cell.id)
+        yield from _name_problems("", cell.id)
+
+
+def _name_problems(flag: str, name: str) -> Iterator[str]:
+    """It names a folder, as a run id does."""
+    try:
+        TrainConfig(run_id=name)
+    except UsageError as error:
+        yield str(error).replace("--run-id ", flag)
+
+
+def _problems(one: Parsed) -> Iterator[str]:
+    yield from one.launcher.problems()
+    if one.train.run_id is not None:
+        yield "--run-id: each run is named by its values; --name names the sweep"
+    if one.train.checkpoint_dir is not None:
+        yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
+    if one.ssh.setup:
+        yield "--setup runs nothing; give it to launch/ssh.sh, before the sweep"

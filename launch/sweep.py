@@ -1,0 +1,140 @@
+"""Run a program with every combination of some values: `muster sweep --over lr=1,2 -- train.py`."""
+
+import sys
+from pathlib import Path
+
+# A script's own folder comes first on the path, and a file in it could hide a library: the
+# repository takes its place.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+try:
+    from configs import cli
+except ModuleNotFoundError as missing:
+    from configs import activation
+
+    activation.explain(missing)
+
+import argparse
+import os
+import shlex
+
+from rich.console import Console
+
+from configs.plugins import REPOSITORY
+from launch.programs import user_program
+from launch.runs import run_record
+from launch.studies import array_job, cell_results, progress_table, sweep_cells, sweep_runs
+from launch.studies.progress_record import Notes
+from launch.studies.progress_table import Watching
+from launch.studies.runner import run_all
+from launch.studies.sweep_cells import Sweep
+from muster import run_files
+from muster.errors import UsageError
+
+
+def main() -> int:
+    cwd = Path.cwd()
+    own, program = user_program.split(sys.argv[1:])
+    args, flags = _parser().parse_known_args(own)
+    if args.at_once < 1:
+        raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
+    if args.cells is not None and (program or args.over):
+        raise UsageError("--cells has the programs and their values; leave out --over and --")
+    if args.cells is not None:
+        sweep = sweep_cells.from_file(args.cells, flags, args.name)
+    else:
+        sweep = sweep_cells.from_grid(args.over, flags, program, args.name)
+    root = args.logs_dir or _project(sweep) / "logs"
+    folder = root.absolute() / run_files.SWEEPS / sweep.name
+    is_array = array_job.suits(sweep, args.at_once)
+    places = None if is_array else sweep_runs.Places(sweep, args.at_once, folder)
+    if args.dry_run:
+        for cell in sweep.cells:
+            hosts = places.hosts(0) if places is not None else None
+            print(shlex.join(sweep_runs.command_of(cell, folder, hosts)))
+        return 0
+    with sweep_runs.alone(folder):
+        notes = sweep_runs.begin(sweep, folder, fresh=args.fresh)
+        if args.fresh:
+            sweep_runs.forget(notes, folder)
+        notes.write(folder / run_files.SWEEP)
+        if places is None:
+            wait = not args.detach
+            is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
+            return conclude(notes, folder, None) if is_over else 0
+        places.write()
+        if args.detach and not _go_on_in_background(folder):
+            return 0
+        with Watching(notes, folder / run_files.SWEEP, progress_table.of_sweep) as watching:
+            works = sweep_runs.works(sweep, notes, folder, places, cwd)
+            _, stopped_by = run_all(works, args.at_once, watching.tell, watching.redraw)
+        return conclude(notes, folder, stopped_by)
+
+
+def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
+    """Show and write what came of all; the exit code."""
+    cell_results.write_csv(notes, folder / "results.csv")
+    is_terminal = sys.stdout.isatty()
+    # a file or a pipe has no width that lines must be broken for
+    Console(width=None if is_terminal else 250).print(progress_table.whole(notes, notes.cells))
+    failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
+    for one in failed:
+        print(f"{one.id} {one.state}: {one.message}; see {folder / one.run_dir}", file=sys.stderr)
+    print(f"sweep folder: {folder}")
+    if stopped_by is not None:
+        print("error: stopped; the same command goes on with what is left", file=sys.stderr)
+        return 128 + stopped_by
+    return 0 if all(one.state == "done" for one in notes.cells) else 1
+
+
+def _go_on_in_background(folder: Path) -> bool:
+    """Fork; true in the child, which has no terminal and prints to sweep.log."""
+    sys.stdout.flush()
+    if child := os.fork():
+        print(f"in the background, as process {child}; sweep folder: {folder}")
+        print(f"  the same command shows what came of it; to end it: kill {child}")
+        return False
+    run_record.leave_terminal(folder / "sweep.log")
+    return True
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="muster sweep",
+        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM ...]",
+        description="Run a program once with every combination of the values. Without a program "
+        "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
+        "what is missing or has failed.",
+        epilog="All other flags go to every run, as to launch/submit.py: --nodes 2 --launcher ssh "
+        "--hosts hosts.txt.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,VALUE",
+        help="values of one flag; where they have commas themselves, ';' separates them",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="how many run at the same time (default: 1)"
+    )
+    parser.add_argument("--name", help="the sweep's (default: from the program and the values)")
+    parser.add_argument(
+        "--logs-dir", type=Path, help="its folder is DIR/sweeps/NAME (default: logs of the project)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
+    parser.add_argument("--detach", action="store_true", help="give the terminal back at once")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
+    parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _project(sweep: Sweep) -> Path:
+    """As for a single run: the user's project for a program, the checkout for our trainer."""
+    return user_program.project_of(Path.cwd()) if sweep.first.program else REPOSITORY
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,105 @@
+"""A study's file becomes cells, each the command line of one run."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.plugins import REPOSITORY
+from launch.studies import study_file
+from muster.errors import UsageError
+
+SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
+    text = """
+    title: Mine
+    base: {task: synthetic, evaluate: never}
+    grid:
+      - {sync: single}
+      - {sync: [ddp, all_reduce], nodes: [2, 4]}
+    """
+    study = study_file.read(written(tmp_path, text))
+    assert (study.name, study.title, len(study.cells)) == ("mine", "Mine", 5)
+    assert study.cells[4].id == "sync-all_reduce_nodes-4_0" and study.cells[4].nodes == 4
+    assert study.cells[4].flags() == [
+        "--task=synthetic",
+        "--evaluate=never",
+        "--sync=all_reduce",
+        "--nodes=4",
+    ]
+
+
+def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
+    text = "{base: {task: synthetic}, grid: [{sync: [ddp, all_reduce]}], repeats: 2}"
+    cells = study_file.read(written(tmp_path, text)).cells
+    assert [(cell.settings["sync"], cell.settings["seed"]) for cell in cells] == [
+        ("ddp", 42),
+        ("all_reduce", 42),
+        ("ddp", 43),
+        ("all_reduce", 43),
+    ]
+
+
+def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
+    text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
+    (cell,) = study_file.read(written(tmp_path, text)).cells
+    assert cell.rate == "1gbit" and cell.nodes == 4
+    assert cell.flags() == ["--task=synthetic", "--nodes=2:4", "--no-save-model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{grd: []}", "unknown key 'grd'; known: title, about, base, grid, repeats"),
+        ("[]", "not a study"),
+        ("{repeats: 0}", "repeats must be a number of at least 1"),
+        ("{grid: {sync: ddp}}", "grid must be a list of settings"),
+        ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
+        ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
+        ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two cells of the grid are the same"),
+        ("{grid: ", "mine.yaml"),
+        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
+        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
+        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
+        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
+        ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
+    ],
+)
+def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, message):
+    with pytest.raises(UsageError) as error:
+        study_file.read(written(tmp_path, text))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_is_shipped_can_be_run(path):
+    study = study_file.read(path)
+    assert study.about and len(study.cells) >= 4
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_there_are_as_many_cells_as_points(sizes):
+    names = ["batch_size", "epochs", "seed", "eval_batch_size"]
+    block = {name: [*range(1, size + 1)] for name, size in zip(names, sizes, strict=False)}
+    count = 1
+    for size in sizes:
+        count *= size
+    cells = list(study_file._cells({}, [block], 1))
+    assert len({cell.id for cell in cells}) == len(cells) == count
+
+
+def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
+    text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
+    study = study_file.read(written(tmp_path, text), rate="10gbit")
+    assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
+    assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
+    assert study.collectives == ("all_reduce",)

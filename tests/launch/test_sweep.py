@@ -1,0 +1,261 @@
+"""A sweep runs what is not done yet, several at a time, ends in order, and goes on when called."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import REPOSITORY, alive, wait_until
+from tests.preload import interpreter, skip_if_quick
+
+SWEEP = str(REPOSITORY / "launch" / "sweep.py")
+LOCAL = ["--launcher", "local", "--workers", "manual"]
+# No word of Muster in it but for the folders; it counts how often each combination was begun.
+PROGRAM = """
+import argparse, json, os, time
+from pathlib import Path
+parser = argparse.ArgumentParser()
+for name in ("lr", "seed", "betas"):
+    parser.add_argument("--" + name)
+args = parser.parse_args()
+with open(Path(__file__).with_name("begun"), "a") as file:
+    file.write(f"{args.lr} {args.seed} {args.betas}\\n")
+kept = Path(os.environ["MUSTER_CHECKPOINTS"], "state")
+step = int(kept.read_text()) if kept.exists() else 0
+kept.parent.mkdir(parents=True, exist_ok=True)
+kept.write_text(str(step + 1))
+if Path("block").exists() and args.seed == "2":
+    time.sleep(100)
+if args.seed == "3" and not Path("repaired").exists():
+    raise ValueError("sample 17 is empty")
+print("a line that is no JSON {")
+print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "note": "a, b"}))
+print("the end")
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "train.py").write_text(PROGRAM)
+    return root
+
+
+def start(project: Path, *words: str, python: str | None = None) -> subprocess.Popen:
+    return subprocess.Popen(
+        [python or interpreter(), SWEEP, *words], cwd=project, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def sweep(project: Path, *words: str, python: str | None = None) -> tuple[int, str, str]:
+    process = start(project, *words, python=python)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+def refused(project: Path, *words: str) -> str:
+    """What is said; nothing was started or made."""
+    code, _, err = sweep(project, *words, python=interpreter(for_workers=False))
+    assert code == 2 and not (project / "logs").exists(), err
+    return err
+
+
+def folder_of(project: Path) -> Path:
+    (folder,) = (project / "logs" / "sweeps").iterdir()
+    return folder
+
+
+def cells(project: Path) -> dict[str, dict]:
+    record = json.loads((folder_of(project) / "sweep.json").read_text())
+    return {one["id"]: one for one in record["cells"]}
+
+
+def begun(project: Path) -> list[str]:
+    path = project / "begun"
+    return sorted(path.read_text().splitlines()) if path.exists() else []
+
+
+def test_every_combination_is_run_once_and_what_failed_again(project):
+    words = [*LOCAL, "--at-once", "2", "--over", "lr=1e-4,3e-4", "--over", "seed=1,3"]
+    words += ["--", "train.py", "--betas", "0.9,0.999"]
+    code, out, err = sweep(project, *words)
+    assert code == 1, out + err
+    assert begun(project) == sorted(
+        f"{lr} {seed} 0.9,0.999" for lr in ("1e-4", "3e-4") for seed in "13"
+    )
+    states = {name: one["state"] for name, one in cells(project).items()}
+    assert states == {
+        "train-lr-1e-4_seed-1": "done",
+        "train-lr-1e-4_seed-3": "failed",
+        "train-lr-3e-4_seed-1": "done",
+        "train-lr-3e-4_seed-3": "failed",
+    }
+    table = out[out.index(": 2 of 4 done") :].splitlines()
+    assert table[1].split() == ["lr", "seed", "state", "seconds", "loss", "begun"]
+    assert table[2].split()[:3] == ["1e-4", "1", "done"] and table[2].split()[4] == "0.0001"
+    assert table[3].split()[:3] == ["1e-4", "3", "failed"]
+    assert table[3].endswith("ValueError: sample 17 is empty")
+    assert "train-lr-1e-4_seed-3 failed: ValueError: sample 17 is empty; see " in err
+    with (folder_of(project) / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["lr"], row["seed"], row["loss"], row["note"]) for row in rows] == [
+        ("1e-4", "1", "0.0001", "a, b"),
+        ("1e-4", "3", "", ""),
+        ("3e-4", "1", "0.0003", "a, b"),
+        ("3e-4", "3", "", ""),
+    ]
+
+    (project / "repaired").touch()
+    code, out, err = sweep(project, *words)
+    assert code == 0, out + err
+    assert len(begun(project)) == 6 and "seed-1: " not in out
+    found = cells(project)
+    assert found["train-lr-1e-4_seed-1"]["results"]["begun"] == 1
+    assert found["train-lr-1e-4_seed-3"]["results"]["begun"] == 2  # with the same checkpoints
+
+    listed = subprocess.run(
+        [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "list"],
+        cwd=project, capture_output=True, text=True,
+    )  # fmt: skip
+    assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
+    report = subprocess.run(
+        [sys.executable, "-m", "train.report", str(folder_of(project))],
+        cwd=REPOSITORY, capture_output=True, text=True,
+    )  # fmt: skip
+    assert report.returncode == 0, report.stderr
+
+    code, out, err = sweep(project, *words, "--more")  # another command is another sweep
+    assert len(list((project / "logs" / "sweeps").iterdir())) == 2
+
+
+def test_fresh_runs_all_again_without_checkpoints(project):
+    words = [*LOCAL, "--name", "mine", "--over", "lr=1,2"]
+    code, _, err = sweep(project, *words, "--", "train.py", "--seed", "1")
+    assert code == 0, err
+    code, _, err = sweep(project, *words, "--fresh", "--", "train.py", "--seed", "1")
+    assert code == 0 and folder_of(project).name == "mine", err
+    assert begun(project) == ["1 1 None"] * 2 + ["2 1 None"] * 2
+    assert {one["results"]["begun"] for one in cells(project).values()} == {1}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
+    skip_if_quick()
+    (project / "block").touch()
+    words = [*LOCAL, "--at-once", "2", "--over", "seed=1,2,4", "--", "train.py", "--lr", "1"]
+    process = start(project, *words, python=sys.executable)
+    try:
+        both = {"1 1 None", "1 2 None", "1 4 None"}
+        assert wait_until(lambda: set(begun(project)) == both)
+        assert wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number, out + err
+    assert "the same command goes on with what is left" in err
+    assert [one["state"] for one in cells(project).values()] == ["done", "stopped", "done"]
+    assert alive(project) == []
+
+    (project / "block").unlink()
+    code, out, err = sweep(project, *words)
+    assert code == 0, out + err
+    assert begun(project) == ["1 1 None", "1 2 None", "1 2 None", "1 4 None"]
+    assert [one["results"]["begun"] for one in cells(project).values()] == [1, 2, 1]
+
+
+def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
+    (project / "block").touch()
+    words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
+    code, out, err = sweep(project, "--detach", *words, python=sys.executable)
+    assert code == 0 and "in the background, as process " in out, err
+    leader = int(out.partition("as process ")[2].partition(";")[0])
+    try:
+        code, _, err = sweep(project, *words)
+        assert code == 2 and "this sweep goes on already: " in err
+        assert wait_until(lambda: begun(project) == ["1 2 None"])
+    finally:
+        os.kill(leader, signal.SIGTERM)
+    assert wait_until(lambda: alive(project) == [])
+    assert [one["state"] for one in cells(project).values()] == ["stopped"]
+    assert "the same command goes on" in (folder_of(project) / "sweep.log").read_text()
+
+
+def test_cells_of_a_file_are_run_as_they_are(project):
+    path = project / "cells.json"
+    raw = [
+        {"id": f"item-{seed}", "words": ["--", "train.py", "--lr", "1", "--seed", seed]}
+        for seed in "14"
+    ]
+    path.write_text(json.dumps({"name": "mapped", "cells": raw}))
+    code, out, err = sweep(project, *LOCAL, "--cells", str(path), "--at-once", "2")
+    assert code == 0, out + err
+    assert folder_of(project).name == "mapped" and begun(project) == ["1 1 None", "1 4 None"]
+    assert [one["results"]["loss"] for one in cells(project).values()] == [1.0, 4.0]
+
+
+def test_our_own_trainer_has_settings_for_values(tmp_path):
+    skip_if_quick()
+    words = ["--launcher", "local", "--nodes", "2", "--task", "synthetic", "--max-steps", "2"]
+    words += ["--evaluate", "never", "--logs-dir", str(tmp_path), "--over", "sync=ddp,all_reduce"]
+    code, out, err = sweep(tmp_path, *words)
+    assert code == 0, out + err
+    (folder,) = (tmp_path / "sweeps").iterdir()
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == [
+        "synthetic-sync-all_reduce",
+        "synthetic-sync-ddp",
+    ]
+    assert (folder / "runs" / "synthetic-sync-ddp" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--", "train.py"], "a sweep needs --over NAME=VALUE,VALUE"),
+        (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
+        (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
+        (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
+        (["--over", "lr=1", "--", "-m", "tain"], "-m tain: no such module"),
+        (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
+        (["--over", "lrr=1,2"], "--over lrr: the trainer that comes with Muster has no such"),
+        (["--over", "sync=dpd"], "sync-dpd: --sync: unknown 'dpd'"),
+        (["--over", "lr=1", "--nodez", "2", "--", "train.py"], "unknown flag --nodez"),
+        (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
+        (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
+        (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
+        (["--cells", "nothing.json"], "--cells nothing.json: No such file"),
+        (["--cells", "train.py"], "--cells train.py: not a file of cells"),
+        (
+            ["--over", "lr=1,2", "--at-once", "2", "--master-port", "29511", "--", "train.py"],
+            "--master-port 29511 is one port, but --at-once 2 runs",
+        ),
+        (
+            ["--launcher", "ssh", "--hosts", "a,b,c", "--nodes", "2", "--at-once", "2"]
+            + ["--over", "lr=1,2", "--", "train.py"],
+            "--at-once 2 of 2 nodes each needs 4 hosts, but there are 3 (a, b, c), enough for 1",
+        ),
+    ],
+)
+def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words, message):
+    found = refused(project, *([] if "ssh" in words else ["--launcher", "local"]), *words)
+    assert message in found, found
+
+
+def test_a_dry_run_prints_the_commands_and_makes_nothing(project):
+    words = ["--launcher", "local", "--over", "lr=1,2", "--dry-run", "--", "train.py", "--x", "a b"]
+    code, out, _ = sweep(project, *words, python=interpreter(for_workers=False))
+    lines = out.splitlines()
+    assert code == 0 and len(lines) == 2 and not (project / "logs").exists()
+    assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
