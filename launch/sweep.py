@@ -30,6 +30,7 @@ from launch.studies.runner import run_all
 from launch.studies.sweep_cells import Sweep
 from muster import run_files
 from muster.errors import UsageError
+from muster.project import project_of
 
 
 def main() -> int:
@@ -133,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _project(sweep: Sweep) -> Path:
     """As for a single run: the user's project for a program, the checkout for our trainer."""
-    return user_program.project_of(Path.cwd()) if sweep.first.program else REPOSITORY
+    return project_of(Path.cwd()) if sweep.first.program else REPOSITORY
 
 
 if __name__ == "__main__":

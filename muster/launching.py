@@ -1,8 +1,9 @@
 """Start functions on many machines from Python: `muster.launch`, `muster.map`.
 
 How it works: the function and its arguments are pickled into a folder that is the user's alone, and
-`launch/submit.py` is run with it, as a process of its own, in the background. So all that holds for
-a script holds for a function; this process may be a notebook or a thread, and may end.
+`launch/submit.py` is run with it, as a process of its own, in the background; of several calls
+`launch/sweep.py`. So all that holds for a script holds for a function; this process may be a
+notebook or a thread, and may end.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import json
 import os
 import re
 import secrets
+import shutil
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.errors import UsageError
+from muster.project import project_of
 from muster.remote_job import Job, job, run_command
+from muster.run_files import SWEEPS
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 
 # Of a command line only: who waits, and what is run.
@@ -59,6 +63,52 @@ def launch(
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
         run_command("submit.py", *words, *where, env=env)
     return job(run_id)
+
+
+def map_items(
+    function: Callable[..., Any],
+    items: Iterable[Any],
+    *,
+    at_once: int = 1,
+    nodes: int | str = 1,
+    nproc_per_node: int | str = 1,
+    launcher: str = "auto",
+    **flags: Any,
+) -> list[Job]:
+    """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
+
+    It returns at once, with a job for each item, in their order. On Slurm they are one job array;
+    over ssh those that run at the same time have hosts of their own. The rest is as for `launch`.
+
+    Raises:
+        UsageError: a flag is wrong, or the runs could not start; one line for every problem.
+        TypeError: the function or an item cannot be pickled.
+    """
+    name = _name_of(function)
+    words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
+    logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
+    folder = logs / SWEEPS / _new_run_id(name)
+    cells = []
+    try:
+        for number, item in enumerate(items):
+            cell_id = f"{folder.name}-{number:03d}"
+            call = folder / "calls" / cell_id
+            write_call(call, name, function, (item,), {})
+            cells.append(
+                {"id": cell_id, "words": [*words, "--quiet", "--", "--function", str(call)]}
+            )
+        if not cells:
+            return []
+        write_private(
+            folder / "cells.json", json.dumps({"name": folder.name, "cells": cells}).encode()
+        )
+        flag = f"--at-once={at_once}"
+        file = f"--cells={folder / 'cells.json'}"
+        run_command("sweep.py", file, flag, f"--logs-dir={logs}", "--detach", env=env)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return [Job(folder / "runs" / str(cell["id"])) for cell in cells]
 
 
 def write_call(

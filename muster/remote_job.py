@@ -5,6 +5,7 @@ All of it is in the run's folder, so that a notebook may be closed, and another 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import pickle
 import subprocess
@@ -17,12 +18,14 @@ from types import TracebackType
 from typing import Any
 
 from muster.errors import STOPPED, MusterError, RunFailed, UsageError
-from muster.run_files import AGENT, EXIT, FUNCTION, RANK_END, RESULT
+from muster.run_files import AGENT, CANCELLED, EXIT, FUNCTION, JOB, RANK_END, RESULT, SWEEP
 from muster.worker.function_call import read_private
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LOOK_S = 0.1
 ASK_S = 10.0  # whether the run is still led, or the job still queued
+BEGIN_S = 30.0  # from a run's folder to whom it is led by
+SEEN_S = 1.0  # from a sign that it need not begin to its being seen, at most
 ARRIVE_S = 10.0  # for files of other machines, which a shared disk may show late
 LOST = 1
 
@@ -78,10 +81,28 @@ class Job:
 
     def status(self) -> Status:
         """What it is doing now."""
-        if not self.run_dir.exists():  # of several, which start one after the other
-            return Status("waiting", False)
+        if not self._has_begun():
+            return self._before_it_began()
         raw = json.loads(self._ask("status", "--json"))
         return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"]))
+
+    def _before_it_began(self) -> Status:
+        """Of `muster.map`, whose runs start one after the other."""
+        folder = self.run_dir.parent.parent
+        note = self._note()
+        if note.get("state") in ("failed", "stopped"):
+            return Status(note["state"], True, note["message"])
+        is_cancelled = (folder / CANCELLED / self.run_id).exists()
+        if is_cancelled and note.get("state") != "running" and not self.run_dir.exists():
+            return Status("stopped", True, "cancelled before it began")
+        if not _is_led(folder) and not self._has_begun():
+            return Status("lost", True, "what was to start it has ended")
+        return Status("waiting", False)
+
+    def _note(self) -> dict[str, str]:
+        """What the record of `muster.map` says of this run."""
+        record = _read(self.run_dir.parent.parent / SWEEP) or {"cells": []}
+        return next((one for one in record["cells"] if one["id"] == self.run_id), {})
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Stay until it is over; its exit code.
@@ -150,7 +171,20 @@ class Job:
 
     def cancel(self) -> None:
         """End it, and everything it started; stays until that is so."""
+        if not self._has_begun():
+            sign = self.run_dir.parent.parent / CANCELLED / self.run_id
+            sign.parent.mkdir(exist_ok=True)
+            sign.touch()
+            began = time.monotonic()
+            while not self._has_begun() and time.monotonic() < began + BEGIN_S:
+                is_starting = self._note().get("state") == "running"
+                if not is_starting and time.monotonic() > began + SEEN_S:
+                    return  # whoever would start it has seen the sign, or will
+                time.sleep(LOOK_S)
         self._ask("cancel")
+
+    def _has_begun(self) -> bool:
+        return JOB.path(self.run_dir).exists()
 
     def _result(self, rank: int) -> Any:
         path = RESULT.path(self.run_dir, rank=rank)
@@ -219,6 +253,16 @@ def _command(script: str, *words: str) -> list[str]:
     own = CHECKOUT / ".venv" / "bin" / "python"
     python = str(own) if own.exists() else sys.executable
     return [python, str(CHECKOUT / "launch" / script), *words]
+
+
+def _is_led(folder: Path) -> bool:
+    """Whether a process starts the runs of this sweep; the kernel knows by its lock."""
+    with (folder / ".led").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def _read(path: Path) -> dict[str, Any] | None:

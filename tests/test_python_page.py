@@ -26,7 +26,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_the_first_example_prints_what_it_says(project):
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (project / "try.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False

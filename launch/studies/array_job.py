@@ -11,7 +11,7 @@ from launch.launchers.base import chosen
 from launch.launchers.slurm import Slurm
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import take
-from launch.programs.user_program import UserProgram, project_of
+from launch.programs.user_program import UserProgram
 from launch.runs import run_record, run_state
 from launch.slurm.inside.current_job import current_job
 from launch.spec import Facts, LaunchSpec
@@ -21,6 +21,7 @@ from launch.studies.progress_table import Watching
 from launch.studies.sweep_cells import Parsed, Sweep
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
+from muster.project import project_of
 
 POLL_S = 1.0
 

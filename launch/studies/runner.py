@@ -23,6 +23,7 @@ class Work:
     ended: Callable[[int], None]  # has the note say what came of it, given the exit code
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = REPOSITORY
+    cancelled: Path | None = None  # a file by which somebody says that it need not begin
 
 
 def run_all(
@@ -43,7 +44,12 @@ def run_all(
         started: dict[int, tuple[Work, subprocess.Popen[bytes], int, float]] = {}
         while started or (waiting and processes.stopped_by is None):
             while waiting and places and processes.stopped_by is None:
-                work, place = waiting.pop(0), places.pop(0)
+                work = waiting.pop(0)
+                if work.cancelled is not None and work.cancelled.exists():
+                    work.note.state, work.note.message = "stopped", "cancelled before it began"
+                    tell(work.note)
+                    continue
+                place = places.pop(0)
                 work.note.state, work.note.message = "running", ""
                 tell(work.note)
                 process = processes.start(work.words(place), work.log, work.env, work.cwd)

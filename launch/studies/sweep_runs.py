@@ -163,7 +163,8 @@ def _work(cell: Cell, note: Note, folder: Path, places: Places, cwd: Path) -> Wo
         note.place, note.results = places.name(place), None
         return command_of(cell, folder, places.hosts(place))
 
-    return Work(note, words, log, partial(conclude, note, folder), cwd=cwd)
+    ended, cancelled = partial(conclude, note, folder), folder / run_files.CANCELLED / note.id
+    return Work(note, words, log, ended, cwd=cwd, cancelled=cancelled)
 
 
 def conclude(note: Note, folder: Path, code: int) -> None:

@@ -223,3 +223,43 @@ def test_a_call_says_what_its_worker_must_know(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "call" / "call.json").read_text())
     assert about["name"] == "work" and about["path"][:2] == [".", ".."]
     assert not any("site-packages" in one for one in about["path"])
+
+
+def test_each_item_has_a_run_of_its_own(project):
+    done = run(
+        project,
+        """
+import json, os, time, muster
+
+def square(number):
+    if number == 5:
+        raise ValueError("five")
+    time.sleep(60 if number == 7 else 0.5)
+    return number * number, int(os.environ["WORLD_SIZE"])
+
+def outcome(job):
+    try:
+        return job.results()
+    except muster.RunFailed as error:
+        return [error.rank, repr(error.__cause__), str(error).splitlines()[0]]
+
+if __name__ == "__main__":
+    flags = {"nproc_per_node": 2, "launcher": "local", "workers": "manual"}
+    jobs = muster.map(square, [2, 3, 5, 7, 7, 8], at_once=2, **flags)
+    found = [outcome(job) for job in jobs[:3]]
+    for job in reversed(jobs[3:]):
+        job.cancel()
+    found += [outcome(job) for job in jobs[3:]]
+    words = [job.status().word for job in jobs]
+    again, none = muster.job(jobs[1].run_id).rank(0), muster.map(square, [])
+    print(json.dumps([found, words, again, len(none)]))
+""",
+    )
+    found, words, again, none = json.loads(done.stdout)
+    assert found[:2] == [[[4, 2]] * 2, [[9, 2]] * 2] and again == [9, 2] and none == 0
+    assert found[2][1] == "ValueError('five')" and found[2][0] in (0, 1)
+    assert "stopped by SIGTERM" in found[3][2]
+    assert "cancelled before it began" in found[5][2]
+    assert words == ["done", "done", "failed", "stopped", "stopped", "stopped"]
+    (folder,) = (project / "logs" / "sweeps").iterdir()
+    assert wait_until(lambda: alive(folder) == [], timeout_s=20)
