@@ -188,9 +188,10 @@ def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
         assert wait_until(lambda: begun(project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)
-    assert wait_until(lambda: alive(project) == [])
+    log = folder_of(project) / "sweep.log"
+    assert wait_until(lambda: "the same command goes on" in log.read_text())
     assert [one["state"] for one in cells(project).values()] == ["stopped"]
-    assert "the same command goes on" in (folder_of(project) / "sweep.log").read_text()
+    assert alive(project) == []
 
 
 def test_cells_of_a_file_are_run_as_they_are(project):
