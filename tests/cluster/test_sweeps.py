@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,11 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import finish
+from tests.launch import test_sweep
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
+# Of docs/sweeps.md, those that need a cluster.
+EXAMPLES = [words for words in test_sweep.EXAMPLES if "--launcher" in words]
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
 # It takes a while, so that runs overlap, and says where and when it ran.
 PROGRAM = """
@@ -120,3 +125,14 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
     assert (
         json.loads((folder_of(project) / "sweep.json").read_text())["cells"][3]["state"] == "done"
     )
+
+
+@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
+@pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: words[words.index("--launcher") + 1])
+def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
+    script = re.search(r"```python\n(.*?)```", test_sweep.DOC, re.S)
+    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
+    argv = [sys.executable, SWEEP, "--ssh-config", str(cluster.ssh_config), *words]
+    code, out, err = finish(ways.start(cluster, argv, tmp_path), timeout_s=280)
+    assert code == 0 and "4 of 4 done" in out and "0.4994" in out, out + err

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,6 +39,15 @@ print("a line that is no JSON {")
 print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "note": "a, b"}))
 print("the end")
 """
+
+
+# What docs/sweeps.md shows; those on a cluster run in tests/cluster/test_sweeps.py.
+DOC = (REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    shlex.split(line)[2:]
+    for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
+    for line in block.splitlines()
+]
 
 
 @pytest.fixture
@@ -260,3 +271,34 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(project):
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2 and not (project / "logs").exists()
     assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
+def test_every_example_of_the_documentation_runs(tmp_path, words):
+    script = re.search(r"```python\n(.*?)```", DOC, re.S)
+    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
+    if "--launcher" in words:  # here as far as it goes without a cluster
+        python = interpreter(for_workers=False)
+        code, out, err = sweep(tmp_path, "--dry-run", *words, python=python)
+        assert code == 0 and len(out.splitlines()) == 4, err
+        return
+    code, out, err = sweep(tmp_path, "--launcher", "local", "--logs-dir", "logs", *words)
+    assert code == 0, out + err
+    shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
+    if words == EXAMPLES[0]:
+        table = out.splitlines()[-6:]
+        times = r"\d+\.\d"
+        assert re.sub(times, "", table[0]) == re.sub(times, "", shown[0])
+        for found, line in zip(table[1:-1], shown[1:-1], strict=True):
+            assert [word for word in found.split() if not re.fullmatch(times, word)] == [
+                word for word in line.split() if not re.fullmatch(times, word)
+            ]
+
+
+def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
+    code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
+    assert code == 0, err
+    named = {name.rstrip("/") for name in re.findall(r"^\| `([\w./]+)` \|", DOC, re.M)}
+    found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}
+    assert found == named - {"submissions"}
