@@ -50,11 +50,15 @@ def main() -> int:
     is_array = array_job.suits(sweep, args.at_once)
     places = None if is_array else sweep_runs.Places(sweep, args.at_once, folder)
     if args.dry_run:
+        if places is None:
+            print("note: as the tasks of one job array", file=sys.stderr)
         for cell in sweep.cells:
             hosts = places.hosts(0) if places is not None else None
             print(shlex.join(sweep_runs.command_of(cell, folder, hosts)))
         return 0
     with sweep_runs.alone(folder):
+        if places is not None:
+            sweep_runs.wait_for_last(sweep, folder)
         notes = sweep_runs.begin(sweep, folder, fresh=args.fresh)
         if args.fresh:
             sweep_runs.forget(notes, folder)

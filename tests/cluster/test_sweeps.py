@@ -87,8 +87,11 @@ def test_over_ssh_each_run_has_hosts_of_its_own(cluster, project):
 
 def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, project):
     flags = ["--launcher", "slurm", "--at-once", "2"]
-    code, out, err = sweep(cluster, project, *flags)
+    code, out, err = sweep(cluster, project, *flags, "--detach")
+    assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
+    code, out, err = sweep(cluster, project, *flags)  # which submits nothing more
     try:
+        assert len([*(folder_of(project) / "submissions").iterdir()]) == 1
         assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
         first = rows(project)
         states = {name: row["state"] for name, row in first.items()}

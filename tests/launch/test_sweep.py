@@ -14,6 +14,7 @@ import pytest
 
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
+from train.report.data.subject import read_subject
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 LOCAL = ["--launcher", "local", "--workers", "manual"]
@@ -140,11 +141,8 @@ def test_every_combination_is_run_once_and_what_failed_again(project):
         cwd=project, capture_output=True, text=True,
     )  # fmt: skip
     assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
-    report = subprocess.run(
-        [sys.executable, "-m", "train.report", str(folder_of(project))],
-        cwd=REPOSITORY, capture_output=True, text=True,
-    )  # fmt: skip
-    assert report.returncode == 0, report.stderr
+    entries = read_subject([folder_of(project)]).entries  # what a report is made from
+    assert {entry.run.name for entry in entries} == set(states)
 
     code, out, err = sweep(project, *words, "--more")  # another command is another sweep
     assert len(list((project / "logs" / "sweeps").iterdir())) == 2
@@ -187,6 +185,22 @@ def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
     assert [one["results"]["begun"] for one in cells(project).values()] == [1, 2, 1]
 
 
+def test_after_a_killed_call_the_next_waits_for_what_is_left_of_it(project):
+    skip_if_quick()
+    (project / "block").touch()
+    words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
+    process = start(project, *words, python=sys.executable)
+    try:
+        assert wait_until(lambda: begun(project) == ["1 2 None"])
+    finally:
+        process.kill()
+        process.communicate()
+    (project / "block").unlink()
+    code, out, err = sweep(project, *words)
+    assert code == 0 and begun(project) == ["1 2 None"] * 2, out + err
+    assert [one["results"]["begun"] for one in cells(project).values()] == [2]
+
+
 def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
     (project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
@@ -216,20 +230,6 @@ def test_cells_of_a_file_are_run_as_they_are(project):
     assert code == 0, out + err
     assert folder_of(project).name == "mapped" and begun(project) == ["1 1 None", "1 4 None"]
     assert [one["results"]["loss"] for one in cells(project).values()] == [1.0, 4.0]
-
-
-def test_our_own_trainer_has_settings_for_values(tmp_path):
-    skip_if_quick()
-    words = ["--launcher", "local", "--nodes", "2", "--task", "synthetic", "--max-steps", "2"]
-    words += ["--evaluate", "never", "--logs-dir", str(tmp_path), "--over", "sync=ddp,all_reduce"]
-    code, out, err = sweep(tmp_path, *words)
-    assert code == 0, out + err
-    (folder,) = (tmp_path / "sweeps").iterdir()
-    assert sorted(path.name for path in (folder / "runs").iterdir()) == [
-        "synthetic-sync-all_reduce",
-        "synthetic-sync-ddp",
-    ]
-    assert (folder / "runs" / "synthetic-sync-ddp" / "summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -283,11 +283,16 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
         code, out, err = sweep(tmp_path, "--dry-run", *words, python=python)
         assert code == 0 and len(out.splitlines()) == 4, err
         return
-    code, out, err = sweep(tmp_path, "--launcher", "local", "--logs-dir", "logs", *words)
+    flags = LOCAL if "--" in words else LOCAL[:2]  # this program needs no torchrun
+    code, out, err = sweep(tmp_path, *flags, "--logs-dir", "logs", *words)
     assert code == 0, out + err
+    if "--" not in words:
+        names = {f"synthetic-sync-{sync}_seed-{n}" for sync in ("ddp", "all_reduce") for n in "12"}
+        assert set(cells(tmp_path)) == names
+        assert all(one["results"] for one in cells(tmp_path).values())
     shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
     if words == EXAMPLES[0]:
-        table = out.splitlines()[-6:]
+        table = out.splitlines()[-7:]
         times = r"\d+\.\d"
         assert re.sub(times, "", table[0]) == re.sub(times, "", shown[0])
         for found, line in zip(table[1:-1], shown[1:-1], strict=True):
