@@ -14,10 +14,12 @@ from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import finish
 from tests.launch import test_sweep
+from tests.launch.submit import wait_until
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 # Of docs/sweeps.md, those that need a cluster.
 EXAMPLES = [words for words in test_sweep.EXAMPLES if "--launcher" in words]
+WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
 # It takes a while, so that runs overlap, and says where and when it ran.
 PROGRAM = """
@@ -130,7 +132,32 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
     )
 
 
-@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
+@WHOLE_MATRIX
+def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(cluster, project):
+    (project / "train.py").write_text(
+        "import json, os, sys, time\n"
+        "attempt = int(os.environ['MUSTER_ATTEMPT'])\n"
+        "print(json.dumps({'attempt': attempt}), flush=True)\n"
+        "time.sleep(100 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
+    )
+    argv = [sys.executable, SWEEP, "--launcher", "slurm", "--workers", "manual", "--at-once", "2"]
+    process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], project)
+    try:
+        output = "logs/sweeps/*/runs/train-seed-2/workers/rank_00000.out"
+        assert wait_until(lambda: any(path.stat().st_size for path in project.glob(output)))
+        place = json.loads((folder_of(project) / "sweep.json").read_text())["cells"][1]["place"]
+        assert cluster.run("scontrol", "requeue", place).returncode == 0
+        code, out, err = finish(process, timeout_s=200)
+    finally:
+        ways.cancel_all(cluster)
+    assert code == 0, out + err
+    assert {name: row["attempt"] for name, row in rows(project).items()} == {
+        "train-seed-1": "0",
+        "train-seed-2": "1",
+    }
+
+
+@WHOLE_MATRIX
 @pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: words[words.index("--launcher") + 1])
 def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
     script = re.search(r"```python\n(.*?)```", test_sweep.DOC, re.S)
