@@ -23,11 +23,12 @@ from rich.console import Console
 from configs.plugins import REPOSITORY
 from launch.programs import user_program
 from launch.runs import run_record
-from launch.studies import array_job, cell_results, progress_table, sweep_cells, sweep_runs
+from launch.studies import cell_results, progress_table
 from launch.studies.progress_record import Notes
 from launch.studies.progress_table import Watching
 from launch.studies.runner import run_all
-from launch.studies.sweep_cells import Sweep
+from launch.studies.sweeps import array_job, sweep_cells, sweep_runs
+from launch.studies.sweeps.sweep_cells import Sweep
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of

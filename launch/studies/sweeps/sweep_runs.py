@@ -18,7 +18,7 @@ from launch.studies.cell_process import STOPS
 from launch.studies.progress_record import Note, Notes
 from launch.studies.runner import Work
 from launch.studies.study_runs import why
-from launch.studies.sweep_cells import Cell, Sweep
+from launch.studies.sweeps.sweep_cells import Cell, Sweep
 from muster import run_files
 from muster.errors import UsageError, refuse
 
