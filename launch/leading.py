@@ -73,7 +73,9 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
     """What a scheduler's job has said of its end, where it ended; else what is found from here."""
     if ended is None or (found is not None and found.text == ended["message"]):
         return found
-    return Failure(ended["code"], ended["message"], (), ended["rank"]) if ended["code"] else None
+    return (
+        Failure(ended["code"], ended["message"], (), ended.get("rank")) if ended["code"] else None
+    )
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:

@@ -23,11 +23,12 @@ from rich.console import Console
 from configs.plugins import REPOSITORY
 from launch.programs import user_program
 from launch.runs import run_record
-from launch.studies import array_job, cell_results, progress_table, sweep_cells, sweep_runs
+from launch.studies import cell_results, progress_table
 from launch.studies.progress_record import Notes
 from launch.studies.progress_table import Watching
 from launch.studies.runner import run_all
-from launch.studies.sweep_cells import Sweep
+from launch.studies.sweeps import array_job, sweep_cells, sweep_runs
+from launch.studies.sweeps.sweep_cells import Sweep
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of
@@ -50,11 +51,15 @@ def main() -> int:
     is_array = array_job.suits(sweep, args.at_once)
     places = None if is_array else sweep_runs.Places(sweep, args.at_once, folder)
     if args.dry_run:
+        if places is None:
+            print("note: as the tasks of one job array", file=sys.stderr)
         for cell in sweep.cells:
             hosts = places.hosts(0) if places is not None else None
             print(shlex.join(sweep_runs.command_of(cell, folder, hosts)))
         return 0
     with sweep_runs.alone(folder):
+        if places is not None:
+            sweep_runs.wait_for_last(sweep, folder)
         notes = sweep_runs.begin(sweep, folder, fresh=args.fresh)
         if args.fresh:
             sweep_runs.forget(notes, folder)

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # sbatch slurm/sweep.sh [train flags]             batch size x precision x number of workers
+# sbatch slurm/sweep.sh [flags] -- train.py ...   --batch-size and --precision are appended
 #
 # One job of an array for each point of the grid, each on one node, as in the BSC study. To see
 # what came of it: grep each run's summary.json; a run's name ends with its place in the array.
+# Where the grid is yours, and a table is wanted: muster sweep --launcher slurm, docs/sweeps.md.
 # Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster-sweep
 # SITE: 0 to (points of the grid - 1), and after the % how many may run at a time.
@@ -27,10 +29,12 @@
 # started again, to go on from it.
 #SBATCH --signal=B:USR1@120
 
-# SITE: the grid. fp16 needs GPUs.
-batches=(64 128 256) # samples per worker and step
-precisions=(fp32 bf16)
-workers=(1 2 4)
+# SITE: the grid; the last changes fastest. fp16 needs GPUs.
+grid=(
+    'workers=1,2,4'
+    'precision=fp32,bf16'
+    'batch=64,128,256' # samples per worker and step
+)
 
 # $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given.
 file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
@@ -38,19 +42,16 @@ file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z
 cd "${MUSTER_DIR:-$file/..}"
 source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
 
-points=$((${#batches[@]} * ${#precisions[@]} * ${#workers[@]}))
-point=${SLURM_ARRAY_TASK_ID:?"submit this with an array: sbatch --array=0-$((points - 1)) slurm/sweep.sh"}
-if ((point >= points)); then
-    echo "error: array index $point, but the grid has $points points: --array=0-$((points - 1))" >&2
-    exit 2
-fi
-batch=${batches[point % ${#batches[@]}]}
-rest=$((point / ${#batches[@]}))
-precision=${precisions[rest % ${#precisions[@]}]}
-count=${workers[rest / ${#precisions[@]}]}
+point=${SLURM_ARRAY_TASK_ID:?"submit this with an array: sbatch --array=0-17 slurm/sweep.sh"}
+values=$("$python" -m launch.studies.grid "$point" "${grid[@]}")
+read -r points count precision batch <<<"$values"
 echo "point $point of $points: batch size $batch per worker, $precision, $count workers"
 
-begin torchrun --task synthetic --nproc-per-node "$count" --batch-size "$((batch * count))" \
-    --precision "$precision" "$@"
+settings=(--batch-size "$((batch * count))" --precision "$precision")
+if [[ " $* " == *" -- "* ]]; then
+    begin torchrun --nproc-per-node "$count" "$@" "${settings[@]}"
+else
+    begin torchrun --task synthetic --nproc-per-node "$count" "${settings[@]}" "$@"
+fi
 run --nodes=1 --ntasks=1
 finish

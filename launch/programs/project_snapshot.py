@@ -105,8 +105,9 @@ def made_there(run_dir: Path) -> list[str]:
 
 def _logs_of(run_dir: Path) -> Path:
     """The folder of all runs; those of a sweep have folders of their own in it."""
-    sweeps = (one for one in run_dir.parents if one.name == run_files.SWEEPS)
-    return next((one.parent for one in sweeps), run_dir.parent)
+    sweep = run_dir.parent.parent
+    is_of_sweep = sweep.parent.name == run_files.SWEEPS and (sweep / run_files.SWEEP).exists()
+    return sweep.parent.parent if is_of_sweep else run_dir.parent
 
 
 def _tracked(project: Path) -> list[str]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -25,7 +25,7 @@ class Watching:
     """
 
     def __init__(
-        self, notes: Notes, path: Path, drawn: "Callable[[Notes], Table] | None" = None
+        self, notes: Notes, path: Path, drawn: "Callable[[Notes], RenderableType] | None" = None
     ) -> None:
         self._notes, self._path, self._console = notes, path, Console()
         self._drawn = drawn or table
@@ -61,13 +61,13 @@ class Watching:
             self._redrawn_s = time.monotonic()
             self._live.refresh()
 
-    def _table(self) -> Table:
+    def _table(self) -> RenderableType:
         return self._drawn(self._notes)
 
 
 def table(notes: Notes) -> Table:
     """The cells around the one that runs, and how long the rest may take."""
-    drawn = empty(notes)
+    drawn = Table(title=title_of(notes), title_justify="left", box=None, pad_edge=False)
     for name in ("run", "state", "seconds", ""):
         drawn.add_column(name, justify="right" if name == "seconds" else "left")
     for one in around(notes.cells):
@@ -75,14 +75,14 @@ def table(notes: Notes) -> Table:
     return drawn
 
 
-def of_sweep(notes: Notes) -> Table:
+def of_sweep(notes: Notes) -> RenderableType:
     """As `table`, with the values and the results of each cell in columns of their own."""
     return whole(notes, around(notes.cells))
 
 
-def whole(notes: Notes, shown: Sequence[Note]) -> Table:
+def whole(notes: Notes, shown: Sequence[Note]) -> RenderableType:
     """The table of a sweep with these of its cells."""
-    drawn = empty(notes)
+    drawn = Table(box=None, pad_edge=False)
     values = list(dict.fromkeys(name for one in notes.cells for name in one.settings)) or ["run"]
     found = [name for name in cell_results.columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
     has_place = any(one.place for one in notes.cells)
@@ -95,7 +95,7 @@ def whole(notes: Notes, shown: Sequence[Note]) -> Table:
         drawn.add_row(
             *map(escape, own), state(one), seconds(one), *place, *left, escape(one.message)
         )
-    return drawn
+    return Group(escape(title_of(notes)), drawn)  # a title of its own would be cut to its width
 
 
 def _is_shown(notes: Notes, name: str) -> bool:
@@ -109,8 +109,8 @@ def _short(value: object) -> str:
     return "" if value is None else escape(str(value))
 
 
-def empty(notes: Notes) -> Table:
-    """A table without columns; its title says how far all of it has come."""
+def title_of(notes: Notes) -> str:
+    """How far all of it has come."""
     done = [one for one in notes.cells if one.state == "done"]
     left = sum(one.state in ("waiting", "running") for one in notes.cells)
     title = f"{notes.title}: {len(done)} of {len(notes.cells)} done"
@@ -118,7 +118,7 @@ def empty(notes: Notes) -> Table:
     if done and left:
         remaining_s = sum(one.seconds for one in done) / len(done) * left / at_once
         title += f", about {max(1, round(remaining_s / 60))} min left"
-    return Table(title=title, title_justify="left", box=None, pad_edge=False)
+    return title
 
 
 def state(one: Note) -> str:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,13 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import finish
+from tests.launch import test_sweep
+from tests.launch.submit import wait_until
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
+# Of docs/sweeps.md, those that need a cluster.
+EXAMPLES = [words for words in test_sweep.EXAMPLES if "--launcher" in words]
+WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
 # It takes a while, so that runs overlap, and says where and when it ran.
 PROGRAM = """
@@ -82,8 +89,11 @@ def test_over_ssh_each_run_has_hosts_of_its_own(cluster, project):
 
 def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, project):
     flags = ["--launcher", "slurm", "--at-once", "2"]
-    code, out, err = sweep(cluster, project, *flags)
+    code, out, err = sweep(cluster, project, *flags, "--detach")
+    assert code == 0 and "job " in out and "the same command waits for it" in out, out + err
+    code, out, err = sweep(cluster, project, *flags)  # which submits nothing more
     try:
+        assert len([*(folder_of(project) / "submissions").iterdir()]) == 1
         assert code == 1 and "ValueError: sample 17 is empty" in err, out + err
         first = rows(project)
         states = {name: row["state"] for name, row in first.items()}
@@ -120,3 +130,39 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
     assert (
         json.loads((folder_of(project) / "sweep.json").read_text())["cells"][3]["state"] == "done"
     )
+
+
+@WHOLE_MATRIX
+def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(cluster, project):
+    (project / "train.py").write_text(
+        "import json, os, sys, time\n"
+        "attempt = int(os.environ['MUSTER_ATTEMPT'])\n"
+        "print(json.dumps({'attempt': attempt}), flush=True)\n"
+        "time.sleep(100 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
+    )
+    argv = [sys.executable, SWEEP, "--launcher", "slurm", "--workers", "manual", "--at-once", "2"]
+    process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], project)
+    try:
+        output = "logs/sweeps/*/runs/train-seed-2/workers/rank_00000.out"
+        assert wait_until(lambda: any(path.stat().st_size for path in project.glob(output)))
+        place = json.loads((folder_of(project) / "sweep.json").read_text())["cells"][1]["place"]
+        assert cluster.run("scontrol", "requeue", place).returncode == 0
+        code, out, err = finish(process, timeout_s=200)
+    finally:
+        ways.cancel_all(cluster)
+    assert code == 0, out + err
+    assert {name: row["attempt"] for name, row in rows(project).items()} == {
+        "train-seed-1": "0",
+        "train-seed-2": "1",
+    }
+
+
+@WHOLE_MATRIX
+@pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: words[words.index("--launcher") + 1])
+def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
+    script = re.search(r"```python\n(.*?)```", test_sweep.DOC, re.S)
+    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
+    argv = [sys.executable, SWEEP, "--ssh-config", str(cluster.ssh_config), *words]
+    code, out, err = finish(ways.start(cluster, argv, tmp_path), timeout_s=280)
+    assert code == 0 and "4 of 4 done" in out and "0.4994" in out, out + err

@@ -138,6 +138,17 @@ def test_each_point_of_a_sweep(cluster, tmp_path):
     assert "batch_size: 1024\n" in config and "precision: bf16\n" in config
 
 
+def test_a_sweep_takes_a_program_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    output = tmp_path / "%a.out"
+    argv = [*ways.SBATCH, "--array=1,18", f"--output={output}"]
+    argv += [str(REPOSITORY / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
+    code, _, err = finish(start(cluster, argv, tmp_path))
+    outputs = [(tmp_path / f"{point}.out").read_text() for point in (1, 18)]
+    assert code == 2 and "error: array index 18, but the grid has 18 points: " in outputs[1], err
+    assert "['--lr', '1', '--batch-size', '128', '--precision', 'fp32']" in outputs[0]
+
+
 def test_a_job_queued_from_inside_a_job_is_a_job_of_its_own(cluster, tmp_path):
     inner = ways.slurm(cluster, 2, *FLAGS, "--logs-dir", str(tmp_path), "--run-id", "inner")
     script = tmp_path / "outer.sh"

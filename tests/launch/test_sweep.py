@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
+from train.report.data.subject import read_subject
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 LOCAL = ["--launcher", "local", "--workers", "manual"]
@@ -37,6 +40,15 @@ print("a line that is no JSON {")
 print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "note": "a, b"}))
 print("the end")
 """
+
+
+# What docs/sweeps.md shows; those on a cluster run in tests/cluster/test_sweeps.py.
+DOC = (REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    shlex.split(line)[2:]
+    for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
+    for line in block.splitlines()
+]
 
 
 @pytest.fixture
@@ -129,11 +141,8 @@ def test_every_combination_is_run_once_and_what_failed_again(project):
         cwd=project, capture_output=True, text=True,
     )  # fmt: skip
     assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
-    report = subprocess.run(
-        [sys.executable, "-m", "train.report", str(folder_of(project))],
-        cwd=REPOSITORY, capture_output=True, text=True,
-    )  # fmt: skip
-    assert report.returncode == 0, report.stderr
+    entries = read_subject([folder_of(project)]).entries  # what a report is made from
+    assert {entry.run.name for entry in entries} == set(states)
 
     code, out, err = sweep(project, *words, "--more")  # another command is another sweep
     assert len(list((project / "logs" / "sweeps").iterdir())) == 2
@@ -176,6 +185,22 @@ def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
     assert [one["results"]["begun"] for one in cells(project).values()] == [1, 2, 1]
 
 
+def test_after_a_killed_call_the_next_waits_for_what_is_left_of_it(project):
+    skip_if_quick()
+    (project / "block").touch()
+    words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
+    process = start(project, *words, python=sys.executable)
+    try:
+        assert wait_until(lambda: begun(project) == ["1 2 None"])
+    finally:
+        process.kill()
+        process.communicate()
+    (project / "block").unlink()
+    code, out, err = sweep(project, *words)
+    assert code == 0 and begun(project) == ["1 2 None"] * 2, out + err
+    assert [one["results"]["begun"] for one in cells(project).values()] == [2]
+
+
 def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
     (project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
@@ -188,9 +213,10 @@ def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
         assert wait_until(lambda: begun(project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)
-    assert wait_until(lambda: alive(project) == [])
+    log = folder_of(project) / "sweep.log"
+    assert wait_until(lambda: "the same command goes on" in log.read_text())
     assert [one["state"] for one in cells(project).values()] == ["stopped"]
-    assert "the same command goes on" in (folder_of(project) / "sweep.log").read_text()
+    assert alive(project) == []
 
 
 def test_cells_of_a_file_are_run_as_they_are(project):
@@ -204,20 +230,6 @@ def test_cells_of_a_file_are_run_as_they_are(project):
     assert code == 0, out + err
     assert folder_of(project).name == "mapped" and begun(project) == ["1 1 None", "1 4 None"]
     assert [one["results"]["loss"] for one in cells(project).values()] == [1.0, 4.0]
-
-
-def test_our_own_trainer_has_settings_for_values(tmp_path):
-    skip_if_quick()
-    words = ["--launcher", "local", "--nodes", "2", "--task", "synthetic", "--max-steps", "2"]
-    words += ["--evaluate", "never", "--logs-dir", str(tmp_path), "--over", "sync=ddp,all_reduce"]
-    code, out, err = sweep(tmp_path, *words)
-    assert code == 0, out + err
-    (folder,) = (tmp_path / "sweeps").iterdir()
-    assert sorted(path.name for path in (folder / "runs").iterdir()) == [
-        "synthetic-sync-all_reduce",
-        "synthetic-sync-ddp",
-    ]
-    assert (folder / "runs" / "synthetic-sync-ddp" / "summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -259,3 +271,39 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(project):
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2 and not (project / "logs").exists()
     assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
+def test_every_example_of_the_documentation_runs(tmp_path, words):
+    script = re.search(r"```python\n(.*?)```", DOC, re.S)
+    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
+    if "--launcher" in words:  # here as far as it goes without a cluster
+        python = interpreter(for_workers=False)
+        code, out, err = sweep(tmp_path, "--dry-run", *words, python=python)
+        assert code == 0 and len(out.splitlines()) == 4, err
+        return
+    flags = LOCAL if "--" in words else LOCAL[:2]  # this program needs no torchrun
+    code, out, err = sweep(tmp_path, *flags, "--logs-dir", "logs", *words)
+    assert code == 0, out + err
+    if "--" not in words:
+        names = {f"synthetic-sync-{sync}_seed-{n}" for sync in ("ddp", "all_reduce") for n in "12"}
+        assert set(cells(tmp_path)) == names
+        assert all(one["results"] for one in cells(tmp_path).values())
+    shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
+    if words == EXAMPLES[0]:
+        table = out.splitlines()[-7:]
+        times = r"\d+\.\d"
+        assert re.sub(times, "", table[0]) == re.sub(times, "", shown[0])
+        for found, line in zip(table[1:-1], shown[1:-1], strict=True):
+            assert [word for word in found.split() if not re.fullmatch(times, word)] == [
+                word for word in line.split() if not re.fullmatch(times, word)
+            ]
+
+
+def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
+    code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
+    assert code == 0, err
+    named = {name.rstrip("/") for name in re.findall(r"^\| `([\w./]+)` \|", DOC, re.M)}
+    found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}
+    assert found == named - {"submissions"}

@@ -115,3 +115,16 @@ def test_any_name_of_a_file_is_one(tmp_path_factory, names):
     run = run_dir(project, "run")
     root = project_snapshot.take(project, run).root
     assert {path.name: path.read_text() for path in root.iterdir()} == {one: one for one in names}
+
+
+def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
+    project = tmp_path / "sweeps" / "project"
+    folder = project / "logs" / "sweeps" / "mine" / "runs" / "a"
+    other = project / "logs" / "other"
+    for one in (folder, other):
+        one.mkdir(parents=True)
+        (one / "summary.json").touch()
+    (project / "train.py").touch()
+    (folder.parents[1] / "sweep.json").touch()
+    assert project_snapshot.take(project, folder).files == 1
+    assert project_snapshot.take(project, other).files == 1

@@ -4,22 +4,23 @@ import fcntl
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from launch.launchers.base import chosen
-from launch.runs import continuation, run_record
+from launch.runs import continuation, run_record, run_state
 from launch.ssh import host_groups
 from launch.studies import around_runs, cell_process, cell_results, progress_record
 from launch.studies.cell_process import STOPS
 from launch.studies.progress_record import Note, Notes
 from launch.studies.runner import Work
 from launch.studies.study_runs import why
-from launch.studies.sweep_cells import Cell, Sweep
+from launch.studies.sweeps.sweep_cells import Cell, Sweep
 from muster import run_files
-from muster.errors import UsageError
+from muster.errors import UsageError, refuse
 
 WRONG_INPUT = UsageError.exit_code
 
@@ -58,6 +59,28 @@ def _is_done(folder: Path, note: Note, was: Note) -> bool:
         conclude(was, folder, 0)  # also where nobody was left to write it down
         return True
     return False
+
+
+def wait_for_last(sweep: Sweep, folder: Path) -> None:
+    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves.
+
+    Raises:
+        UsageError: a run goes on after a while, or is on another machine.
+    """
+    watchers, deadline = run_state.Watchers(), time.monotonic() + run_state.PATIENCE_S
+    dirs = {cell.id: folder / "runs" / cell.id for cell in sweep.cells}
+    while going := {
+        name: state
+        for name, state in zip(dirs, run_state.of_all([*dirs.values()], watchers), strict=True)
+        if not state.over
+    }:
+        if time.monotonic() > deadline or any(one.word != "running" for one in going.values()):
+            refuse(
+                f"{name} goes on: {state.word}, {state.detail}; wait for it, or end it: "
+                f"muster jobs cancel {name}"
+                for name, state in going.items()
+            )
+        time.sleep(1)
 
 
 def forget(notes: Notes, folder: Path) -> None:

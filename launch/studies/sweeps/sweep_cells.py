@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Parsed:
     def of(cls, words: Sequence[str]) -> "Parsed":
         """Raises: UsageError: wrong flags; every problem at once."""
         flags, program = user_program.split(words)
-        launch, own, ssh, slurm, train, bench = cli.parse(CLASSES, flags, prog="", description="")
+        launch, own, ssh, slurm, train, bench = _settings(tuple(flags))
         return cls(launch, own, ssh, slurm, train, bench, program)
 
     @property
@@ -66,6 +67,11 @@ class Parsed:
             Settings(self.launch, self.ssh, self.slurm)
         )
         return made
+
+
+@cache  # of many programs the flags are the same
+def _settings(flags: tuple[str, ...]) -> tuple[Any, ...]:
+    return cli.parse(CLASSES, flags, prog="", description="")
 
 
 @dataclass(frozen=True)

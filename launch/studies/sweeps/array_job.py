@@ -15,10 +15,11 @@ from launch.programs.user_program import UserProgram
 from launch.runs import run_record, run_state
 from launch.slurm.inside.current_job import current_job
 from launch.spec import Facts, LaunchSpec
-from launch.studies import progress_table, sweep_runs
+from launch.studies import progress_table
 from launch.studies.progress_record import Note, Notes
 from launch.studies.progress_table import Watching
-from launch.studies.sweep_cells import Parsed, Sweep
+from launch.studies.sweeps import sweep_runs
+from launch.studies.sweeps.sweep_cells import Parsed, Sweep
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
 from muster.project import project_of
