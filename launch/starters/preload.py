@@ -1,0 +1,70 @@
+"""One process per node imports what the program needs, and forks the workers."""
+
+import hashlib
+from pathlib import Path
+
+from launch.spec import DECIDED, WORKER_MAIN, Facts, LaunchSpec, NodeCommand
+from launch.starters.base import Starter
+from muster.errors import UsageError
+
+PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
+
+
+class Preload(Starter):
+    """Like torchrun, one process that stays; rank 0 serves the store."""
+
+    def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
+        """As in the contract.
+
+        Raises:
+            UsageError: the program is no Python, or has a command in front of it.
+        """
+        node, program = facts.nodes[node_rank], spec.program
+        refuse_what_is_no_python(program.argv, program.wrap)
+        counts = [int(one.nproc) for one in facts.nodes]
+        argv = (
+            program.python or node.python,
+            f"{node.repository}/{PRELOAD}",
+            *("--nproc", str(counts[node_rank])),
+            *("--first-rank", str(sum(counts[:node_rank]))),
+            *("--world-size", str(sum(counts))),
+            *("--node-rank", str(node_rank)),
+            *("--nodes", str(len(counts))),
+            *("--master-addr", facts.master_addr),
+            *("--master-port", str(facts.master_port or DECIDED)),
+            *("--run-id", spec.run_id),
+            *("--program", name_of(program.source, program.argv)),
+            *(("--modules", spec.preload) if spec.preload else ()),
+            *("--", *program.argv),
+        )
+        env = {**spec.env, "PYTHONUNBUFFERED": "1"}
+        return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
+
+
+def refuse_what_is_no_python(argv: tuple[str, ...], wrap: tuple[str, ...]) -> None:
+    """Nothing can be imported for a program that is started by another one.
+
+    Raises:
+        UsageError: that is so.
+    """
+    if wrap:
+        raise UsageError(
+            f"--workers preload forks the workers, and --wrap {wrap[0]} starts each by a command; "
+            "use --workers torchrun"
+        )
+    if argv[0] == "--exec":
+        raise UsageError(
+            f"--workers preload imports for Python programs, and {argv[1]} is another command; "
+            "use --workers torchrun or manual"
+        )
+
+
+def name_of(source: str, argv: tuple[str, ...]) -> str:
+    """A plain name under which a program's imports are remembered: `train-1a2b3c4d`."""
+    word = argv[1] if argv[0] == "-m" else argv[0]
+    stem = Path(word).name.removesuffix(".py")
+    plain = "".join(one if one.isalnum() or one in "._-" else "-" for one in stem) or "program"
+    return f"{plain}-{hashlib.sha256(f'{source}:{word}'.encode()).hexdigest()[:8]}"
+
+
+build = Preload()
