@@ -43,6 +43,9 @@ PLACE = frozenset(
 )
 
 
+asked: list[str] = []  # of PLACE, while modules are imported
+
+
 class Unforkable(Exception):
     """A module that cannot be imported in advance: its package, and what it does."""
 
@@ -54,11 +57,9 @@ class Unforkable(Exception):
 class _Environment(type(os.environ)):  # type: ignore[misc]
     """`os.environ` that notes who asks it which worker this is."""
 
-    asked: list[str] = []
-
     def __getitem__(self, name: Any) -> Any:
         if name in PLACE:
-            self.asked.append(name)
+            asked.append(name)
         return super().__getitem__(name)
 
 
@@ -85,7 +86,7 @@ class AdvanceImport:
         os.environ.update(WHILE_IMPORTING)
         # neither this folder, nor what is the program's
         sys.path[:] = [one for one in path[1:] if one and Path(one).resolve() != Path.cwd()]
-        _Environment.asked.clear()
+        asked.clear()
         os.environ.__class__ = _Environment
         failed = {}
         try:
@@ -106,9 +107,8 @@ class AdvanceImport:
         if len(sys.modules) == self._seen:
             return
         new, self._seen = list(sys.modules)[self._seen :], len(sys.modules)
-        if _Environment.asked:
-            name = _Environment.asked[0]
-            raise Unforkable(package, f"reads {name} as it is imported")
+        if asked:
+            raise Unforkable(package, f"reads {asked[0]} as it is imported")
         here = tasks()
         if len(here) > self._tasks:
             raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")
@@ -150,7 +150,7 @@ def uses_cuda() -> bool:
     with suppress(OSError):
         for entry in Path("/proc/self/fd").iterdir():
             with suppress(OSError):
-                if os.readlink(entry).startswith("/dev/nvidia-uvm"):
+                if str(entry.resolve()).startswith("/dev/nvidia-uvm"):
                     return True
     return False
 
@@ -175,7 +175,7 @@ def restore_openblas() -> None:
 
 
 def reseed() -> None:
-    """After the fork: numpy's global random state is each worker's own; Python does so by itself."""
+    """After the fork: numpy's global random state is this worker's own, as Python's is anyway."""
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()

@@ -11,6 +11,7 @@ newer.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -37,10 +38,8 @@ class ImportedModules:
     def __init__(self, path: Path) -> None:
         self.path = path
         found: Any = {}
-        try:
+        with contextlib.suppress(OSError, ValueError):
             found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            pass
         self.names: list[str] = list(found.get("modules", ()))
         self.left_out: dict[str, str] = dict(found.get("left_out", {}))  # and why
         self._counted = 0

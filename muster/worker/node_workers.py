@@ -9,13 +9,14 @@ This file is loaded by its path. It needs the standard library alone, of Python 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -42,11 +43,10 @@ def start(count: int, connection: socket.socket | None = None) -> int:
         workers[pid] = local_rank
     code = _Wait(list(workers), connection, watched).run()
     if connection is not None:
-        try:
+        with contextlib.suppress(OSError):  # who asked is gone
             connection.sendall(str(code).encode())
-        except OSError:  # who asked is gone
-            pass
-    _end(code)
+    sys.stderr.flush()
+    os._exit(code)  # without what libraries do at the end of a process that has used them
 
 
 def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Signals]) -> None:
@@ -58,12 +58,6 @@ def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Sign
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-
-
-def _end(code: int) -> NoReturn:
-    """Without what libraries do at the end of a process that has used them."""
-    sys.stderr.flush()
-    os._exit(code)
 
 
 class _Wait:

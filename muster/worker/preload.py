@@ -147,8 +147,7 @@ def become_worker(options: argparse.Namespace, local_rank: int, imports: Any) ->
     worker_main = str(HERE / "worker_main.py")
     sys.argv[:] = [worker_main, *options.words]
     words = [sys.executable, "-u", *sys.argv]
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = words
+    getattr(sys, "orig_argv", [])[:] = words  # Python 3.10 and newer
     load("process_title").show(words)
     advance = load("advance_import")
     advance.restore_openblas()

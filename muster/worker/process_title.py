@@ -44,7 +44,7 @@ def show(argv: Sequence[str]) -> bool:
         layout += [libc.sbrk(0), int(fields[START_STACK - 3]), begin, middle, middle, end]
         packed = struct.pack("=12QIi", *layout, 0, 0, -1)
         size = ctypes.c_ulong(len(packed))
-        taken = libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(packed), size, 0) == 0
+        taken: bool = libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(packed), size, 0) == 0
     except (OSError, ValueError, IndexError):
         return False
     if taken:

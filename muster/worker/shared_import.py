@@ -24,13 +24,21 @@ import signal
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 ADDRESS = "MUSTER_PRELOADED"  # where the template of an agent listens
 PR_SET_PDEATHSIG = 1
 # What differs between agents, or is the agent's own to say, and is read when a program meets.
-PER_NODE = ("MUSTER_", "GLOO_", "NCCL_SOCKET_", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-PER_NODE += ("ACCELERATE_USE_CPU", "PYTHONUNBUFFERED", "LC_CTYPE")
+PER_NODE = (
+    "MUSTER_",
+    "GLOO_",
+    "NCCL_SOCKET_",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    "ACCELERATE_USE_CPU",
+    "PYTHONUNBUFFERED",
+    "LC_CTYPE",
+)
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 BYTES = 8  # of a message's length
 
@@ -44,7 +52,7 @@ def ask(argv: list[str]) -> int | None:
     if not address:
         return None
     server = socket.socket(socket.AF_UNIX)
-    request = {"argv": argv, "env": dict(os.environ), "cwd": os.getcwd()}
+    request = {"argv": argv, "env": dict(os.environ), "cwd": str(Path.cwd())}
     body = json.dumps(request).encode()
     descriptors = array.array("i", [1, 2])
     try:
@@ -63,8 +71,8 @@ def ask(argv: list[str]) -> int | None:
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: None)
     while True:
-        ready = select.select([wakes, server], (), ())[0]
-        if server in ready:
+        ready = select.select([wakes, server.fileno()], (), ())[0]
+        if server.fileno() in ready:
             code = server.recv(16)
             return int(code) if code else 128 + signal.SIGKILL  # as the template ended
         server.sendall(os.read(wakes, 1))
@@ -80,9 +88,9 @@ def start_agents(templates: bool) -> tuple[socket.socket, list[str]]:
     with os.fdopen(os.dup(0), "rb") as stdin:
         asked = json.loads(stdin.read())
     agents, imported_with = asked["agents"], dict(os.environ)
-    held = [one for agent in agents for one in agent["descriptors"]]
     started = []
-    for agent in agents:
+    for at, agent in enumerate(agents):
+        held = [one for other in agents[at:] for one in other["descriptors"]]
         pid = os.fork()
         if pid == 0:
             return _become(agent, asked["env"], held, imported_with, templates)
@@ -120,8 +128,7 @@ def _become(
     for target, source in enumerate(agent["descriptors"]):
         os.dup2(source, target)
     for one in held:
-        if one > 2:
-            _close(one)
+        os.close(one)
     os.chdir(agent["cwd"])
     os.execvpe(agent["argv"][0], agent["argv"], env)
     raise AssertionError("exec does not return")
@@ -133,15 +140,7 @@ def _let_go(held: list[int]) -> None:
     for target in (0, 1, 2):
         os.dup2(nothing, target)
     for one in (*held, nothing):
-        if one > 2:
-            _close(one)
-
-
-def _close(descriptor: int) -> None:
-    try:
-        os.close(descriptor)
-    except OSError:  # of an agent before this one: closed then
-        pass
+        os.close(one)
 
 
 def _wait(
@@ -170,7 +169,7 @@ def _wait(
     connection.sendall(b"y")
     descriptors = array.array("i")
     descriptors.frombytes(ancillary[0][2])
-    for target, source in zip((1, 2), descriptors):
+    for target, source in enumerate(descriptors, start=1):
         os.dup2(source, target)
         os.close(source)
     os.environ.clear()
