@@ -71,8 +71,14 @@ class UserProgram:
                 *foreign_settings,
                 *problems(self._words, self._cwd, self._launch, python),
                 *python_problems(python, self._launch.workers),
+                *starter_of(self._launch.workers).problems(self._planned()),
             ]
         )
+
+    def _planned(self) -> Program:
+        """What is known of the program before there is a run folder."""
+        wrap = tuple(shlex.split(self._config.wrap or ""))
+        return replace(of_words(self._words, self._cwd), wrap=wrap)
 
     def spec(self, facts: Facts, *, make: bool, snapshot: bool = False) -> LaunchSpec:
         """The run on these nodes; with `make`, its folder is this run's from here on.

@@ -1,17 +1,31 @@
 """One process per node imports what the program needs, and forks the workers."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from launch.spec import DECIDED, WORKER_MAIN, Facts, LaunchSpec, NodeCommand
+from launch.spec import DECIDED, WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
 from launch.starters.base import Starter
-from muster.errors import UsageError
+from muster.errors import refuse
 
 PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
 
 
 class Preload(Starter):
     """Like torchrun, one process that stays; rank 0 serves the store."""
+
+    def problems(self, program: Program) -> Iterator[str]:
+        """As in the contract: nothing is imported for what is started by another command."""
+        if program.wrap:
+            yield (
+                f"--workers preload forks the workers, and --wrap {program.wrap[0]} starts each by "
+                "a command; use --workers torchrun"
+            )
+        if program.argv[0] == "--exec":
+            yield (
+                f"--workers preload imports for Python programs, and {program.argv[1]} is another "
+                "command; use --workers torchrun or manual"
+            )
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         """As in the contract.
@@ -20,7 +34,7 @@ class Preload(Starter):
             UsageError: the program is no Python, or has a command in front of it.
         """
         node, program = facts.nodes[node_rank], spec.program
-        refuse_what_is_no_python(program.argv, program.wrap)
+        refuse(self.problems(program))
         counts = [int(one.nproc) for one in facts.nodes]
         argv = (
             program.python or node.python,
@@ -39,24 +53,6 @@ class Preload(Starter):
         )
         env = {**spec.env, "PYTHONUNBUFFERED": "1"}
         return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
-
-
-def refuse_what_is_no_python(argv: tuple[str, ...], wrap: tuple[str, ...]) -> None:
-    """Nothing can be imported for a program that is started by another one.
-
-    Raises:
-        UsageError: that is so.
-    """
-    if wrap:
-        raise UsageError(
-            f"--workers preload forks the workers, and --wrap {wrap[0]} starts each by a command; "
-            "use --workers torchrun"
-        )
-    if argv[0] == "--exec":
-        raise UsageError(
-            f"--workers preload imports for Python programs, and {argv[1]} is another command; "
-            "use --workers torchrun or manual"
-        )
 
 
 def name_of(source: str, argv: tuple[str, ...]) -> str:

@@ -22,6 +22,10 @@ STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's own variable, in seconds
 GRACE_S = 30.0
+# Time for the others to find that one has failed, and to write down how they ended; as one after
+# the other does, they get it again.
+ECHO_S = 1.5
+KILL_AGAIN_S = 1.0
 
 
 def start(count: int, connection: socket.socket | None = None) -> int:
@@ -70,6 +74,7 @@ class _Wait:
         self._codes: list[int] = []
         self._connection = connection
         self._signal = 0  # that ends this process
+        self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._wakes, writes = os.pipe()
         os.set_blocking(writes, False)
@@ -85,10 +90,7 @@ class _Wait:
             heard: list[Any] = [self._wakes]
             if self._connection is not None:
                 heard.append(self._connection)
-            left_s = None
-            if self._kill_at is not None:
-                left_s = max(0.0, self._kill_at - time.monotonic())
-            ready = select.select(heard, (), (), left_s)[0]
+            ready = select.select(heard, (), (), self._left_s())[0]
             if self._wakes in ready:
                 for number in os.read(self._wakes, 512):
                     if number in ENDING:
@@ -96,11 +98,20 @@ class _Wait:
                         self._stop(number)
             if self._connection in ready:
                 self._hear()
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            now = time.monotonic()
+            if self._stop_at is not None and now >= self._stop_at:
+                self._stop_at = None
+                self._stop(signal.SIGTERM)
+            if self._kill_at is not None and now >= self._kill_at:
                 self._send(signal.SIGKILL)
-                self._kill_at = None
+                self._kill_at = now + KILL_AGAIN_S
             self._reap()
         return self._code()
+
+    def _left_s(self) -> float | None:
+        """Seconds until there is something to do, whatever is heard."""
+        times = [one for one in (self._stop_at, self._kill_at) if one is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _hear(self) -> None:
         assert self._connection is not None
@@ -137,7 +148,7 @@ class _Wait:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._codes.append(code)
                 if code not in (0, STOPPED):
-                    self._stop(signal.SIGTERM)
+                    self._stop_at = time.monotonic() + ECHO_S
 
     def _code(self) -> int:
         if self._signal:
