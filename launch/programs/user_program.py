@@ -19,6 +19,7 @@ from launch.programs.program_checks import foreign, problems, python_problems
 from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
+from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.project import project_of
 from muster.run_files import FUNCTION, SNAPSHOT

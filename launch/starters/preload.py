@@ -58,7 +58,7 @@ class Preload(Starter):
 def name_of(source: str, argv: tuple[str, ...]) -> str:
     """A plain name under which a program's imports are remembered: `train-1a2b3c4d`."""
     word = argv[1] if argv[0] == "-m" else argv[0]
-    stem = Path(word).name.removesuffix(".py")
+    stem = Path(word).name.removesuffix(".py").lstrip("-")  # such as --function
     plain = "".join(one if one.isalnum() or one in "._-" else "-" for one in stem) or "program"
     return f"{plain}-{hashlib.sha256(f'{source}:{word}'.encode()).hexdigest()[:8]}"
 
