@@ -48,6 +48,7 @@ class Program:
     cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
     python: str | None = None  # what runs it; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
+    source: str = ""  # where the user has it, or which task it has: the same in all its runs
     takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
 
     @classmethod
@@ -65,6 +66,7 @@ class LaunchSpec:
     program: Program
     env: Mapping[str, str] = field(default_factory=dict)
     workers: str = "torchrun"  # what starts them, a file of launch/starters/
+    preload: str = ""  # modules to import before the workers are forked, with commas between
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never

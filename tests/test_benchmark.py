@@ -16,6 +16,7 @@ from tests.benchmarks import (
     memory,
     overhead,
     places,
+    preloaded,
     results,
     startup,
     targets,
@@ -165,6 +166,17 @@ def test_starting_up_is_held_against_torchrun_and_answers_against_seconds():
     ]  # fmt: skip
     assert verdicts["submit.py --help: its answer"][-1] == "met"
     assert verdicts["submit.py --dry-run: its answer"][-1] == "missed"
+
+
+def test_preloaded_workers_are_held_against_torchruns():
+    seconds = {"torchrun": [10.0, 20.0], "preload": [5.0, 11.0]}
+    found = dict.fromkeys(preloaded.PROGRAMS, seconds)
+    found[preloaded.MEMORY] = {"torchrun": [2.0], "preload": [1.0]}
+    rows = preloaded.table(found)
+    assert rows[0][2:] == [
+        "<= 0.55 x", "0.53 ± 0.04 (8.00 ± 4.24 s beside 15.00 ± 7.07 s)", "met",
+    ]  # fmt: skip
+    assert rows[2][2:] == ["", "0.50 ± 0.00 (1.00 ± 0.00 GiB beside 2.00 ± 0.00 GiB)", ""]
 
 
 def test_overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddps():

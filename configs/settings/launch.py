@@ -65,6 +65,11 @@ class LaunchConfig:
         "worker", "what each worker runs: training, or the bench of collectives"
     )
     workers: str = setting("torchrun", "what starts a node's workers, a file of launch/starters/")
+    preload: str | None = setting(
+        None,
+        "modules such as torch,transformers that --workers preload imports first, beside those "
+        "that the program's last run had imported",
+    )
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
@@ -104,6 +109,8 @@ class LaunchConfig:
         starters = plugins.names("launch.starters")
         if self.workers not in starters:
             yield f"--workers: unknown {self.workers!r}; known: {', '.join(starters)}"
+        if self.preload is not None:
+            yield from _module_problems(self.preload, self.workers)
         if self.nodes is not None:
             yield from too_low("nodes", self.least_nodes, 1)
             if self.least_nodes > self.nodes:
@@ -269,6 +276,14 @@ def _range_problems(ports: str | None) -> Iterator[str]:
             f"--port-range {ports!r}: use FIRST:LAST, two ports at least, between {MIN_PORT} and "
             f"{MAX_PORT}, such as 20000:20100"
         )
+
+
+def _module_problems(modules: str, workers: str) -> Iterator[str]:
+    if workers != "preload":
+        yield f"--preload {modules} is for --workers preload; here it is {workers}"
+    for name in modules.split(","):
+        if not all(part.isidentifier() for part in name.split(".")):
+            yield f"--preload {name!r}: use names of modules, such as torch,transformers"
 
 
 def _network_problems(network: str) -> Iterator[str]:

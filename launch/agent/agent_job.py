@@ -5,7 +5,6 @@ Whatever happens to one of them, or to this process, all end together.
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,12 +17,11 @@ from launch.agent.assignment import Assignment
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
-from launch.nodes.channel import Channel
+from launch.agent.processes.agent_processes import AgentCommand, AgentProcess, start_each
 from launch.runs.log_tail import Follower
 from launch.runs.signals import on_stop, on_suspend
 from muster.errors import STOPPED
 from muster.run_files import AGENT_ERRORS
-from muster.writing import writing
 
 TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.
@@ -35,28 +33,11 @@ REST_S = 60.0  # for the rest of their files, on a slow link
 class _AgentConnection:
     """This side of one agent."""
 
-    def __init__(self, assignment: Assignment, argv: Sequence[str], cwd: Path, log: Path) -> None:
+    def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
         self.assignment = assignment
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
-        with writing(log):
-            log.parent.mkdir(exist_ok=True)
-            errors = log.open("wb")
-        with errors:
-            self.process = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
-            )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.channel = Channel(
-            os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno())
-        )
-        self.process.stdout.close()
-        self.process.stdin.close()
+        self.process, self.channel = started.process, started.channel
 
     def assign(self, coordinator_ports: tuple[int, ...]) -> None:
         assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
@@ -101,6 +82,7 @@ class AgentJob:
         prefixes: bool,
         quiet: bool,
         is_local: bool = False,  # the agents are on this machine, and below this process
+        start_all: Callable[[Sequence[AgentCommand]], Sequence[AgentProcess]] = start_each,
     ) -> None:
         self.job_id = str(os.getpid())
         self.trouble: str | None = None  # the first that this side noticed
@@ -119,10 +101,12 @@ class AgentJob:
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
-        self._agents = [
-            _AgentConnection(one, start(one.index), cwd, AGENT_ERRORS.path(run_dir, node=one.index))
+        commands = [
+            AgentCommand(start(one.index), cwd, AGENT_ERRORS.path(run_dir, node=one.index))
             for one in assignments
         ]
+        started = zip(assignments, start_all(commands), strict=True)
+        self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)

@@ -1,5 +1,6 @@
 """The programs of train/, with settings that hold wherever their workers start."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,12 @@ class OwnProgram:
         # The folder is claimed here: to the workers it is theirs already.
         on_nodes = replace(_as_nodes_see(train, facts), redirect=True, overwrite=False)
         program = program_of(self._launch, on_nodes, self._bench)
-        return run_spec(program, train, self._launch, resumed=train.resume is not None)
+        spec = run_spec(program, train, self._launch, resumed=train.resume is not None)
+        if spec.workers != "preload":
+            return spec
+        # as train/worker.py has it, before torch is imported
+        quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
+        return replace(spec, env={**spec.env, **quiet})
 
     def settings(self, *launch: Any) -> str:
         """The file that repeats the run."""
@@ -51,9 +57,10 @@ class OwnProgram:
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:
     """A program of train/, with the flags that make its settings again."""
     flags = cli.program_argv(launch.program, train, bench)
-    return Program.module(
+    made = Program.module(
         f"train.{launch.program}", *flags, takes_resume=launch.program == "worker"
     )
+    return replace(made, source=train.task)
 
 
 def _from_here(train: TrainConfig) -> TrainConfig:

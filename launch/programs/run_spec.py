@@ -23,6 +23,7 @@ def run_spec(
         program=program,
         env=env,
         workers=launch.workers,
+        preload=launch.preload or "",
         join_s=run.join_timeout_s,
         stop_grace_s=launch.stop_grace_s,
         hang_after_s=launch.hang_after_s,

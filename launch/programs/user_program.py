@@ -19,6 +19,7 @@ from launch.programs.program_checks import foreign, problems, python_problems
 from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
+from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.project import project_of
 from muster.run_files import FUNCTION, SNAPSHOT
@@ -71,8 +72,14 @@ class UserProgram:
                 *foreign_settings,
                 *problems(self._words, self._cwd, self._launch, python),
                 *python_problems(python, self._launch.workers),
+                *starter_of(self._launch.workers).problems(self._planned()),
             ]
         )
+
+    def _planned(self) -> Program:
+        """What is known of the program before there is a run folder."""
+        wrap = tuple(shlex.split(self._config.wrap or ""))
+        return replace(of_words(self._words, self._cwd), wrap=wrap)
 
     def spec(self, facts: Facts, *, make: bool, snapshot: bool = False) -> LaunchSpec:
         """The run on these nodes; with `make`, its folder is this run's from here on.
@@ -124,6 +131,7 @@ class UserProgram:
         wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(words, cwd),
+            source=str(self._cwd),
             python=self._config.python if is_sent else self._python,
             wrap=tuple(_filled(word, places) for word in wrap),
         )

@@ -14,7 +14,9 @@ LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
 TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
-OURS = ("muster/worker/worker_main.py", "muster/worker/inspection.py")  # no part of the program
+# no part of the program: what it runs in, and what runs beside it
+AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
+BESIDE = "muster/worker/inspection.py"
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,12 @@ def crash_of(text: str) -> Crash | None:
     dump = text[text.index(FATAL) :].rstrip()
     name = dump.removeprefix(FATAL).split("\n")[0].strip()
     what = WHAT.search(text)
-    threads = [one for one in dump.split("\n\n") if OURS[1] not in one]
+    threads = [one for one in dump.split("\n\n") if BESIDE not in one]
     lines = "\n\n".join(threads).splitlines()
     return Crash(
         code=CODES.get(name, KILLED),
         why=f"{name}{f': {what[1]}' if what else ''}",
-        dump=tuple(line for line in lines if OURS[0] not in line),
+        dump=tuple(line for line in lines if not any(one in line for one in AROUND)),
     )
 
 

@@ -1,9 +1,10 @@
 """What `--workers` chooses: how the workers of a node are started."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from configs import plugins
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec, NodeCommand, Program
 
 
 class Starter(ABC):
@@ -15,6 +16,10 @@ class Starter(ABC):
     counts_gpus = False
     # The package that must be in the Python of the workers; None: the standard library is enough.
     needs: str | None = None
+
+    def problems(self, program: Program) -> Iterator[str]:
+        """Why it cannot start such a program, a line each; as far as that is known beforehand."""
+        yield from ()
 
     @abstractmethod
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:

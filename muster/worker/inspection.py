@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -83,6 +84,7 @@ class Inspector:
         self._main = threading.main_thread().ident
         self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
+        self.on_wake: Callable[[], None] = lambda: None  # each second, in this one's thread
         self._breakpoints: Any = None  # muster/worker/breakpoints.py, once it is needed
         if "PYTHONBREAKPOINT" not in os.environ:
             sys.breakpointhook = lambda *words, **named: self.breakpoints.stop(sys._getframe(1))
@@ -127,6 +129,7 @@ class Inspector:
                 connection, _ = self._listener.accept()
             except socket.timeout:  # noqa: UP041 (Python 3.8 and 3.9 have two)
                 self._note()
+                self.on_wake()
                 continue
             except OSError:  # closed: the process ends
                 return

@@ -34,7 +34,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,8 +47,8 @@ FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 RANK = int(os.environ.get("RANK", "0"))
 
 
-def main() -> None:
-    """Become the program that `sys.argv` names."""
+def main(begin: Callable[[Any], None] | None = None) -> None:
+    """Become the program that `sys.argv` names; `begin` gets this worker's inspection before."""
     words = sys.argv[1:]
     end_with_agent()
     run_dir = os.environ.get("MUSTER_RUN_DIR")
@@ -61,6 +61,8 @@ def main() -> None:
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder) + 1, MusterFinder())
     faulthandler.enable()
     answer_agent()
+    if begin is not None:
+        begin(sys.modules.get(INSPECTION))
     try:
         if words[0] == "--function":  # on a node with a disk of its own, below its checkout
             folder = FACE.parent / words[1]

@@ -19,7 +19,7 @@ from configs import cli
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
-from tests.benchmarks import overhead, places, results, startup, targets
+from tests.benchmarks import overhead, places, preloaded, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Place, Steps
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = targets.table(found, args.model)
     if not args.only:
         rows += startup.table(startup.measured(args.rounds))
+        rows += preloaded.table(preloaded.measured(args.rounds))
     print(f"\n{results.aligned(rows)}")
     if not args.only:
         print(f"\n{results.aligned(overhead.table(overhead.measured()))}")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
@@ -86,11 +87,11 @@ def to_answer(words: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def to_first_step(command: list[str], logs: Path) -> float:
+def to_first_step(command: list[str], logs: Path, env: Mapping[str, str] | None = None) -> float:
     """Until the first record of a step is on the disk; the run is waited for."""
     words = [sys.executable, *command, *WORK, f"--logs-dir={logs}", "--run-id=run"]
     started = time.perf_counter()
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = env or {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL)
     records = logs / "run" / "metrics" / "rank_00000.jsonl"
     first_s = None

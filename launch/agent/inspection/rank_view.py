@@ -9,6 +9,7 @@ from typing import Any
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 OURS = (
     "muster/worker/worker_main.py",
+    "muster/worker/preload.py",
     "muster/worker/inspection.py",
     "muster/worker/breakpoints.py",
 )

@@ -53,7 +53,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
 def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
     """A line on a process that has failed: `torchrun on node1 was killed by SIGKILL`."""
     rank = command.env.get("RANK")
-    what = "torchrun" if rank is None else f"rank {rank}"
+    starter = "preload.py" if command.argv[1].endswith("preload.py") else "torchrun"
+    what = starter if rank is None else f"rank {rank}"
     if code < 0:
         return f"{what} on {name} was killed by {signal.Signals(-code).name}"
     return f"{what} on {name} ended with exit code {code}"

@@ -1,0 +1,181 @@
+"""Import modules before the workers are forked, and find those with which that cannot be done.
+
+A fork has one thread alone, and none of a GPU's state: a module that starts a thread, a process or
+CUDA as it is imported would leave its users without it. One that reads, as it is imported, which
+worker it is in would take all workers for one. And what the program's own folder hides must not be
+found elsewhere.
+
+This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# What keeps libraries from starting threads as they are loaded, and torch from starting CUDA where
+# it is only asked whether there is a GPU.
+WHILE_IMPORTING = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+OPENBLAS_SIZES = (
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_DEFAULT_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OMP_NUM_THREADS",
+)
+OPENBLAS_SETTERS = [
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("", "scipy_")
+    for suffix in ("", "64_", "_64")
+]
+# By these a worker knows which one it is; they are set after the fork.
+PLACE = frozenset(
+    "RANK LOCAL_RANK ROLE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE".split()
+)
+
+
+asked: list[str] = []  # of PLACE, while modules are imported
+
+
+class Unforkable(Exception):
+    """A module that cannot be imported in advance: its package, and what it does."""
+
+    def __init__(self, package: str, what: str) -> None:
+        super().__init__(f"{package} {what}")
+        self.package, self.what = package, what
+
+
+class _Environment(type(os.environ)):  # type: ignore[misc]
+    """`os.environ` that notes who asks it which worker this is."""
+
+    def __getitem__(self, name: Any) -> Any:
+        if name in PLACE:
+            asked.append(name)
+        return super().__getitem__(name)
+
+
+class AdvanceImport:
+    """Imports, one after another, into a process that will be forked.
+
+    `folder` is the first on the program's path; what lies there hides what is installed.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._hidden = names_in(folder)
+        self._before = frozenset(sys.modules)
+        self._seen = len(sys.modules)
+        self._tasks = len(tasks())
+
+    def run(self, names: Iterable[str]) -> dict[str, str]:
+        """Import `names`; those that failed, with their error: the program will meet it itself.
+
+        Raises:
+            Unforkable: a module must not be imported here; this process is of no use any more.
+        """
+        saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
+        path, plain = sys.path[:], os.environ.__class__
+        os.environ.update(WHILE_IMPORTING)
+        # neither this folder, nor what is the program's
+        sys.path[:] = [one for one in path[1:] if one and Path(one).resolve() != Path.cwd()]
+        asked.clear()
+        os.environ.__class__ = _Environment
+        failed = {}
+        try:
+            for name in names:
+                try:
+                    importlib.import_module(name)
+                except BaseException as error:  # noqa: BLE001 (a module may even end Python)
+                    failed[name] = f"{type(error).__name__}: {error}"
+                self._check(name.partition(".")[0])
+        finally:
+            os.environ.__class__ = plain
+            sys.path[:] = path
+            for name, value in saved.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        return failed
+
+    def _check(self, package: str) -> None:
+        if len(sys.modules) == self._seen:
+            return
+        new, self._seen = list(sys.modules)[self._seen :], len(sys.modules)
+        if asked:
+            raise Unforkable(package, f"reads {asked[0]} as it is imported")
+        here = tasks()
+        if len(here) > self._tasks:
+            raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")
+        if uses_cuda():
+            raise Unforkable(package, "starts CUDA as it is imported")
+        hidden = {one.partition(".")[0] for one in new} & self._hidden - self._before
+        if hidden:
+            name = sorted(hidden)[0]
+            raise Unforkable(package, f"imports {name}, which the program's folder has, too")
+
+
+def names_in(folder: str) -> frozenset[str]:
+    """The modules and packages that lie in `folder`."""
+    found = set()
+    with suppress(OSError):
+        for entry in Path(folder).iterdir():
+            if entry.suffix in (".py", ".so", ".pyd") or (entry / "__init__.py").exists():
+                found.add(entry.name.partition(".")[0])
+    return frozenset(found)
+
+
+def tasks() -> list[str]:
+    """The names of this process's threads and children, its main thread first."""
+    found = []
+    with suppress(OSError):
+        for thread in sorted(map(int, os.listdir("/proc/self/task"))):  # noqa: PTH208 (as numbers)
+            folder = Path(f"/proc/self/task/{thread}")
+            found.append((folder / "comm").read_text().strip())
+            found += (folder / "children").read_text().split()
+    return found
+
+
+def uses_cuda() -> bool:
+    """Whether the driver was started in this process."""
+    torch = sys.modules.get("torch")
+    with suppress(Exception):
+        if torch is not None and torch.cuda.is_initialized():
+            return True
+    with suppress(OSError):
+        for entry in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                if str(entry.resolve()).startswith("/dev/nvidia-uvm"):
+                    return True
+    return False
+
+
+def restore_openblas() -> None:
+    """After the fork: as many threads for each OpenBLAS as it would have had."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    set_sizes = [os.environ.get(name, "") for name in OPENBLAS_SIZES]
+    count = next((int(one) for one in set_sizes if one.isdigit() and int(one)), cores or 1)
+    if count == 1:
+        return
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        paths = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
+        for path in paths:
+            library = ctypes.CDLL(path)
+            for name in OPENBLAS_SETTERS:
+                setter = getattr(library, name, None)
+                if setter is not None:
+                    setter(ctypes.c_int(count))
+                    break
+
+
+def reseed() -> None:
+    """After the fork: numpy's global random state is this worker's own, as Python's is anyway."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()

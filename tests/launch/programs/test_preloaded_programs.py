@@ -1,0 +1,230 @@
+"""`--workers preload`: workers from one import start, fail and end as torchrun's do."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from muster.errors import STOPPED
+from tests.launch.programs.test_own_programs import DDP, only_run
+from tests.launch.submit import alive, start, submit, wait_until, worker
+
+LOCAL = ["--launcher", "local", "--workers", "preload"]
+SHAPES = {"4x1": ["--nodes", "4"], "1x4": ["--nproc-per-node", "4"]}
+# Pretended nodes are the more intricate of the two; make test-all tries both everywhere.
+FEW = SHAPES if "WHOLE_MATRIX" in os.environ else {"4x1": SHAPES["4x1"]}
+ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A program, of which nothing is known yet."""
+    root = tmp_path / "project"
+    (root / "configs").mkdir(parents=True)
+    (root / "configs" / "__init__.py").touch()
+    (root / "train.py").write_text(DDP)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return root
+
+
+def run(project: Path, *words: str) -> tuple[int, str, str]:
+    """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
+    return submit(*LOCAL, *words, cwd=project, python=sys.executable)
+
+
+def begun(project: Path, *flags: str):
+    """A run all of whose ranks train."""
+    process = start(*LOCAL, *flags, "--preload", "torch", *ENDLESS, cwd=project)
+    assert wait_until(lambda: len(said(project)) == 4), process.communicate(timeout=5)
+    return process
+
+
+def said(project: Path) -> list[Path]:
+    found = project.glob("logs/*/workers/*.out")
+    return [path for path in found if path.stat().st_size > 100]
+
+
+def agent(project: Path, node: int) -> psutil.Process:
+    record = (only_run(project) / "agents" / f"node_{node:05d}.json").read_text()
+    return psutil.Process(json.loads(record)["pid"])
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_second_run_has_imported_what_the_first_one_had(project, shape):
+    show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
+    show += "print(os.getppid(), before)"
+    (project / "train.py").write_text(show + DDP + "\nimport decimal")
+    printed = []
+    for _ in range(2):
+        code, out, err = run(project, *shape, "--", "train.py", "--lr", "1e-3")
+        assert code == 0, err
+        assert "rank 0 of 4: step 2" in out
+        printed.append(re.findall(r"\[.*\]", out)[0])
+    assert printed == ["[]", "['decimal', 'torch']"]
+    assert alive(project) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_first_failure_is_the_last_thing_one_sees(project, shape):
+    code, _, err = run(project, *shape, "--", "train.py", "--lr", "1e-3", "--fail", "2")
+    assert code == 1
+    assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
+    assert re.search(r"error: rank 2 on \S+ failed first, at .*; the others stopped", err)
+    end = json.loads((only_run(project) / "exit.json").read_text())
+    assert "preload.py" not in end["message"] and "worker_main.py" not in end["message"]
+    assert alive(project) == []
+
+
+@pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
+def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
+    process = begun(project, *shape)
+    rank = 2 if shape == SHAPES["4x1"] else 0
+    hit = {
+        "worker": lambda: worker(process, 2),
+        "starter": lambda: worker(process, 2).parent(),
+        "agent": lambda: agent(project, rank),
+    }[victim]()
+    assert any(one.pid == hit.pid for one in psutil.Process(process.pid).children(recursive=True))
+    started = time.monotonic()
+    hit.kill()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (1, 137), err
+    assert time.monotonic() - started < 15
+    assert wait_until(lambda: alive(project) == [], timeout_s=10)
+    last = err.splitlines()[-1]
+    if victim == "worker":
+        assert "error: rank 2 ended without a word (killed? out of memory?)" in last
+    elif victim == "agent":
+        assert "is gone: its agent was killed" in last or "ended without a word" in last
+    else:
+        assert "ended without a word" in last or "preload.py on" in last, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
+@pytest.mark.parametrize("moment", ["importing", "training"])
+def test_nothing_outlives_the_launcher(project, number, moment):
+    if moment == "training":
+        process = begun(project, *SHAPES["4x1"])
+    else:
+        flags = [*LOCAL, *SHAPES["4x1"], "--preload", "torch", *ENDLESS]
+        process = start(*flags, cwd=project)
+        assert wait_until(lambda: any("--agents" in one for one in commands(process)))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert wait_until(lambda: alive(project) == [], timeout_s=10)
+    if number == signal.SIGINT:
+        assert process.returncode == 130 and err.endswith("error: stopped by SIGINT\n")
+
+
+def commands(process) -> list[list[str]]:
+    found = []
+    for one in psutil.Process(process.pid).children(recursive=True):
+        try:
+            found.append(one.cmdline())
+        except psutil.Error:
+            continue
+    return found
+
+
+STOPS = """
+import os, sys, time
+import muster
+muster.stopping()
+print("runs " + 100 * ".", flush=True)
+while not muster.stopping(): time.sleep(0.02)
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
+def test_workers_stop_in_order(project, shape):
+    (project / "train.py").write_text(STOPS)
+    process = start(*LOCAL, *shape, "--", "train.py", cwd=project)
+    assert wait_until(lambda: len(said(project)) == 4)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == STOPPED
+    assert alive(project) == []
+
+
+SIGTERM = """
+import os, signal, sys, time
+def end(number, frame): open(f"ended_{os.environ['RANK']}", "a").write("once\\n"); sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("runs " + 100 * ".", flush=True)
+while True: time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
+def test_workers_that_catch_sigterm_are_sent_it_once(project, shape):
+    (project / "train.py").write_text(SIGTERM)
+    process = start(*LOCAL, *shape, "--", "train.py", cwd=project)
+    assert wait_until(lambda: len(said(project)) == 4)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert [path.read_text() for path in project.glob("ended_*")] == ["once\n"] * 4
+    assert alive(project) == []
+
+
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
+def test_a_named_module_that_leaves_a_thread_is_refused_for_all_to_see(project, shape, monkeypatch):
+    (project.parent / "packages").mkdir()
+    text = "import threading, time\n"
+    text += "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    (project.parent / "packages" / "busy.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(project.parent / "packages"))
+    code, _, err = run(project, *shape, "--preload", "busy", "--", "train.py")
+    assert code != 0
+    assert "error: --preload busy: busy leaves a thread or process" in err
+    assert alive(project) == []
+
+
+def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project):
+    """A prologue makes the environment, and libraries may read it as they are imported."""
+    text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
+    (project / "train.py").write_text(text)
+    (project / "prologue.sh").write_text("export MINE=yes")
+    flags = [*SHAPES["4x1"], "--prologue", "prologue.sh"]
+    code, out, err = run(project, *flags, "--", "train.py")
+    assert (code, out.splitlines()[-1]) == (0, "yes 0"), err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--wrap", "nice", "--", "train.py"], "--wrap nice starts each by a command"),
+        (["--", "ls"], "ls is another command; use --workers torchrun or manual"),
+        (["--preload", "a b", "--", "train.py"], "--preload 'a b': use names of modules"),
+        (["--workers", "manual", "--preload", "torch", "--", "train.py"], "is for --workers pre"),
+    ],
+)
+def test_what_cannot_be_is_refused(project, words, text):
+    code, out, err = submit(*LOCAL, *words, cwd=project)
+    assert code == 2 and text in err and out == "", err
+    assert not list(project.glob("logs/*"))
+
+
+def test_our_own_trainer_has_none_of_its_own_modules_in_advance(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    flags = ["--nodes", "2", "--task=synthetic", "--max-steps=10", f"--logs-dir={tmp_path}/logs"]
+    losses = []
+    for number, own in enumerate([LOCAL, LOCAL, ["--launcher", "local"]]):
+        one = [*own, *flags, f"--run-id=run{number}"]
+        code, _, err = submit(*one, cwd=tmp_path, python=sys.executable)
+        assert code == 0, err
+        lines = (tmp_path / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
+        losses.append([one.get("loss") for one in map(json.loads, lines.splitlines())])
+    assert losses[0] == losses[1] == losses[2]  # the last one is torchrun's
+    (record,) = (tmp_path / "state" / "muster" / "imports").iterdir()
+    names = json.loads(record.read_text())["modules"]
+    assert "torch" in names
+    ours = ("train", "launch", "configs", "muster", "tests")
+    assert [name for name in names if name.partition(".")[0] in ours] == []

@@ -1,0 +1,262 @@
+"""Workers that are forked from one import are what torchrun would have started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import vermin
+
+from launch.nodes.ports import free_port
+from muster.worker import imported_modules
+from tests.preload import skip_if_quick
+
+WORKER = Path(__file__).parents[3] / "muster" / "worker"
+PRELOAD = WORKER / "preload.py"
+FILES = ("advance_import", "imported_modules", "node_workers", "preload", "process_title",
+         "shared_import")  # fmt: skip
+# Lines of several workers do not mix.
+SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
+# Of torchrun's own store, folder and process.
+TORCHRUNS = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+             "TORCHELASTIC_SIGNALS_TO_HANDLE")  # fmt: skip
+SHOW = """
+import json, os, sys, tempfile, threading
+from says import say
+say(json.dumps({
+    "env": dict(os.environ), "argv": sys.argv, "path": sys.path, "name": __name__,
+    "file": __file__, "main": sys.modules["__main__"].__file__, "package": __package__,
+    "cwd": os.getcwd(), "leads": os.getsid(0) == os.getpid(), "tmp": tempfile.gettempdir(),
+    "own": [one for one in ("helper", "configs", "launch", "train") if one in sys.modules],
+    "threads": len(os.listdir("/proc/self/task")), "orig": sys.orig_argv[1:],
+    "unbuffered": sys.stdout.write_through,
+}))
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A program, and a folder of packages that stand for what is installed."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "train.py").write_text(SHOW)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "says.py").write_text(SAY)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    return root
+
+
+def package(project: Path, name: str, text: str) -> None:
+    (project.parent / "packages" / f"{name}.py").write_text(text)
+
+
+def command(*words: str, nproc: int = 2, modules: str = "") -> list[str]:
+    flags = {
+        "--nproc": nproc, "--first-rank": 0, "--world-size": nproc, "--node-rank": 0, "--nodes": 1,
+        "--master-addr": "127.0.0.1", "--master-port": 29500, "--run-id": "run",
+        "--program": "train", "--modules": modules,
+    }  # fmt: skip
+    named = [str(word) for pair in flags.items() for word in pair]
+    return [sys.executable, str(PRELOAD), *named, "--", *words]
+
+
+def run(project: Path, *words: str, nproc: int = 2, modules: str = "", **env: str):
+    return subprocess.run(
+        command(*words, nproc=nproc, modules=modules), cwd=project, env={**os.environ, **env},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def printed(done: subprocess.CompletedProcess) -> list[dict]:
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return sorted(lines, key=lambda line: line["env"]["RANK"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_runs_on_an_old_python_and_without_libraries(name):
+    text = (WORKER / f"{name}.py").read_text()
+    assert vermin.visit(text).minimum_versions()[1] <= (3, 8), f"vermin -vvv {name}.py says where"
+
+
+@pytest.mark.parametrize("words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"]])
+def test_each_rank_is_as_under_torchrun(project, words):
+    skip_if_quick()
+    env = {"TMPDIR": str(project), "MUSTER_USER_TMPDIR": str(project.parent)}
+    ours = printed(run(project, *words, **env))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+                "--master-addr=127.0.0.1", "--rdzv-id=run", "--max-restarts=0", "--nnodes=1",
+                "--node-rank=0", f"--master-port={free_port()}",
+                str(WORKER / "worker_main.py")]  # fmt: skip
+    done = subprocess.run(
+        [*torchrun, *words], cwd=project, env={**os.environ, **env}, text=True, timeout=100,
+        capture_output=True,
+    )  # fmt: skip
+    theirs = printed(done)
+    assert [one["env"]["RANK"] for one in ours] == ["0", "1"]
+    for own, other in zip(ours, theirs, strict=True):
+        for one in (own, other):
+            for name in TORCHRUNS:
+                one["env"].pop(name, None)
+        assert own.pop("env") == other.pop("env")
+        assert own == other
+    assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
+
+
+def test_a_program_finds_imported_what_its_last_run_had_imported(project):
+    text = "import os, sys\nfrom says import say\n"
+    text += "say(os.environ['RANK'], 'decimal' in sys.modules)\n"
+    (project / "train.py").write_text(text + "import decimal, helper, xml.dom.minidom\n")
+    (project / "helper.py").touch()
+    outputs = [run(project, "train.py").stdout for _ in range(2)]
+    assert [sorted(text.splitlines()) for text in outputs] == [
+        ["0 False", "1 False"],
+        ["0 True", "1 True"],
+    ]
+    (record,) = (project.parent / "state" / "muster" / "imports").iterdir()
+    names = json.loads(record.read_text())["modules"]
+    assert {"decimal", "xml.dom.minidom"} <= set(names)
+    assert not {"helper", "__main__"} & set(names)
+    assert names.index("xml") < names.index("xml.dom.minidom")
+
+
+def test_what_a_program_that_ends_itself_had_imported_is_known(project):
+    """As those that end by os._exit do, or are killed: the list is written while they run."""
+    (project / "train.py").write_text("import decimal, os, time\ntime.sleep(2.5)\nos._exit(0)\n")
+    (project.parent / "inspection").mkdir()
+    assert not run(project, "train.py", MUSTER_INSPECTION=f"{project.parent}/inspection").returncode
+    (record,) = (project.parent / "state" / "muster" / "imports").iterdir()
+    assert "decimal" in json.loads(record.read_text())["modules"]
+
+
+def test_writing_the_list_takes_milliseconds(tmp_path):
+    modules = imported_modules.ImportedModules(tmp_path / "list.json")
+    modules.begin(None)
+    started = time.process_time()
+    modules.update()
+    taken_s = time.process_time() - started
+    assert len(modules.names) > 300 and modules.path.exists()
+    assert taken_s < 1e-2 * max(1, len(sys.modules) / 3000), taken_s
+
+
+THREAD = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+)
+UNFORKABLE = {
+    "thread": (THREAD, "leaves a thread or process"),
+    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
+    "rank": ("import os\nrank = os.environ.get('LOCAL_RANK')", "reads LOCAL_RANK as it is"),
+}
+
+
+@pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
+def test_a_module_that_cannot_be_forked_is_refused_by_name(project, text, what):
+    package(project, "busy", text)
+    done = run(project, "train.py", modules="decimal,busy")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: --preload busy: busy {what}")
+    assert "leave it out of --preload" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
+def test_one_that_was_only_recorded_is_left_out_and_imported_by_each(project, text, what):
+    package(project, "busy", text)
+    show = "import decimal, sys\nfrom says import say\n"
+    show += "say('xml.dom' in sys.modules, 'busy' in sys.modules)\n"
+    (project / "train.py").write_text(show + "import busy")
+    record = imported_modules.file_of("train")
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"modules": ["decimal", "busy", "xml.dom"]}))
+    first, second = (run(project, "train.py") for _ in range(2))
+    assert first.stdout == second.stdout == "True False\n" * 2, first.stderr
+    assert first.stderr.count("note: busy") == 1 and what in first.stderr
+    assert second.stderr == ""  # it is remembered
+
+
+def test_a_module_that_fails_is_for_the_worker_to_meet(project):
+    package(project, "broken", "raise ValueError('no such device')")
+    done = run(project, "train.py", modules="broken,nothing,decimal")
+    assert len(printed(done)) == 2
+    assert "note: --preload broken: ValueError: no such device" in done.stderr
+    (project / "train.py").write_text("import broken")
+    assert "ValueError: no such device" in run(project, "train.py", modules="broken").stderr
+
+
+def test_what_the_project_hides_is_not_found_elsewhere(project):
+    (project / "decimal.py").write_text("mine = True")
+    (project / "train.py").write_text("import decimal\nfrom says import say\nsay(decimal.mine)")
+    done = run(project, "train.py", modules="xml.dom")
+    assert done.stdout == "True\nTrue\n", done.stderr
+    done = run(project, "train.py", modules="decimal")
+    assert "imports decimal, which the program's folder has, too" in done.stderr
+
+
+def test_random_numbers_differ_as_they_do_between_processes(project):
+    skip_if_quick()
+    (project / "train.py").write_text(
+        "import random, uuid, numpy\nfrom says import say\n"
+        "say(numpy.random.rand(), random.random(), uuid.uuid4())"
+    )
+    lines = run(project, "train.py", nproc=3, modules="numpy,numpy.random").stdout.splitlines()
+    assert len({word for line in lines for word in line.split()}) == 9
+
+
+@pytest.mark.parametrize("nproc, threads", [(1, os.cpu_count()), (2, 1)])
+def test_openblas_has_the_threads_that_it_would_have(project, nproc, threads):
+    skip_if_quick()
+    (project / "train.py").write_text(
+        "import numpy, os, sys, threadpoolctl\nfrom says import say\n"
+        "infos = threadpoolctl.threadpool_info()\n"
+        "say([one['num_threads'] for one in infos if one['internal_api'] == 'openblas'],"
+        " os.environ.get('OPENBLAS_NUM_THREADS'))\n"
+    )
+    done = run(project, "train.py", nproc=nproc, modules="numpy")
+    assert done.stdout == f"[{threads}] None\n" * nproc, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(75)", 75),
+        ("import os, sys; sys.exit(75 * (os.environ['RANK'] == '0'))", 75),
+        ("import os, time\nif os.environ['RANK'] == '1': raise ValueError\ntime.sleep(60)", 1),
+        ("import os, time\nif os.environ['RANK'] == '1': os.abort()\ntime.sleep(60)", 1),
+    ],
+)
+def test_exit_codes_are_honest_and_a_failure_ends_the_others(project, text, code):
+    (project / "train.py").write_text(text)
+    started = time.monotonic()
+    assert run(project, "train.py").returncode == code
+    assert time.monotonic() - started < 20
+
+
+SLEEP = """
+import os, signal, sys, time
+from says import say
+def end(number, frame): say(os.environ["RANK"], number); sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+say("runs")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_signals_are_passed_on_and_workers_do_not_outlive_it(project, number):
+    (project / "train.py").write_text(SLEEP)
+    process = subprocess.Popen(command("train.py"), cwd=project, stdout=subprocess.PIPE, text=True)
+    assert [process.stdout.readline() for _ in range(2)] == ["runs\n"] * 2
+    workers = psutil.Process(process.pid).children()
+    assert [one.environ()["RANK"] for one in workers] == ["0", "1"]
+    assert workers[0].cmdline()[1:] == ["-u", str(WORKER / "worker_main.py"), "train.py"]
+    process.send_signal(number)
+    rest = process.communicate(timeout=20)[0]
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    if number == signal.SIGTERM:
+        assert sorted(rest.splitlines()) == ["0 15", "1 15"] and process.returncode == 143
