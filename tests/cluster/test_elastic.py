@@ -1,6 +1,7 @@
 """A run loses a node and goes on with the others; over ssh the node comes back and takes part."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_a_node_is_lost_and_returns(cluster, tmp_path, whole):
     assert max(abs(found[step] - whole[step]) for step in whole) < 1e-5
 
 
+@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all: it takes minutes")
 def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tmp_path, whole):
     flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
     elastic = ["--nodes", "2:4", "--max-restarts", "2", "--run-id", "hurt"]

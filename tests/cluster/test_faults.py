@@ -36,7 +36,7 @@ class Fault:
     says: str  # a pattern
     limit_s: float = DEAD_S
     ways: tuple[str, ...] = tuple(WAYS)
-    ours: bool = True  # the trainer meets it, too, in all ways
+    trainer: str = ""  # the way in which our trainer meets it in an ordinary run; "": in none
     script: str = ""  # the way in which a user's script meets it in an ordinary run; "": none
     code: int = 1
     words: tuple[str, ...] = ()  # of the script
@@ -61,62 +61,59 @@ def kill_node(run: Run) -> None:
 
 GONE = r"(node2|node3) \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
 FAULTS = {
-    "a_worker_raises": Fault(
-        tell(2, "raise"), "^ValueError: sample 17 is empty$", ours=False, script="ssh"
-    ),
+    "a_worker_raises": Fault(tell(2, "raise"), "^ValueError: sample 17 is empty$", script="ssh"),
     "a_worker_is_killed": Fault(
         lambda run: run.worker(2).kill(),
         r"rank 2 ended without a word \(killed\? out of memory\?\)",
         code=137,
+        trainer="sbatch",
     ),
-    "a_worker_aborts": Fault(
-        tell(2, "abort"), "rank 2 on node2 died: Aborted", ours=False, code=134
-    ),
+    "a_worker_aborts": Fault(tell(2, "abort"), "rank 2 on node2 died: Aborted", code=134),
     "a_worker_segfaults": Fault(
         lambda run: run.worker(2).send_signal(signal.SIGSEGV),
         "rank 2 on node2 died: Segmentation fault",
-        ours=False,
         code=139,
     ),
     "a_worker_is_stopped": Fault(
         lambda run: run.worker(2).suspend(),
         r"rank 2 on node2 has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
         limit_s=TIMEOUT_S + 2 * DEAD_S,  # each rank is asked what it does
-        ours=False,
         script="sbatch",
         words=("--timeout-s", str(TIMEOUT_S)),
     ),
     "a_worker_exits": Fault(
-        tell(2, "exit"), r"^error: rank 2 on \S+: exit code 7$", ours=False, script="sbatch", code=7
+        tell(2, "exit"), r"^error: rank 2 on \S+: exit code 7$", script="sbatch", code=7
     ),
     "torchrun_is_killed": Fault(
         lambda run: run.torchrun(1).kill(),
         r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
         code=137,
+        trainer="ssh",
     ),
     "a_supervisor_is_killed": Fault(
         lambda run: run.agent(3).kill(),
         r"node3 \(10\.10\.1\.4\) is gone: its agent was killed, or the node went down",
+        trainer="sbatch",
     ),
     "the_supervisor_of_node_0_is_killed": Fault(
-        lambda run: run.agent(0).kill(), "is gone: its agent was killed"
+        lambda run: run.agent(0).kill(), "is gone: its agent was killed", trainer="ssh"
     ),
     "a_supervisor_is_told_to_end": Fault(
-        lambda run: run.agent(2).terminate(), "node2 was sent SIGTERM", ours=False, script="ssh"
+        lambda run: run.agent(2).terminate(), "node2 was sent SIGTERM", script="ssh"
     ),
     "a_link_goes_down": Fault(
-        link("down"), r"is its link down\?", limit_s=LINK_S, after=link("up")
+        link("down"), r"is its link down\?", limit_s=LINK_S, after=link("up"), trainer="ssh"
     ),
-    "a_node_dies": Fault(kill_node, GONE, ours=False, ways=("ssh",)),
+    "a_node_dies": Fault(kill_node, GONE, ways=("ssh",)),
 }
 
 
 def meetings() -> list[object]:
-    """Who meets which fault: the trainer in all ways, a script in one, or in all."""
+    """Who meets which fault: in an ordinary run the trainer, or a script, in one way; or in all."""
     found = []
     for name, fault in FAULTS.items():
         for way in fault.ways:
-            if fault.ours:
+            if way == fault.trainer or (WHOLE and fault.trainer):
                 found.append(pytest.param(fault, way, Trainer(), id=f"{name}-trainer-{way}"))
             if WHOLE or way == fault.script:
                 script = Script(*fault.words)

@@ -15,6 +15,9 @@ from tests.launch.submit import SUBMIT, wait_until
 FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
 SCRIPT = ways.sbatch("multinode.sh")
+RESTARTS = [pytest.param(ways.slurm, id="submit.py")]
+if "WHOLE_MATRIX" in os.environ:
+    RESTARTS.append(pytest.param(SCRIPT, id="script"))
 
 
 def submit(cluster, *flags) -> tuple[int, str, str]:
@@ -120,7 +123,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     )
 
 
-@pytest.mark.parametrize("way", [SCRIPT, ways.slurm], ids=["script", "submit.py"])
+@pytest.mark.parametrize("way", RESTARTS)
 def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path, way):
     run = Run(cluster, way, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
     try:

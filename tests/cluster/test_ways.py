@@ -1,5 +1,6 @@
 """The same job gives the same losses, digit for digit, whatever starts its workers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,12 +65,21 @@ def by_hand(cluster, nodes: int, sync: str, folder: Path) -> list[float]:
     return losses(folder / "by-hand")
 
 
+def ways_of(sync: str) -> dict[str, object]:
+    """All of them for ddp; of the others in an ordinary run each mode meets two, in turns."""
+    if sync == "ddp" or "WHOLE_MATRIX" in os.environ:
+        return WAYS
+    first = plugins.names("train.sync.modes").index(sync)
+    names = [*WAYS, *WAYS][2 * first : 2 * first + 2]
+    return {name: WAYS[name] for name in names}
+
+
 @pytest.mark.parametrize("sync", plugins.names("train.sync.modes"))
 def test_the_same_losses_whatever_starts_the_workers(cluster, sync, tmp_path):
     nodes = NODES.get(sync, 2)
     expected = reference(cluster, nodes, sync, tmp_path / "local")
     assert len(expected) == 6 and len(set(expected)) == 6
-    for name, way in WAYS.items():
+    for name, way in ways_of(sync).items():
         folder = tmp_path / name
         found = (
             by_hand(cluster, nodes, sync, folder)
