@@ -15,6 +15,9 @@ from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
 
 
+FIRST_IMPORTS = "torch,transformers"  # with --workers preload, until a run has recorded its own
+
+
 class OwnProgram:
     """`train.worker`, or the bench of collectives."""
 
@@ -47,7 +50,8 @@ class OwnProgram:
             return spec
         # as train/worker.py has it, before torch is imported
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
-        return replace(spec, env={**spec.env, **quiet})
+        modules = spec.preload or FIRST_IMPORTS
+        return replace(spec, env={**spec.env, **quiet}, preload=modules)
 
     def settings(self, *launch: Any) -> str:
         """The file that repeats the run."""
