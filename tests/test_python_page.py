@@ -13,6 +13,8 @@ from tests.launch.submit import REPOSITORY
 from tests.preload import skip_if_quick
 
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CLUSTER = 'launcher="ssh", hosts="node[0-3]"'
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_the_first_example_prints_what_it_says(project):
-    example, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example, _ = EXAMPLES
     (project / "try.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False
@@ -34,6 +36,21 @@ def test_the_first_example_prints_what_it_says(project):
     assert done.returncode == 0, done.stderr
     (expected,) = re.findall(r"# (\[.*\])", example)
     assert ast.literal_eval(done.stdout) == ast.literal_eval(expected)
+
+
+def test_each_item_of_the_second_example_has_its_loss(project):
+    """Here instead of on the cluster; tests/cluster/test_functions.py has one."""
+    _, example = EXAMPLES
+    assert CLUSTER in example
+    example = example.replace(CLUSTER, 'launcher="local", workers="manual"')
+    lines = ["import muster", "def train(lr):", "    return 10 * lr", 'if __name__ == "__main__":']
+    lines += [f"    {line}" for line in [*example.splitlines(), "print(losses)"]]
+    (project / "try.py").write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout) == [1e-3, 3e-3, 1e-2]
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(project):
