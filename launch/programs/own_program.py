@@ -14,7 +14,6 @@ from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
 
-
 FIRST_IMPORTS = "torch,transformers"  # with --workers preload, until a run has recorded its own
 
 
