@@ -43,7 +43,12 @@ def test_each_item_of_the_second_example_has_its_loss(project):
     _, example = EXAMPLES
     assert CLUSTER in example
     example = example.replace(CLUSTER, 'launcher="local", workers="manual"')
-    lines = ["import muster", "def train(lr):", "    return round(10 * lr, 6)", 'if __name__ == "__main__":']
+    lines = [
+        "import muster",
+        "def train(lr):",
+        "    return round(10 * lr, 6)",
+        'if __name__ == "__main__":',
+    ]
     lines += [f"    {line}" for line in [*example.splitlines(), "print(losses)"]]
     (project / "try.py").write_text("\n".join(lines))
     done = subprocess.run(
