@@ -151,13 +151,16 @@ def _status(run: Path) -> int:
     state = run_state.of(run)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     for line in run_activity.lines(run, state):
-        print(line)
+        print(line, flush=True)
+    steps = _last_step(run)
+    if steps is None and not state.over and run_files.AGENT.find(run):
+        for line in questions.before_steps(run):
+            print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
         here = json.loads(path.read_text(encoding="utf-8"))
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
-    steps = _last_step(run)
     if steps:
         print(steps)
     return 0

@@ -11,6 +11,7 @@ from rich.console import Console
 from launch.agent.inspection import stack_table
 from launch.agent.inspection.request_file import ASK_S, Asking
 from launch.runs import hang_record, run_record, run_state
+from launch.runs.watching import start_phase
 from muster.errors import MusterError, UsageError
 
 ANSWER_S = 6.0  # agents have less
@@ -47,6 +48,16 @@ def stacks(run_dir: Path, *, full: bool, native: bool = False) -> None:
     stack_table.show(findings, console, full=full)
     for report in findings["reports"] if native else ():
         print(f"\nrank {report['rank']}:\n{report.get('native', 'its process has ended')}")
+
+
+def before_steps(run_dir: Path) -> list[str]:
+    """Which modules its ranks import, and what they download, as far as they answer at once."""
+    asking = Asking(run_dir, ask="stacks")
+    try:
+        findings = asking.wait(ANSWER_S) or {}
+    finally:
+        asking.close()
+    return list(start_phase.lines(findings.get("reports", ())))
 
 
 def debug(run_dir: Path, rank: int) -> None:
