@@ -14,7 +14,9 @@ from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import refuse
 
-FIRST_IMPORTS = "torch,transformers"  # with --workers preload, until a run has recorded its own
+# With --workers preload, until a run of the task has recorded its own imports: transformers takes
+# longer than torch, and these do without it.
+WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 
 
 class OwnProgram:
@@ -49,7 +51,8 @@ class OwnProgram:
             return spec
         # as train/worker.py has it, before torch is imported
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
-        modules = spec.preload or FIRST_IMPORTS
+        needs = ["torch"] if train.task in WITHOUT_TRANSFORMERS else ["torch", "transformers"]
+        modules = spec.preload or ",".join(needs)
         return replace(spec, env={**spec.env, **quiet}, preload=modules)
 
     def settings(self, *launch: Any) -> str:

@@ -91,7 +91,7 @@ def trainer(kind: str) -> list[str]:
     """The command of our own trainer, but for its flags."""
     if kind == "torchrun":
         return [*TORCHRUN, "-m", "train.worker"]
-    return [*startup.ONE_NODE, *PRELOAD]
+    return [*startup.ONE_NODE, "--workers=preload"]
 
 
 def by_hand(kind: str, logs: Path, program: list[str]) -> list[str]:

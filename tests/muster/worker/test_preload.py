@@ -26,7 +26,7 @@ SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n
 TORCHRUNS = ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
              "TORCHELASTIC_SIGNALS_TO_HANDLE")  # fmt: skip
 SHOW = """
-import json, os, sys, tempfile, threading
+import gc, json, os, sys, tempfile, threading
 from says import say
 say(json.dumps({
     "env": dict(os.environ), "argv": sys.argv, "path": sys.path, "name": __name__,
@@ -34,7 +34,7 @@ say(json.dumps({
     "cwd": os.getcwd(), "leads": os.getsid(0) == os.getpid(), "tmp": tempfile.gettempdir(),
     "own": [one for one in ("helper", "configs", "launch", "train") if one in sys.modules],
     "threads": len(os.listdir("/proc/self/task")), "orig": sys.orig_argv[1:],
-    "unbuffered": sys.stdout.write_through,
+    "unbuffered": sys.stdout.write_through, "collects": gc.isenabled(),
 }))
 """
 
