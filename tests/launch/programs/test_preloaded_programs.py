@@ -55,7 +55,7 @@ def agent(project: Path, node: int) -> psutil.Process:
     return psutil.Process(json.loads(record)["pid"])
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
 def test_the_second_run_has_imported_what_the_first_one_had(project, shape):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
     show += "print(os.getppid(), before)"
@@ -70,7 +70,7 @@ def test_the_second_run_has_imported_what_the_first_one_had(project, shape):
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
 def test_the_first_failure_is_the_last_thing_one_sees(project, shape):
     code, _, err = run(project, *shape, "--", "train.py", "--lr", "1e-3", "--fail", "2")
     assert code == 1
