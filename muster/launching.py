@@ -166,6 +166,10 @@ def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
+        elif name == "slurm" and isinstance(value, Mapping):
+            words += [f"{flag}={key}={one}" for key, one in value.items()]
+        elif isinstance(value, Mapping) and name != "env":
+            raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
         elif isinstance(value, Mapping):  # values that nobody else is to see in a list of processes
             env.update({one: str(text) for one, text in value.items()})
             words += [f"{flag}={one}" for one in value]

@@ -17,9 +17,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.errors import STOPPED, MusterError, RunFailed, UsageError
-from muster.run_files import AGENT, CANCELLED, EXIT, FUNCTION, JOB, RANK_END, RESULT, SWEEP
+from muster.errors import MusterError, RunFailed, UsageError
+from muster.run_files import (
+    AGENT,
+    CANCELLED,
+    EXIT,
+    FUNCTION,
+    JOB,
+    RANK_END,
+    RESULT,
+    SWEEP,
+    SWEEP_LOCK,
+)
 from muster.worker.function_call import read_private
+from muster.writing import read_json
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LOOK_S = 0.1
@@ -81,7 +92,7 @@ class Job:
 
     def status(self) -> Status:
         """What it is doing now."""
-        if not self._has_begun():
+        if not self._has_begun() and self._sweep_lock.exists():
             return self._before_it_began()
         raw = json.loads(self._ask("status", "--json"))
         return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"]))
@@ -95,13 +106,18 @@ class Job:
         is_cancelled = (folder / CANCELLED / self.run_id).exists()
         if is_cancelled and note.get("state") != "running" and not self.run_dir.exists():
             return Status("stopped", True, "cancelled before it began")
-        if not _is_led(folder) and not self._has_begun():
+        if not _is_locked(self._sweep_lock) and not self._has_begun():
             return Status("lost", True, "what was to start it has ended")
         return Status("waiting", False)
 
+    @property
+    def _sweep_lock(self) -> Path:
+        """Of `muster.map`, while its runs are started; a run that stands alone has none."""
+        return self.run_dir.parent.parent / SWEEP_LOCK
+
     def _note(self) -> dict[str, str]:
         """What the record of `muster.map` says of this run."""
-        record = _read(self.run_dir.parent.parent / SWEEP) or {"cells": []}
+        record = read_json(self.run_dir.parent.parent / SWEEP) or {"cells": []}
         return next((one for one in record["cells"] if one["id"] == self.run_id), {})
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -112,13 +128,13 @@ class Job:
         """
         began = asked = time.monotonic()
         while True:
-            end, now = _read(EXIT.path(self.run_dir)), time.monotonic()
+            end, now = read_json(EXIT.path(self.run_dir)), time.monotonic()
             if end is not None and end["code"] == 0:
                 return 0
             if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
                 asked = now
                 if self.status().is_over:
-                    end = _read(EXIT.path(self.run_dir))
+                    end = read_json(EXIT.path(self.run_dir))
                     return int(end["code"]) if end is not None else LOST
             if timeout_s is not None and now - began > timeout_s:
                 raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
@@ -171,7 +187,7 @@ class Job:
 
     def cancel(self) -> None:
         """End it, and everything it started; stays until that is so."""
-        if not self._has_begun():
+        if not self._has_begun() and self._sweep_lock.exists():
             sign = self.run_dir.parent.parent / CANCELLED / self.run_id
             sign.parent.mkdir(exist_ok=True)
             sign.touch()
@@ -194,18 +210,17 @@ class Job:
         return pickle.loads(read_private(path)).get("value")
 
     def _world_size(self) -> int:
-        agents = [_read(path) or {} for path in AGENT.find(self.run_dir)]
+        agents = [read_json(path) or {} for path in AGENT.find(self.run_dir)]
         return sum(len(agent["ranks"]) for agent in agents)
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
         """What the run failed from, and the exception of the rank that failed first."""
-        end = _read(EXIT.path(self.run_dir)) or {}
+        end = read_json(EXIT.path(self.run_dir)) or {}
         rank: int | None = end.get("rank")
-        record = None if rank is None else _read(RANK_END.path(self.run_dir, rank=rank))
+        record = None if rank is None else read_json(RANK_END.path(self.run_dir, rank=rank))
         if rank is None or record is None:
-            word = "stopped" if code == STOPPED else "failed"
             text = end.get("message") or str(self.status())
-            return RunFailed(f"{self.run_id} {word}: {text}", code, rank), None
+            return RunFailed(f"{self.run_id}: {text}", code, rank), None
         host, lines = str(record["host"]), str(record["traceback"])
         text = f"rank {rank} on {host}: {record['message']}"
         text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
@@ -255,19 +270,11 @@ def _command(script: str, *words: str) -> list[str]:
     return [python, str(CHECKOUT / "launch" / script), *words]
 
 
-def _is_led(folder: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether a process starts the runs of this sweep; the kernel knows by its lock."""
-    with (folder / ".led").open("rb") as file:
+    with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return record

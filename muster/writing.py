@@ -45,6 +45,15 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
             force(path.parent)
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What `write_json` has written; None where there is no such file."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return record
+
+
 def reserve(path: Path) -> None:
     """Take the space that `write_last` needs for `path` now, while there is some."""
     if path.exists():  # the last word has been said

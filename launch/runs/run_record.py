@@ -3,7 +3,6 @@
 `launch.json` is what was planned, `job.json` who leads it now, `exit.json` that it is over.
 """
 
-import json
 import os
 import shlex
 import socket
@@ -19,7 +18,15 @@ from launch.runs import run_index
 from launch.spec import LaunchSpec, NodeCommand
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import CannotWrite, explained, reserve, write_json, write_last, write_text
+from muster.writing import (
+    CannotWrite,
+    explained,
+    read_json,
+    reserve,
+    write_json,
+    write_last,
+    write_text,
+)
 
 NOT_YET = ""  # the job id of a run that is about to get one
 
@@ -125,12 +132,12 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or nobody was left to say so."""
-    return _read(run_files.EXIT.path(run_dir))
+    return read_json(run_files.EXIT.path(run_dir))
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """Who leads the run."""
-    return _read(run_files.JOB.path(run_dir))
+    return read_json(run_files.JOB.path(run_dir))
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:
@@ -144,7 +151,7 @@ def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have said."""
     found = {}
     for path in run_files.AGENT.find(run_dir):
-        record = _read(path) or {}
+        record = read_json(path) or {}
         found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
     return found
 
@@ -176,11 +183,3 @@ def leave_terminal(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return record

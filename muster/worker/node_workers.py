@@ -116,12 +116,12 @@ class _Wait:
     def _hear(self) -> None:
         assert self._connection is not None
         try:
-            said = self._connection.recv(1)
+            heard = self._connection.recv(1)
         except OSError:
-            said = b""
-        if said:
-            self._signal = self._signal or said[0]
-            self._stop(said[0])
+            heard = b""
+        if heard:
+            self._signal = self._signal or heard[0]
+            self._stop(heard[0])
         else:
             self._send(signal.SIGKILL)
             self._connection = None
@@ -138,7 +138,7 @@ class _Wait:
 
     def _send(self, number: int) -> None:
         for pid in self._running:
-            os.kill(pid, number)  # it is there: nobody else waits for it
+            os.kill(pid, number)  # it exists: nobody else waits for it
 
     def _reap(self) -> None:
         for pid in list(self._running):

@@ -44,7 +44,7 @@ def load(name: str) -> Any:
 def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
     options = parsed(sys.argv[1:])
-    restore_tmpdir()
+    load("worker_main").restore_tmpdir()  # before a library looks: the agent's is for torchrun
     if options.nproc > 1:  # as torchrun has it
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     shared = load("shared_import")
@@ -90,15 +90,6 @@ def parsed(words: list[str]) -> argparse.Namespace:
     options = parser.parse_args(words[:at])
     options.words = words[at + 1 :]
     return options
-
-
-def restore_tmpdir() -> None:
-    """TMPDIR as the user has it, before a library looks: the agent's is for torchrun."""
-    own = os.environ.pop("MUSTER_USER_TMPDIR", None)
-    if own:
-        os.environ["TMPDIR"] = own
-    elif own is not None:
-        os.environ.pop("TMPDIR", None)
 
 
 def import_modules(options: argparse.Namespace, imports: Any) -> str:
@@ -153,8 +144,9 @@ def become_worker(options: argparse.Namespace, local_rank: int, imports: Any) ->
     advance.restore_openblas()
     advance.reseed()
     gc.enable()
-    sys.modules["__main__"] = load("worker_main")  # read after the variables: it knows its RANK
-    load("worker_main").main(imports.begin if local_rank == 0 else None)
+    worker = sys.modules["__main__"] = load("worker_main")
+    worker.RANK = options.first_rank + local_rank  # which it could not know when it was loaded
+    worker.main(imports.begin if local_rank == 0 else None)
 
 
 def variables(options: argparse.Namespace, local_rank: int) -> dict[str, str]:

@@ -202,6 +202,15 @@ def test_flags_as_a_command_line_has_them():
         *("--slurm=mail-type=END", "--slurm=comment=mine"),
     ]
     assert env["TOKEN"] == "hidden"
+    assert _flags(slurm={"comment": "mine"})[0] == ["--slurm=comment=mine"]
+    with pytest.raises(muster.UsageError, match="hosts: takes no dict"):
+        _flags(hosts={"node0": 2})
+
+
+def test_a_run_that_somebody_else_started_has_a_state(tmp_path):
+    (tmp_path / "by-hand").mkdir()
+    (tmp_path / "by-hand" / "config.yaml").touch()
+    assert muster.Job(tmp_path / "by-hand").status().word == "unknown"
 
 
 def test_importing_muster_loads_nothing_else():

@@ -99,7 +99,7 @@ def alone(folder: Path) -> Iterator[None]:
         UsageError: somebody does.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".led").open("a", encoding="utf-8") as file:
+    with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -117,10 +117,10 @@ def checkpoints(folder: Path, cell_id: str) -> Path:
 
 def words_of(cell: Cell, folder: Path, hosts: Path | None = None) -> list[str]:
     """What follows launch/submit.py for one run."""
-    kept = checkpoints(folder, cell.id)
+    own = checkpoints(folder, cell.id)
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
-    place.append(f"--checkpoint-dir={kept}")
-    if not cell.parsed.program and continuation.has_checkpoint(kept, [cell.id]):
+    place.append(f"--checkpoint-dir={own}")
+    if not cell.parsed.program and continuation.has_checkpoint(own, [cell.id]):
         place.append("--resume=auto")
     if hosts is not None:
         place.append(f"--hosts={hosts}")

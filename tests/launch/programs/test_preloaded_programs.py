@@ -41,11 +41,11 @@ def run(project: Path, *words: str) -> tuple[int, str, str]:
 def begun(project: Path, *flags: str):
     """A run all of whose ranks train."""
     process = start(*LOCAL, *flags, "--preload", "torch", *ENDLESS, cwd=project)
-    assert wait_until(lambda: len(said(project)) == 4), process.communicate(timeout=5)
+    assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)
     return process
 
 
-def said(project: Path) -> list[Path]:
+def ready_workers(project: Path) -> list[Path]:
     found = project.glob("logs/*/workers/*.out")
     return [path for path in found if path.stat().st_size > 100]
 
@@ -147,7 +147,7 @@ sys.exit(75)
 def test_workers_stop_in_order(project, shape):
     (project / "train.py").write_text(STOPS)
     process = start(*LOCAL, *shape, "--", "train.py", cwd=project)
-    assert wait_until(lambda: len(said(project)) == 4)
+    assert wait_until(lambda: len(ready_workers(project)) == 4)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == STOPPED
@@ -167,7 +167,7 @@ while True: time.sleep(0.02)
 def test_workers_that_catch_sigterm_are_sent_it_once(project, shape):
     (project / "train.py").write_text(SIGTERM)
     process = start(*LOCAL, *shape, "--", "train.py", cwd=project)
-    assert wait_until(lambda: len(said(project)) == 4)
+    assert wait_until(lambda: len(ready_workers(project)) == 4)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert [path.read_text() for path in project.glob("ended_*")] == ["once\n"] * 4

@@ -19,7 +19,7 @@ SCRIPT = ("/home/me/train.py", "<module>")
 IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
 
 
-def test_imports_and_downloads_are_told_apart():
+def test_imports_and_downloads_have_words_of_their_own():
     package = (f"{SITE}/transformers/models/bert/__init__.py", "<module>")
     hub = (f"{SITE}/huggingface_hub/file_download.py", "http_get")
     reports = [
