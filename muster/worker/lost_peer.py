@@ -1,5 +1,7 @@
 """What a worker says that failed because another was gone: a consequence, not a cause."""
 
+from __future__ import annotations
+
 import re
 import sys
 from types import TracebackType

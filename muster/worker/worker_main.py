@@ -19,13 +19,13 @@ MUSTER_USER_TMPDIR   the user's TMPDIR ("": none), since torchrun has one that i
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import importlib.machinery
 import importlib.util
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -42,7 +42,6 @@ PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
 INSPECTION = "_muster_inspection"
-TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -63,6 +62,7 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
     answer_agent()
     if begin is not None:
         begin(sys.modules.get(INSPECTION))
+    atexit.register(leave_process_group)  # after what the program registers
     try:
         if words[0] == "--function":  # on a node with a disk of its own, below its checkout
             folder = FACE.parent / words[1]
@@ -73,6 +73,13 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0, "done")
+
+
+def leave_process_group() -> None:
+    """Join gloo's threads: one that wants the interpreter while that ends would abort it."""
+    found: Any = sys.modules.get("torch.distributed")
+    if getattr(found, "is_initialized", bool)() and "nccl" not in found.get_backend_config():
+        found.destroy_process_group()
 
 
 def answer_agent() -> None:
@@ -154,8 +161,10 @@ def end_with_parent() -> None:
 
 def end_with(error: BaseException) -> NoReturn:
     """Write down what ended the program, and end as Python would."""
+    code = exit_code(error) if isinstance(error, SystemExit) else 1
+    if code not in (0, STOPPED):
+        atexit.unregister(leave_process_group)  # which could wait for ranks that do not come
     if isinstance(error, SystemExit):
-        code = exit_code(error)
         cause = "done" if code == 0 else "stopped" if code == STOPPED else "exit"
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
         if cause == "stopped":
@@ -166,9 +175,8 @@ def end_with(error: BaseException) -> NoReturn:
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
     error.__traceback__ = frame
-    inspection = sys.modules.get(INSPECTION)
-    if inspection is not None and isinstance(error, RuntimeError) and TIMED_OUT.search(str(error)):
-        inspection.inspector and inspection.inspector.give_up(str(error), frame)
+    if isinstance(error, RuntimeError):
+        load_beside("lost_peer").report_timeout(str(error), frame)
     lines = "".join(traceback.format_exception(type(error), error, frame))
     is_signal = isinstance(error, KeyboardInterrupt)
     code = 128 + signal.SIGINT if is_signal else 1
@@ -196,9 +204,7 @@ def is_ours(filename: str) -> bool:
 
 def exit_code(error: SystemExit) -> int:
     """The exit code of the process that `error` ends."""
-    if error.code is None:
-        return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
+    return (error.code or 0) & 0xFF if isinstance(error.code, (int, type(None))) else 1
 
 
 def write_exit(code: int, cause: str, message: str = "", lines: str = "") -> None:
