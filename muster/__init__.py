@@ -1,24 +1,50 @@
-"""What a program imports to work well with its launcher, and to start others.
+"""What a program imports: to train on many ranks, to work with its launcher, to start others.
 
-on_stop, stopping       a program that is asked to stop ends in order: see docs/own-programs.md
-launch, map, job, Job   functions on many machines, from Python: see docs/python.md
+sync, sync_ddp          gradients that are the mean over ranks, in anyone's loop: docs/library.md
+init, steps             rank and device; which rank computes which samples
+checkpoints, record     saves and resumes; records that reports and comparisons read
+on_stop, stopping       a program that is asked to stop ends in order: docs/own-programs.md
+launch, map, job, Job   functions on many machines, from Python: docs/python.md
 
-Importing this needs the standard library alone, and loads no more than is used.
+Importing this needs the standard library alone, and loads no more than is used: no torch.
 """
 
+import sys
 from importlib import import_module
 
+from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
-__all__ = ["Job", "RunFailed", "UsageError", "job", "launch", "map", "on_stop", "stopping"]
+__all__ = [
+    "Job",
+    "MusterError",
+    "RunFailed",
+    "UsageError",
+    "checkpoints",
+    "init",
+    "job",
+    "launch",
+    "map",
+    "on_stop",
+    "record",
+    "steps",
+    "stopping",
+    "sync",
+    "sync_ddp",
+]
 
 _PLACES = {
     "Job": "muster.remote_job",
-    "RunFailed": "muster.errors",
-    "UsageError": "muster.errors",
     "job": "muster.remote_job",
     "launch": "muster.launching",
     "map": "muster.launching",
+    # with torch
+    "checkpoints": "_train.checkpoints.library",
+    "init": "_train.distributed.program_ranks",
+    "record": "_train.records.program_records",
+    "steps": "_train.batches.steps",
+    "sync": "_train.sync.synced_model",
+    "sync_ddp": "_train.sync.framework",
 }
 _NAMES = {"map": "map_items"}  # which is not to hide Python's own
 
@@ -26,5 +52,13 @@ _NAMES = {"map": "map_items"}  # which is not to hide Python's own
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
-    found: object = getattr(import_module(_PLACES[name]), _NAMES.get(name, name))
+    found: object = getattr(import_module(_full(_PLACES[name])), _NAMES.get(name, name))
     return found
+
+
+def _full(place: str) -> str:
+    """The module to import: what our own trainer has loaded already is not loaded again."""
+    if not place.startswith("_train."):
+        return place
+    is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)
+    return place.replace("_train.", "train." if is_own else "muster._train.", 1)

@@ -1,1 +1,10 @@
 """Batches become a better model; nothing here asks who started it."""
+
+import sys
+
+IS_MUSTER = True  # this package, not a `train` of somebody else's
+if __name__ == "train" and "muster._train" in sys.modules:
+    raise ImportError(
+        "`train` of Muster's checkout is imported after `muster` has loaded parts of it under a "
+        "name of its own, and one process cannot have both; import `train` first"
+    )

@@ -1,11 +1,14 @@
 """The processes that train one model together, and the collectives that they all call alike."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from muster.errors import UsageError
 
 from .buckets.layout import flatten, groups, spread
 from .ledger import CollectiveLedger
@@ -59,3 +62,23 @@ class Ranks:
     def barrier(self, device: torch.device) -> None:
         """Return when all ranks are here; `device`: where the backend has its tensors."""
         self.all_gather(torch.zeros(1, device=device))
+
+
+def current_ranks() -> Ranks:
+    """This process's place in the default group; alone where there is no group and no other rank.
+
+    Raises:
+        UsageError: the environment speaks of several ranks, but no process group exists yet.
+    """
+    if dist.is_available() and dist.is_initialized():
+        here = [int(os.environ.get(name, "-1")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if min(here) < 0:  # started by hand: as if each had a node of its own
+            here = [0, 1]
+        return Ranks(dist.get_rank(), dist.get_world_size(), here[0], here[1])
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1":
+        raise UsageError(
+            f"WORLD_SIZE is {world_size}, but this process has joined no group yet; call "
+            "torch.distributed.init_process_group() or muster.init() before"
+        )
+    return Ranks()

@@ -1,0 +1,217 @@
+"""A model whose gradients are the mean over ranks after each backward pass, in anyone's loop.
+
+How it works: `forward` puts a hook on its outputs. When the backward pass reaches one of them, the
+hook asks the engine to call back at the end of that pass, and there the sync mode completes what
+it has begun to send while gradients were computed. The outputs belong to the outermost pass: a
+reentrant checkpoint has passes of its own, which end too early.
+
+A pass that is repeated (retain_graph) or that adds to gradients that are the mean already is
+synchronised again, and rightly so: the mean of a mean and of something local is the mean of both.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from muster.errors import UsageError
+
+from . import base, batchnorm
+from .base import GradSync, SyncOptions
+from .buffers import Buffers
+from .ranks import Ranks, current_ranks
+
+MODES = ("all_reduce", "ddp", "gather_scatter", "single")
+PREFIX = "module."
+
+
+def sync(
+    model: nn.Module,
+    mode: str = "all_reduce",
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | Literal["auto"] | None = None,
+    overlap: bool = True,
+    sparse_rows: bool = True,
+    synced_batchnorm: bool = False,
+    ddp_prefix: bool = False,
+    timeout_s: float = 1800.0,
+) -> "SyncedModel":
+    """`model`, to be used where `DistributedDataParallel(model)` was; all ranks call this alike.
+
+    After `loss.backward()` each `.grad` is the mean over ranks, the same bits on every rank. All
+    else of a script stays: `no_sync()`, clipping, schedules, GradScaler, optimizers. The process
+    group must exist already; without one, and with one process, there is nothing to synchronise.
+
+    Args:
+        model: on its device. Its parameters and buffers become those of rank 0. It is changed:
+            hooks stay on its parameters.
+        mode: "all_reduce", "ddp" (torch's own engine), "gather_scatter" or "single".
+        compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
+            that are about the mean.
+        compress_rank: of PowerSGD's matrices.
+        compress_share: of the gradients' values, that topk sends.
+        bucket_mb: MiB of gradients per collective; None is the mode's own, "auto" tries sizes.
+        overlap: send gradients while others are computed.
+        sparse_rows: of large embeddings send only the rows that some rank has used.
+        synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
+        ddp_prefix: names in `state_dict()` begin with "module.", as those of torch's DDP do.
+            Either form is loaded.
+        timeout_s: how long a rank may come late to a collective of the mode's own groups.
+
+    Raises:
+        UsageError: an option that does not fit, no process group where there are several ranks, or
+            a model that is not the same on every rank.
+    """
+    ranks = current_ranks()
+    if mode not in MODES:
+        raise UsageError(f"muster.sync: unknown mode {mode!r}; known: {', '.join(MODES)}")
+    if mode == "single" and ranks.world_size > 1:
+        raise UsageError(
+            f"muster.sync: mode 'single' is for one process, but world_size is {ranks.world_size}"
+        )
+    if not any(param.requires_grad for param in model.parameters()):
+        raise UsageError("muster.sync: the model has no parameter that requires a gradient")
+    _require_the_same(model, ranks)
+    options = SyncOptions(
+        bucket_mb=bucket_mb, overlap=overlap, sparse_rows=sparse_rows, compress=compress,
+        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+    )  # fmt: skip
+    if synced_batchnorm and ranks.world_size > 1:
+        model = batchnorm.convert(model, timeout_s)
+    return SyncedModel(model, base.build(mode, ranks, options), ddp_prefix=ddp_prefix)
+
+
+class SyncedModel(nn.Module):
+    """`module` is the model itself; attributes that this has not are those of `module`."""
+
+    def __init__(self, model: nn.Module, grad_sync: GradSync, *, ddp_prefix: bool = False) -> None:
+        super().__init__()
+        self.module, self.grad_sync, self.ddp_prefix = model, grad_sync, ddp_prefix
+        self._wrapped = (grad_sync.wrap(model),)  # a tuple: not a second name of the parameters
+        self._buffers_of = Buffers(grad_sync.ranks, model)
+        self._batchnorms = batchnorm.synced_layers(model)
+        self._device = next(model.parameters()).device
+        self._unsynced: ExitStack | None = None  # while gradients only add up
+        self._waiting_in = -1  # the backward pass whose end is waited for: torch's number of it
+        self._share: float | None = None  # of the global batch, in this step
+        self.register_load_state_dict_pre_hook(self._with_prefix)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self._wrapped[0](*args, **kwargs)
+        if self.require_backward_grad_sync and torch.is_grad_enabled():
+            for one in tree_leaves(output):
+                if isinstance(one, Tensor) and one.requires_grad:
+                    one.register_hook(self._await_the_end)
+        return output
+
+    def _await_the_end(self, grad: Tensor) -> None:
+        current = torch._C._current_graph_task_id()
+        if self._waiting_in != current and self.require_backward_grad_sync:
+            self._waiting_in = current
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._complete)
+
+    def _complete(self) -> None:
+        ranks = self.grad_sync.ranks
+        if ranks.world_size == 1:
+            return
+        marks = self._buffers_of.marks(self._device)
+        rows = self.grad_sync.exchange(self._wrapped[0], marks)
+        share = 1 / ranks.world_size if self._share is None else self._share
+        self._buffers_of.average(share, rows)
+        ranks.ledger.take_step()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients only add up; the first pass outside synchronises all of them."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether the next backward pass synchronises; scripts set it, as they do with DDP."""
+        return self._unsynced is None
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, wanted: bool) -> None:
+        if wanted and self._unsynced is not None:
+            self._unsynced.close()
+            self._unsynced = None
+        elif not wanted and self._unsynced is None:
+            self._unsynced = ExitStack()
+            self._unsynced.enter_context(self.grad_sync.no_sync(self._wrapped[0]))
+
+    @contextmanager
+    def micro_batch(self, micro: Any) -> Iterator[None]:
+        """Around forward and backward pass of a micro-batch of `muster.steps`.
+
+        Only the last of a step synchronises. BatchNorm and the mean of buffers know how many
+        samples this rank has.
+        """
+        self._share = micro.share
+        batchnorm.count_samples(self._batchnorms, micro.samples > 0)
+        if micro.is_last:
+            yield
+        else:
+            with self.no_sync():
+                yield
+
+    def train(self, mode: bool = True) -> "SyncedModel":
+        super().train(mode)
+        self._wrapped[0].train(mode)
+        return self
+
+    def state_dict(  # type: ignore[override]  # (of torch's two forms)
+        self, *args: Any, prefix: str = "", **kwargs: Any
+    ) -> dict[str, Any]:
+        """The model's, without a prefix, or with that of torch's DDP."""
+        own = prefix + PREFIX if self.ddp_prefix else prefix
+        found: dict[str, Any] = self.module.state_dict(*args, prefix=own, **kwargs)
+        return found
+
+    @staticmethod
+    def _with_prefix(
+        module: "SyncedModel", state: dict[str, Any], prefix: str, *others: Any
+    ) -> None:
+        """Give names without the prefix that which the loading expects."""
+        own = set(module.module.state_dict(prefix=prefix))
+        for name in [one for one in state if one in own]:
+            full = f"{prefix}{PREFIX}{name.removeprefix(prefix)}"
+            if full not in own:
+                state[full] = state.pop(name)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+def _require_the_same(model: nn.Module, ranks: Ranks) -> None:
+    """Refuse a model whose parameters differ between ranks in name, shape, dtype or use."""
+    forms = [
+        f"{name} {tuple(param.shape)} {param.dtype} {param.requires_grad}"
+        for name, param in model.named_parameters()
+    ]
+    digest = hashlib.sha256("\n".join(forms).encode()).digest()
+    own = [len(forms), int.from_bytes(digest[:7], "big")]
+    device = next(model.parameters()).device
+    rows = ranks.all_gather(torch.tensor(own, dtype=torch.int64, device=device)).tolist()
+    odd = [rank for rank, row in enumerate(rows) if row != rows[0]]
+    if odd:
+        raise UsageError(
+            f"muster.sync: the model of rank {odd[0]} ({rows[odd[0]][0]} parameters) is not that "
+            f"of rank 0 ({rows[0][0]} parameters): names, shapes, dtypes or requires_grad differ; "
+            "build the same model on every rank"
+        )
