@@ -52,6 +52,8 @@ class MicroBatch:
     # the mean over all M samples. Zero for the dummy of a rank that has nothing to compute.
     weight: float
     tokens: int = 0  # padding included; 0: lengths are not known, or it is a dummy
+    share: float = 1.0  # of the global batch, that this rank has in this step
+    is_last: bool = True  # of this step, on this rank
 
     @property
     def samples(self) -> int:
@@ -64,6 +66,8 @@ class StepPlan:
 
     samples: int  # M, of the global batch
     micro_batches: tuple[MicroBatch, ...]
+    step: int = 0  # its number, from 1, where somebody counts them
+    epoch: int = 0  # 0 is the first
 
     @property
     def local_samples(self) -> int:
@@ -149,13 +153,16 @@ class BatchPlan:
     def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
         # A rank without samples still runs its share of forward passes, times zero, so that the
         # collectives of all ranks match.
+        share = sum(map(len, parts)) / len(batch)
         micro_batches = (
             MicroBatch(
                 tuple(own) or (batch[0],),
                 len(own) * len(self.weights) / len(batch),
                 len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
+                share,
+                number == len(parts),
             )
-            for own in parts
+            for number, own in enumerate(parts, start=1)
         )
         return StepPlan(len(batch), tuple(micro_batches))
 

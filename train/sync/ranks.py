@@ -30,6 +30,13 @@ class Ranks:
     local_world_size: int = 1
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the group's backend has its tensors, for a few numbers of one's own."""
+        if self.world_size > 1 and "cpu" not in dist.get_backend_config():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:

@@ -10,8 +10,10 @@ synchronised again, and rightly so: the mean of a mean and of something local is
 """
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -23,6 +25,7 @@ from muster.errors import UsageError
 from . import base, batchnorm
 from .base import GradSync, SyncOptions
 from .buffers import Buffers
+from .ledger import Collective
 from .ranks import Ranks, current_ranks
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
@@ -88,6 +91,18 @@ def sync(
     return SyncedModel(model, base.build(mode, ranks, options), ddp_prefix=ddp_prefix)
 
 
+@dataclass
+class Measured:
+    """What a model has spent and sent since this was begun; seconds by this process's clock."""
+
+    began: float | None = None  # when it was first called
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    sync_s: float = 0.0  # after the backward pass
+    ended: float | None = None  # when gradients were last synchronised
+    collectives: list[Collective] = field(default_factory=list)  # on gradients
+
+
 class SyncedModel(nn.Module):
     """`module` is the model itself; attributes that this has not are those of `module`."""
 
@@ -101,32 +116,53 @@ class SyncedModel(nn.Module):
         self._unsynced: ExitStack | None = None  # while gradients only add up
         self._waiting_in = -1  # the backward pass whose end is waited for: torch's number of it
         self._share: float | None = None  # of the global batch, in this step
+        self._measured = Measured()
+        self._compute_s, self._entered = 0.0, 0.0  # in micro_batch
         self.register_load_state_dict_pre_hook(self._with_prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._wrapped[0](*args, **kwargs)
+        started = time.perf_counter()
         output = self._wrapped[0](*args, **kwargs)
-        if self.require_backward_grad_sync and torch.is_grad_enabled():
-            for one in tree_leaves(output):
-                if isinstance(one, Tensor) and one.requires_grad:
-                    one.register_hook(self._await_the_end)
+        for one in tree_leaves(output):
+            if isinstance(one, Tensor) and one.requires_grad:
+                one.register_hook(self._await_the_end)
+        self._measured.began = self._measured.began or started
+        self._measured.forward_s += time.perf_counter() - started
         return output
 
     def _await_the_end(self, grad: Tensor) -> None:
         current = torch._C._current_graph_task_id()
-        if self._waiting_in != current and self.require_backward_grad_sync:
-            self._waiting_in = current
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._complete)
+        if self._waiting_in != current:
+            self._waiting_in, self._backward_began = current, time.perf_counter()
+            torch.autograd.Variable._execution_engine.queue_callback(self._complete)
 
     def _complete(self) -> None:
-        ranks = self.grad_sync.ranks
-        if ranks.world_size == 1:
+        """Called by the engine, when each gradient of the pass is there."""
+        now = time.perf_counter()
+        self._measured.backward_s += now - self._backward_began
+        if not self.require_backward_grad_sync:
             return
-        marks = self._buffers_of.marks(self._device)
-        rows = self.grad_sync.exchange(self._wrapped[0], marks)
-        share = 1 / ranks.world_size if self._share is None else self._share
-        self._buffers_of.average(share, rows)
-        ranks.ledger.take_step()
+        self._compute_s += now - (self._entered or now)
+        ranks = self.grad_sync.ranks
+        if ranks.world_size > 1:
+            rows = self.grad_sync.exchange(self._wrapped[0], self._buffers_of.marks(self._device))
+            share = 1 / ranks.world_size if self._share is None else self._share
+            self._buffers_of.average(share, rows)
+        self._measured.ended = time.perf_counter()
+        self._measured.sync_s += self._measured.ended - now
+        self._measured.collectives += ranks.ledger.take_step()
+
+    def take_measured(self) -> Measured:
+        """What was spent and sent since this was last asked."""
+        taken, self._measured = self._measured, Measured()
+        return taken
+
+    def take_compute_s(self) -> float:
+        """Seconds that this rank computed in `micro_batch`, since this was last asked."""
+        taken, self._compute_s = self._compute_s, 0.0
+        return taken
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -161,11 +197,13 @@ class SyncedModel(nn.Module):
         """
         self._share = micro.share
         batchnorm.count_samples(self._batchnorms, micro.samples > 0)
+        self._entered = time.perf_counter()
         if micro.is_last:
             yield
         else:
             with self.no_sync():
                 yield
+            self._compute_s += time.perf_counter() - self._entered
 
     def train(self, mode: bool = True) -> "SyncedModel":
         super().train(mode)

@@ -1,0 +1,105 @@
+"""The ranks of anyone's program: they meet, have a device each and one run folder, and part."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from muster.errors import UsageError
+from muster.rank_variables import torchrun_variables
+
+from .rendezvous import Meeting, Peers, meet
+from .world import World
+
+RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
+
+
+@dataclass(frozen=True)
+class RankOfRun:
+    """This process among the ranks of its run; the words are torchrun's."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    device: torch.device
+    run_dir: Path  # of logs, records and checkpoints; made when something is written
+    attempt: int = 0  # how often the run was started again
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and saves."""
+        return self.rank == 0
+
+
+@contextmanager
+def init(
+    *,
+    device: str = "auto",
+    backend: str = "auto",
+    timeout_s: float = 1800.0,
+    join_timeout_s: float = 300.0,
+) -> Iterator[RankOfRun]:
+    """This rank of the run, inside one process group of all; `with muster.init() as run:`.
+
+    Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
+    `muster.rank_variables`), and for a process alone. All ranks leave the block together. A rank
+    that fails says so to the others at once.
+
+    Args:
+        device: "cuda", "cpu", or "auto": a GPU for each rank if all have one, else the CPU.
+        backend: "nccl", "gloo", or "auto": nccl between GPUs.
+        timeout_s: how long a rank may be late for a collective.
+        join_timeout_s: how long ranks may start after one another.
+
+    Raises:
+        UsageError: variables that contradict each other, or a group that exists already.
+        MusterError: an address, port, rank or GPU that is not there, after `join_timeout_s`.
+    """
+    if dist.is_available() and dist.is_initialized():
+        raise UsageError(
+            "muster.init: this process is in a group already; leave init_process_group() out, or "
+            "muster.init()"
+        )
+    world = World.find(torchrun_variables(os.environ) | _others(os.environ))
+    with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
+        found = peers.world
+        run_dir = Path(os.environ.get(RUN_DIR) or peers.agree("run_dir", lambda: _new(peers)))
+        given = {
+            RUN_DIR: str(run_dir),
+            CHECKPOINTS: str(run_dir / "checkpoints"),
+            "RANK": str(found.rank),
+            "WORLD_SIZE": str(found.world_size),
+            "LOCAL_RANK": str(found.local_rank),
+            "LOCAL_WORLD_SIZE": str(found.local_world_size),
+        }
+        added = {name: value for name, value in given.items() if not os.environ.get(name)}
+        os.environ.update(added)  # where the rest of `muster`, and the program, look
+        try:
+            yield RankOfRun(
+                found.rank, found.world_size, found.local_rank, found.local_world_size,
+                found.node_rank, found.num_nodes, peers.device, run_dir, found.attempt,
+            )  # fmt: skip
+        finally:
+            for name in added:
+                del os.environ[name]
+
+
+def _others(env: "os._Environ[str]") -> dict[str, str]:
+    """What torchrun says beside the ranks: who serves the store, and how often it has restarted."""
+    return {name: value for name, value in env.items() if name.startswith("TORCHELASTIC_")}
+
+
+def _new(peers: Peers) -> str:
+    """A folder's name for a run that no launcher has given one; on the first rank."""
+    program = Path(sys.argv[0]).stem or "python"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{program}-{peers.world.world_size}"
+    return str(Path("logs", name).absolute())
