@@ -43,7 +43,8 @@ def main() -> None:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), env.get("PYTHONPATH")]))
     else:
         first = str(CHECKOUT / first)
-    os.execve(sys.executable, [sys.executable, first, *more, *rest], env)
+    safe = ["-P"] if first == "-m" else []  # a train.py of this folder is not taken for ours
+    os.execve(sys.executable, [sys.executable, *safe, first, *more, *rest], env)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def checkpoints(
     place = folder or os.environ.get("MUSTER_CHECKPOINTS")
     if not place:
         raise UsageError(
-            "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, or call muster.init() "
+            "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, call muster.init() "
             "first, or start the program with one of Muster's launchers"
         )
     if "sync" in objects or not objects:

@@ -67,7 +67,7 @@ def record(
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
         raise UsageError(
-            "muster.record: MUSTER_RUN_DIR is not set, so there is no run folder; call muster.init() "
+            "muster.record: MUSTER_RUN_DIR, the run folder, is not set; call muster.init() "
             "first, or start the program with one of Muster's launchers"
         )
     if (loss is None) == (metrics is None):
