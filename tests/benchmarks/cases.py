@@ -34,6 +34,10 @@ CASES = (
     Case("flat_all_reduce", "plain_ddp", ("--sync", "flat")),
     Case("accelerate_example", "accelerate_glue"),
     Case("transformers_trainer", "transformers_trainer"),
+    # peers, with one line changed
+    Case("plain_ddp_with_muster", "plain_ddp", ("--sync", "muster")),
+    Case("accelerate_with_muster", "accelerate_glue", ("--muster",)),
+    Case("trainer_with_muster", "transformers_trainer", ("--muster",)),
     Case("no_sync", "plain_ddp", ("--sync", "none"), limit=True),
     # ours, as the recipe is
     Case("recipe", OURS),

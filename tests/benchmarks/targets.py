@@ -63,6 +63,12 @@ TARGETS = (
            "gather_scatter_padded", 0.5, base="loop_gather_scatter"),
     Target("gather_scatter's communication beside what the root's link needs",
            "gather_scatter_dense", 1.1, base=ROOT, rate="1gbit", sync=True),
+    Target("DDP by hand with one line changed: muster.sync(model)",
+           "plain_ddp_with_muster", 0.48, rate="1gbit", model="small"),
+    Target("transformers' Trainer with one line changed: muster.sync_ddp(trainer)",
+           "trainer_with_muster", 0.5, base="transformers_trainer", rate="1gbit", model="small"),
+    Target("Accelerate's example with one line changed: muster.sync_ddp(accelerator, model)",
+           "accelerate_with_muster", 0.5, base="accelerate_example", rate="1gbit", model="small"),
     Target("RTE's recipe with --sync all_reduce beside DDP by hand, steps per second",
            "all_reduce", 1 / 1.7, model=GIVEN, faster=True),
 )  # fmt: skip

@@ -13,12 +13,14 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
+import muster
 from tests.benchmarks.peers import common
 
 
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.set_defaults(pad="longest")  # as the example pads
+    parser.add_argument("--muster", action="store_true", help="with one line changed")
     args = parser.parse_args()
     accelerator = Accelerator(cpu=args.device == "cpu")
     workers = accelerator.num_processes
@@ -32,6 +34,8 @@ def main() -> None:
         collate_fn=DataCollatorWithPadding(tokenizer),
     )
     model = AutoModelForSequenceClassification.from_pretrained(args.model)
+    if args.muster:
+        muster.sync_ddp(accelerator, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     # A prepared schedule steps once for each worker.
     schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps * workers)

@@ -14,6 +14,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
+import muster
 from tests.benchmarks.peers import common
 
 
@@ -54,6 +55,7 @@ def nothing(model: nn.Module) -> None:
 
 
 SYNCS = {"ddp": nothing, "none": nothing, "all_reduce": all_reduce, "flat": flat}
+SYNCS["muster"] = nothing  # its one line instead of DDP's
 SYNCS["gather_scatter"] = gather_scatter
 
 
@@ -79,6 +81,8 @@ def main() -> None:
     model = AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
     if args.sync == "ddp":
         model = DistributedDataParallel(model, find_unused_parameters=args.find_unused)
+    elif args.sync == "muster":
+        model = muster.sync(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
 

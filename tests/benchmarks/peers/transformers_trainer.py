@@ -14,6 +14,7 @@ from transformers import (
     TrainingArguments,
 )
 
+import muster
 from tests.benchmarks.peers import common
 
 
@@ -52,6 +53,7 @@ class Clock(TrainerCallback):
 
 def main() -> None:
     parser = common.arguments(__doc__)
+    parser.add_argument("--muster", action="store_true", help="with one line changed")
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +79,8 @@ def main() -> None:
             data_collator=DataCollatorWithPadding(tokenizer),
             callbacks=[clock],
         )
+        if args.muster:
+            muster.sync_ddp(trainer)
         trainer.train()
     common.report_and_end(trainer.losses, clock.seconds)
 
