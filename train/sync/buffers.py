@@ -66,7 +66,8 @@ class Buffers:
         found = marks.amax(0).tolist()
         changed = [at for at, mark in enumerate(found) if mark == CHANGED]
         if changed:
-            own = [_real(self._buffer(at)) for at in changed]
+            # by `data`: a graph that is kept for another backward pass does not mind
+            own = [_real(self._buffer(at).data) for at in changed]
             # in float64, where shares of equal numbers add up to that number again
             flat = flatten([one.double() for one in own])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
