@@ -134,7 +134,7 @@ FILES = tuple(one for one in globals().values() if isinstance(one, RunFile))
 # Of the folder of a study, or of a sweep, whose runs have folders of their own below it.
 STUDY, SWEEP = "study.json", "sweep.json"
 SWEEPS = "sweeps"  # the folder of them, in that of all runs
-SWEEP_LOCK = ".lock"  # in its folder: held by the process that starts its runs
+SWEEP_LOCK = ".sweep.lock"  # in its folder: held by the process that starts its runs
 CANCELLED = "cancelled"  # of a sweep: a file for each run that is not to begin
 
 
