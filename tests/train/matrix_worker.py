@@ -14,15 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+import muster
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import Builder, ranks_of
+from train.loop.optimizer import build_optimizer, build_schedule
+from train.loop.step import to_device
+from train.loop.task_samples import lengths_of
 from train.loop.trainer import Trainer
+from train.model import precision, rng
 from train.records.console import Console
 from train.records.summary import History
 from train.sync import ranks
@@ -30,6 +36,7 @@ from train.sync.buckets import sparse_rows
 from train.sync.ranks import Ranks
 from train.worker import end_process
 
+BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
 # and gaps that grow. The whole matrix, with WHOLE_MATRIX=1, takes 100.
@@ -111,8 +118,8 @@ class NoSinks:
         pass
 
 
-def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
-    config = TrainConfig(
+def settings(case: Case, task: Any, steps: int) -> TrainConfig:
+    return TrainConfig(
         task="synthetic",
         sync=case.mode,
         bucket_mb=case.bucket_mb,
@@ -131,6 +138,10 @@ def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.
         device="cpu",
         **task.optimizer,
     )
+
+
+def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
+    config = settings(case, task, steps)
     trainer = Builder(
         config,
         ranks,
@@ -141,6 +152,56 @@ def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.
     ).trainer()
     history = trainer.fit()
     return history, trainer.state.model, trainer
+
+
+def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn.Module]:
+    """The same training in a loop of one's own, with `muster.sync` and `muster.steps` alone."""
+    config = settings(case, task, steps)
+    own = task(config, dist.get_rank())
+    samples = own.build_datasets().train
+    rng.seed(config.seed)
+    model = own.build_model()
+    precision.set_dropout(model, 0.0)
+    model = precision.place(model, case.precision, torch.device("cpu"))
+    model = muster.sync(
+        model, case.mode, bucket_mb=case.bucket_mb, overlap=case.bucket_mb > 0,
+        sparse_rows=case.by_rows,
+    )  # fmt: skip
+    optimizer = build_optimizer(config, model)
+    plan = muster.steps(
+        samples, batch_size=BATCH, seed=config.seed, epochs=25, accumulation=case.accumulation,
+        split=config.split_weights() or "even", lengths=lengths_of(own, samples),
+    )  # fmt: skip
+    schedule = build_schedule(config, optimizer, plan.plan.steps_per_epoch)
+    losses = []
+    for step in itertools.islice(plan, steps):
+        batches = [
+            to_device(
+                own.collate([samples[at] for at in micro.indices]), model, torch.device("cpu")
+            )
+            for micro in step.micro_batches
+        ]
+        weights = [micro.weight for micro in step.micro_batches]
+        if own.units(batches[0]) is not None:  # it counts others than samples: as many over all
+            counts = torch.stack([own.units(batch) for batch in batches]).double()
+            counts *= torch.tensor([[micro.samples > 0] for micro in step.micro_batches])
+            total = counts.sum(0)
+            dist.all_reduce(total)
+            weights = list(counts * dist.get_world_size() / total.clamp(min=1))
+        mean = torch.zeros((), dtype=torch.float64)
+        for micro, batch, weight in zip(step.micro_batches, batches, weights, strict=True):
+            with model.micro_batch(micro):
+                loss = (own.forward(model, batch).loss * weight).sum()
+                loss.backward()
+            mean += loss.detach()
+        if case.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / dist.get_world_size())
+    return losses, model.module
 
 
 def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
@@ -169,6 +230,11 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module) -> 
         assert found == {want}, f"{case.name}: payload {found}, not {want}"
 
 
+def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
+    params = torch.cat([param.detach().double().flatten() for param in model.parameters()])
+    return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
+
+
 def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
     for param in trainer.model.parameters():
         state = trainer.state.optimizer.state.get(param, {})
@@ -187,10 +253,10 @@ def main() -> None:
             history, model, trainer = train(case, own, TASKS[case.task], STEPS)
             assert_same_bits(own, trainer, case)
             assert_communicates_once(case, history, model)
-            found[case.name] = {
-                "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-                "params": torch.cat([p.detach().double().flatten() for p in model.parameters()]),
-            }
+            found[case.name] = result([step.loss for step in history.steps], model)
+            if case.mode in ("all_reduce", "ddp", "gather_scatter") and own.world_size > 1:
+                by_library = train_by_library(case, TASKS[case.task], STEPS)
+                found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)
         if peers.world.is_main:
             torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
 
