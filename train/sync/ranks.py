@@ -33,7 +33,7 @@ class Ranks:
     @property
     def device(self) -> torch.device:
         """Where the group's backend has its tensors, for a few numbers of one's own."""
-        if self.world_size > 1 and "cpu" not in dist.get_backend_config():
+        if dist.is_initialized() and "cpu" not in dist.get_backend_config():
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 

@@ -1,0 +1,124 @@
+"""`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import muster
+from train.batches import steps as steps_module
+from train.sync.ranks import Ranks
+
+
+@pytest.fixture
+def of_rank(monkeypatch):
+    """`muster.steps` as a rank of several would call it."""
+
+    def call(rank, world_size, *args, **options):
+        monkeypatch.setattr(steps_module, "current_ranks", lambda: Ranks(rank, world_size))
+        return muster.steps(*args, **options)
+
+    return call
+
+
+def test_alone_it_is_a_permutation_in_batches():
+    found = list(muster.steps(10, batch_size=4, seed=1, epochs=2))
+    assert [one.samples for one in found] == [4, 4, 2, 4, 4, 2]
+    assert [(one.step, one.epoch) for one in found] == [(k, (k - 1) // 3) for k in range(1, 7)]
+    for epoch in (found[:3], found[3:]):
+        assert sorted(i for one in epoch for i in one.micro_batches[0].indices) == list(range(10))
+    assert found[0].micro_batches[0].indices != found[3].micro_batches[0].indices
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(1, 40),
+    batch_size=st.integers(1, 17),
+    split=st.lists(st.sampled_from([0.0, 1.0, 2.5, 7.0]), min_size=1, max_size=4).filter(any),
+    accumulation=st.integers(1, 3),
+    by_length=st.booleans(),
+)
+def test_over_the_ranks_each_sample_counts_once_and_weights_make_the_mean(
+    size, batch_size, split, accumulation, by_length
+):
+    world_size, lengths = len(split), [1 + i % 9 for i in range(size)] if by_length else []
+    plans = []
+    with pytest.MonkeyPatch.context() as patch:
+        for rank in range(world_size):
+            patch.setattr(steps_module, "current_ranks", lambda rank=rank: Ranks(rank, world_size))
+            options = {"split": split, "accumulation": accumulation, "lengths": lengths}
+            plans.append(list(muster.steps(size, batch_size=batch_size, **options)))
+    seen = []
+    for step in zip(*plans, strict=True):
+        micros = [micro for one in step for micro in one.micro_batches]
+        counted = [i for micro in micros if micro.weight for i in micro.indices]
+        assert len(counted) == step[0].samples == sum(one.local_samples for one in step)
+        total = sum(micro.weight for micro in micros)
+        assert total == pytest.approx(world_size)  # so that the plain mean over ranks is the mean
+        assert sum(one.micro_batches[0].share for one in step) == pytest.approx(1)
+        assert [[micro.is_last for micro in one.micro_batches][-1] for one in step] == (
+            [True] * world_size
+        )
+        assert all(sum(micro.is_last for micro in one.micro_batches) == 1 for one in step)
+        seen += counted
+    assert sorted(seen) == list(range(size))
+
+
+def test_it_goes_on_after_the_step_that_was_handed_out_last(of_rank):
+    whole = [one.micro_batches for one in muster.steps(10, batch_size=3, seed=5, epochs=3)]
+    first = muster.steps(10, batch_size=3, seed=5, epochs=3)
+    for step in first:
+        if step.step == 5:
+            break
+    again = of_rank(0, 2, 10, batch_size=3, seed=5, epochs=3, split=[3, 0])
+    again.load_state_dict(first.state_dict())
+    rest = list(again)
+    assert [one.step for one in rest] == list(range(6, 13)) and len(again) == 12
+    got = [one.micro_batches[0].indices for one in rest]
+    assert got == [one[0].indices for one in whole[5:]]
+
+
+def test_other_samples_are_not_gone_on_with():
+    state = muster.steps(10, batch_size=3).state_dict()
+    with pytest.raises(muster.UsageError, match="batch_size is 4, but was 3") as refused:
+        muster.steps(11, batch_size=4).load_state_dict(state)
+    assert "dataset_size is 11, but was 10" in str(refused.value)
+
+
+class Clock:
+    """A model whose passes on this rank take so long for a sample."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def take_compute_s(self):
+        return self.seconds
+
+
+def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
+    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=Clock(8.0))
+    rows = torch.tensor([[8.0, 64.0], [24.0, 64.0]])  # seconds, samples
+    monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, row: rows)
+    parts = [one.local_samples for one in plan]
+    assert parts[:8] == [8] * 8 and parts[8] == 12
+    assert sum(one.samples for one in of_rank(0, 2, 400, batch_size=16)) == 400
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_size": 4, "epochs": 0}, "epochs is 0"),
+        ({"batch_size": 4, "split": "fast"}, "unknown split 'fast'; known: even, auto"),
+        ({"batch_size": 4, "split": "auto"}, "give model=muster.sync"),
+        ({"batch_size": 4, "split": [1, 2]}, "split has 2 numbers, but there are 1 ranks"),
+        ({"batch_size": 4, "split": [-1]}, "its numbers must be >= 0"),
+        ({"batch_size": 4, "lengths": [3]}, "there are 1 lengths for 10 samples"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, problem):
+    with pytest.raises(muster.UsageError, match=re.escape(problem)):
+        muster.steps(10, **options)
