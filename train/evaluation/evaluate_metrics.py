@@ -18,9 +18,9 @@ from muster.errors import MusterError, UsageError
 
 from ..distributed.exit_guard import PeerFailed
 from ..sync.ranks import Ranks
-from .columns import from_plain, in_order, to_plain
 from .gathering import Exchange
 from .metric_modules import ModuleFolder, feature_names, in_memory
+from .sample_columns import from_plain, in_order, to_plain
 
 POSITIONS = "positions"
 T = TypeVar("T")
@@ -133,21 +133,21 @@ def computed(
 
 def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:
     """The modules that `metric` stands for, and the one that computes them all."""
-    import evaluate as library
+    from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load(one: Any) -> Any:
         return folder.load(one, config_name) if isinstance(one, str) else one
 
-    if isinstance(metric, library.CombinedEvaluations):
+    if isinstance(metric, CombinedEvaluations):
         return list(metric.evaluation_modules), metric
     if isinstance(metric, Mapping):
         named = {name: load(one) for name, one in metric.items()}
-        return list(named.values()), library.combine(named)
+        return list(named.values()), combine(named)
     if isinstance(metric, Sequence) and not isinstance(metric, str):
         modules = [load(one) for one in metric]
-        return modules, library.combine(modules)
+        return modules, combine(modules)
     module = load(metric)
-    if not isinstance(module, library.EvaluationModule):
+    if not isinstance(module, EvaluationModule):
         raise UsageError(
             f"a metric is a file, a name, or a module of evaluate, not a {type(module).__name__}"
         )

@@ -17,7 +17,7 @@ from muster.errors import UsageError
 
 from ..distributed.patience import gloo_group, wait_for_all
 from ..sync.ranks import Ranks
-from .columns import Packed, as_bytes, as_text, joined, pack, unpack
+from .sample_columns import Packed, as_bytes, as_text, joined, pack, unpack
 
 PIECE_BYTES = 64 * 2**20  # sent at a time
 

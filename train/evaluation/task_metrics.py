@@ -9,10 +9,10 @@ from torch import Tensor
 from muster.errors import UsageError
 
 from ..sync.ranks import Ranks
-from .columns import from_plain, joined, to_plain
 from .evaluate_metrics import POSITIONS, at_first, computed
 from .gathering import Exchange
 from .metric_modules import ModuleFolder, feature_names
+from .sample_columns import from_plain, joined, to_plain
 
 COLUMNS = ("predictions", "references")
 

@@ -13,8 +13,8 @@ import torch
 from muster.errors import MusterError, UsageError
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import run_on_ranks
-from train.evaluation.columns import from_plain, to_plain
 from train.evaluation.evaluate_metrics import evaluate
+from train.evaluation.sample_columns import from_plain, to_plain
 
 SCORES, DISTANCES, TEXTS = (
     str(MODULES / f"{name}.py") for name in ("class_scores", "distances", "texts")
