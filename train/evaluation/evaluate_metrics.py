@@ -12,12 +12,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from muster.errors import MusterError, UsageError
 
 from ..distributed.exit_guard import PeerFailed
-from ..sync.ranks import Ranks
+from ..sync.ranks import current_ranks
 from .gathering import Exchange
 from .metric_modules import ModuleFolder, feature_names, in_memory
 from .sample_columns import from_plain, in_order, to_plain
@@ -56,7 +55,7 @@ def evaluate(
         UsageError: there is no such metric, or the samples do not fit it (on every rank).
         MusterError: it failed; the message has its words (on every rank).
     """
-    exchange = Exchange(_ranks())
+    exchange = Exchange(current_ranks())
     columns = {"predictions": predictions, "references": references}
     with ExitStack() as cleanup:
         loaded = list[Any]()
@@ -152,9 +151,3 @@ def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple
             f"a metric is a file, a name, or a module of evaluate, not a {type(module).__name__}"
         )
     return [module], module
-
-
-def _ranks() -> Ranks:
-    if not dist.is_available() or not dist.is_initialized():
-        return Ranks()
-    return Ranks(dist.get_rank(), dist.get_world_size())
