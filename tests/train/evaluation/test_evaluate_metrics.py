@@ -3,6 +3,7 @@
 import json
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import evaluate as library
@@ -13,6 +14,7 @@ import torch
 from muster.errors import MusterError, UsageError
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import run_on_ranks
+from train.evaluation import metric_modules
 from train.evaluation.evaluate_metrics import evaluate
 from train.evaluation.sample_columns import from_plain, to_plain
 
@@ -45,6 +47,14 @@ def cases():
         yield dict(zip(names, columns, strict=True)), metric, arguments
 
 
+def own_cache(patch, folder):
+    """Have `evaluate` itself keep modules below `folder`, and import them from nowhere else."""
+    patch.setattr(library.config, "HF_MODULES_CACHE", folder / "modules")
+    patch.setattr(sys, "path", list(sys.path))
+    for name in [one for one in sys.modules if one.startswith("evaluate_modules")]:
+        patch.delitem(sys.modules, name)
+
+
 def by_one_process(metric, columns, arguments, cache):
     """What `evaluate` says when it is used as its own pages do."""
     options = {"cache_dir": str(cache)}
@@ -64,7 +74,7 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
     written = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library.config, "HF_MODULES_CACHE", folder / "modules")
+        own_cache(patch, folder)
         for columns, metric, arguments in cases():
             answer = by_one_process(metric, columns, arguments, folder)
             plain = repr(from_plain(json.loads(json.dumps(to_plain(answer)))))
@@ -98,7 +108,7 @@ def test_numbers_keep_their_last_digit_whatever_they_come_in():
 
 
 def test_a_loaded_module_is_used_as_it_is_and_is_itself_again_afterwards(tmp_path, monkeypatch):
-    monkeypatch.setattr(library.config, "HF_MODULES_CACHE", tmp_path / "modules")
+    own_cache(monkeypatch, tmp_path)
     module = library.load(SCORES, cache_dir=str(tmp_path), num_process=2, process_id=1)
     found = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
     assert found["f1"] == 0.5
@@ -123,6 +133,14 @@ def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
         evaluate(SCORES, predictions=[1], references=[1], average="none such")
     assert torch.equal(before, torch.get_rng_state())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_disk_can_be_written_memory_will_do(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/proc/no-temporary-files")
+    assert evaluate(SCORES, predictions=[1], references=[1])["samples"] == 1
+    monkeypatch.setattr(metric_modules, "FOLDERS", (None,))
+    with pytest.raises(UsageError, match="name one with TMPDIR"):
+        evaluate(SCORES, predictions=[1], references=[1])
 
 
 def test_runs_beside_each_other_on_one_disk_do_not_meet(answers, monkeypatch):

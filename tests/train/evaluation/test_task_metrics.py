@@ -82,6 +82,20 @@ def test_a_run_records_shows_and_keeps_the_best_by_them(ranks, tmp_path, monkeyp
     assert json.loads(state.read_text())["best"] == best
 
 
+def test_a_metric_may_take_longer_than_a_collective(tmp_path):
+    slow = (MODULES / "distances.py").read_text().replace("import numpy as np", "import time")
+    slow = slow.replace('{"mean": np.abs(np.subtract(predictions, references)).mean()}', '{"s": 1}')
+    slow = slow.replace("        return {", "        time.sleep(5)\n        return {")
+    (tmp_path / "slow.py").write_text(slow)
+    flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
+    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "2", "--device", "cpu"]
+    flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--sync", "all_reduce"]
+    port = free_port()
+    ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert records(tmp_path / "run", 1)[-1]["metrics"]["s"] == 1.0
+
+
 def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
     flags = ["--task", "synthetic", "--metrics", "none_such", "--logs-dir", str(tmp_path)]
