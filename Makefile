@@ -28,7 +28,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-quick test-all test-here test-cluster soak bench check format setup clean
+.PHONY: help run test test-quick test-all test-here test-cluster soak bench gpu-check check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -69,6 +69,9 @@ soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each,
 
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
+
+gpu-check: $(TEST) ## what a machine with GPUs can show, as a page: logs/gpu-check.md, or ARGS='--page FILE'
+	@$(BIN)/python -m tests.benchmarks.gpu_check $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .

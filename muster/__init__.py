@@ -2,6 +2,7 @@
 
 sync, sync_ddp          gradients that are the mean over ranks, in anyone's loop: docs/library.md
 init, steps             rank and device; which rank computes which samples
+evaluate                any metric of Hugging Face's evaluate: docs/library-metrics.md
 checkpoints, record     saves and resumes; records that reports and comparisons read
 on_stop, stopping       a program that is asked to stop ends in order: docs/own-programs.md
 launch, map, job, Job   functions on many machines, from Python: docs/python.md
@@ -21,6 +22,7 @@ __all__ = [
     "RunFailed",
     "UsageError",
     "checkpoints",
+    "evaluate",
     "init",
     "job",
     "launch",
@@ -40,6 +42,7 @@ _PLACES = {
     "map": "muster.launching",
     # with torch
     "checkpoints": "_train.checkpoints.library",
+    "evaluate": "_train.evaluation.evaluate_metrics",
     "init": "_train.distributed.program_ranks",
     "record": "_train.records.program_records",
     "steps": "_train.batches.steps",

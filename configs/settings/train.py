@@ -64,6 +64,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
 
     # what it tells
     evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
+    metrics: str | None = setting(
+        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py"
+    )
     log_every: int = setting(0, "print the loss of every n-th step; 0: of the first five only")
     seed: int = setting(42, "seed of weights, sample order and dropout")
 

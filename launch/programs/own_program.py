@@ -1,6 +1,7 @@
 """The programs of train/, with settings that hold wherever their workers start."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def _from_here(train: TrainConfig) -> TrainConfig:
         resume=_absolute_if_path(train.resume),
         model=_absolute_if_path(train.model),
         tokenizer=_absolute_if_path(train.tokenizer),
+        metrics=_each(train.metrics, _absolute_if_path),
     )
 
 
@@ -114,7 +116,16 @@ def _as_nodes_see(train: TrainConfig, facts: Facts) -> TrainConfig:
         resume=train.resume and _in_checkout(train.resume),
         model=train.model and _in_checkout(train.model),
         tokenizer=train.tokenizer and _in_checkout(train.tokenizer),
+        metrics=_each(train.metrics, _in_checkout),
     )
+
+
+def _each(metrics: str | None, change: Callable[[str], str | None]) -> str | None:
+    """`--metrics` with each of its names changed; what follows a colon stays."""
+    if metrics is None:
+        return None
+    parts = [one.strip().partition(":") for one in metrics.split(",")]
+    return ",".join(f"{change(name)}{colon}{rest}" for name, colon, rest in parts)
 
 
 def _in_checkout(path: str) -> str:

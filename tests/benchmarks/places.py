@@ -49,14 +49,15 @@ class Place:
         bits = rate_bits(self.rate)
         return bits / 8 if bits else None
 
-    def ours(self, flags: Sequence[str]) -> Steps:
-        """A run by the launcher, through sshd on a testbed.
+    def ours(self, flags: Sequence[str], logs: Path | None = None) -> Steps:
+        """A run by the launcher, through sshd on a testbed; its folder stays where `logs` is given.
 
         Raises:
             MusterError: it failed; it says why.
         """
         with tempfile.TemporaryDirectory() as folder:
-            more = [*flags, "--logs-dir", folder, "--threads", str(self.threads)]
+            logs = logs or Path(folder)
+            more = [*flags, "--logs-dir", str(logs), "--threads", str(self.threads)]
             command = [*self._launcher(), *more]
             try:
                 done = subprocess.run(
@@ -67,7 +68,7 @@ class Place:
                 raise MusterError(f"not done after {TIMEOUT_S:.0f} s") from None
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
-            (records,) = Path(folder).glob("*/metrics/rank_00000.jsonl")
+            (records,) = logs.glob("*/metrics/rank_00000.jsonl")
             return steps_in(records.read_text(encoding="utf-8"))
 
     def peer(self, name: str, flags: Sequence[str]) -> Steps:

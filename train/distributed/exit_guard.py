@@ -111,6 +111,7 @@ class ExitGuard:
                 message=message,
                 traceback=lines,
                 peak_memory_bytes=peak_memory_bytes(),
+                peak_gpu_memory_bytes=peak_gpu_memory_bytes(),
                 missing=error.missing if isinstance(error, PeerFailed) else (),
             )
             try:
@@ -129,6 +130,16 @@ def peak_memory_bytes() -> int:
     """The most that this process has had resident."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
+
+
+def peak_gpu_memory_bytes() -> int:
+    """The most that torch has reserved on this process's GPU; 0 where it used none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    with suppress(RuntimeError):  # a GPU that has failed answers nothing
+        return int(torch.cuda.max_memory_reserved())
+    return 0
 
 
 def judge(error: BaseException) -> tuple[int, Cause, str]:

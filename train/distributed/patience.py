@@ -27,10 +27,15 @@ def wait_for_all(world_size: int) -> None:
         return
     options = dist.BarrierOptions()
     options.timeout = timedelta(seconds=PATIENCE_S)
-    arrived = _gloo(dist.group.WORLD).barrier(options)
+    arrived = gloo_group().barrier(options)
     while not arrived.is_completed():
         time.sleep(POLL_S)
     arrived.wait()
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """A group of all ranks that sends what lies in memory of the CPU. All call it alike."""
+    return _gloo(dist.group.WORLD)
 
 
 @lru_cache(maxsize=1)

@@ -171,8 +171,11 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     workers = _gather_workers(world, own, store, how.join_timeout_s)
     choose_interface(world)
     chosen = choose_device(how.device, world, workers)
+    backend = choose_backend(how.backend, chosen)
     dist.init_process_group(
-        choose_backend(how.backend, chosen),
+        backend,
+        # NCCL's connections are made here, within the time to join, not at the first collective.
+        device_id=chosen if backend == "nccl" else None,
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,

@@ -25,6 +25,7 @@ from train.distributed import environment, patience, rendezvous
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
+from train.evaluation.task_metrics import TaskMetrics
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.shared_folder import open_run_folder
 from train.loop.state import TrainingState, resets
@@ -78,11 +79,12 @@ def prepared(
             raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
         task = plugins.load("train.tasks", config.task)(config)
         peers.prepare(task.prepare, task.is_prepared)
+        metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
         console = Console(speaks=ranks.rank == 0 and not config.quiet)
         if advice := precision.advice(config.precision, device):
             console.line(advice)
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
-        builder = Builder(config, ranks, device, task, console, sinks)
+        builder = Builder(config, ranks, device, task, console, sinks, metrics)
         writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         checkpoints = builder.checkpoints(folder, writes=writes)
@@ -98,6 +100,8 @@ def prepared(
         finally:
             console.stop()
             checkpoints.close()
+            if metrics is not None:
+                metrics.close()
             if meter is not None:
                 meter.close()
             sinks.close()
@@ -113,6 +117,7 @@ class Builder:
     task: Task
     console: Console
     sinks: Sinks
+    metrics: TaskMetrics | None = None
 
     def trainer(
         self, checkpoints: CheckpointManager | None = None, meter: Meter | None = None
@@ -143,7 +148,7 @@ class Builder:
         state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
             config, task, datasets, plan, state, wrapped, self.console, self.sinks,
-            splitter=splitter, checkpoints=checkpoints, meter=meter,
+            splitter=splitter, checkpoints=checkpoints, meter=meter, metrics=self.metrics,
         )  # fmt: skip
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
         return trainer

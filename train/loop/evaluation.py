@@ -1,4 +1,4 @@
-"""Evaluate over all ranks: each sample once, and what is exchanged is counts, not predictions."""
+"""Evaluate over all ranks, each sample once; only --metrics exchange more than counts."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from train.batches.plan import evaluation_indices
+from train.evaluation.task_metrics import Samples, TaskMetrics
 from train.loop.task_samples import lengths_of
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
@@ -30,19 +31,20 @@ def evaluate(
     by_length: bool,
     step: int,
     epoch: int,
+    more: TaskMetrics | None = None,
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
     Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
-    `model` has no sync mode's wrapper: DDP's may not run where ranks have different numbers of
-    batches.
+    `more` are metrics of `evaluate`, whose input rank 0 gets from all. `model` has no sync mode's
+    wrapper: DDP's may not run where ranks have different numbers of batches.
     """
     timer = PhaseTimer(next(model.parameters()).device)
     model.eval()
     metrics: dict[str, float] = {}
     local_samples = 0
     for name, samples in datasets.evaluation.items():
-        metric = task.metric(samples)
+        metric, collected = task.metric(samples), Samples()
         lengths = lengths_of(task, samples) if by_length else []
         positions = evaluation_indices(
             len(samples), ranks.rank, ranks.world_size, batch_size, lengths
@@ -64,7 +66,10 @@ def evaluate(
                 units = torch.tensor([len(at)]) if units is None else units.cpu()
                 losses = output.loss.detach().double().cpu().reshape(-1)
                 sums += torch.stack([losses * units, units])
-                metric.update(output.logits.float().cpu(), batch["labels"].cpu(), torch.tensor(at))
+                logits, labels = output.logits.float().cpu(), batch["labels"].cpu()
+                metric.update(logits, labels, torch.tensor(at))
+                if more is not None:
+                    collected.add(*task.predictions(logits, labels), at)
             local_samples += len(at)
         device = next(model.parameters()).device
         total = torch.cat([metric.state.flatten(), sums.flatten()])
@@ -73,6 +78,8 @@ def evaluate(
         metric.state = total[: metric.state.numel()].view_as(metric.state)
         with timer.phase("metric"):
             scores = {**metric.compute(), **_losses(task, total[metric.state.numel() :])}
+            if more is not None:
+                scores |= more.compute(collected, scores)
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
     return EvalRecord(
         step=step,

@@ -103,6 +103,7 @@ class Step:
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         global_loss, grad_norm, requests = self._read(rows.cpu())
+        self.grad_sync.finished()
         seconds = timer.seconds
         self.state.at.step += 1
         self.state.at.in_epoch += 1

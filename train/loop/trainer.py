@@ -18,6 +18,7 @@ from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import patience
 from train.distributed.stop_request import StoppedCleanly, StopRequest
+from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
 from train.loop.optimizer import schedule_end
 from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
@@ -52,6 +53,7 @@ class Trainer:
         splitter: Splitter | None = None,
         checkpoints: CheckpointManager | None = None,
         meter: Meter | None = None,
+        metrics: TaskMetrics | None = None,
     ) -> None:
         """`wrapped` is the model with its sync mode around it."""
         self.config, self.task, self.datasets, self.plan = config, task, datasets, plan
@@ -59,6 +61,7 @@ class Trainer:
         self.ranks, self.device = state.grad_sync.ranks, next(wrapped.parameters()).device
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
+        self.metrics = metrics
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
         self._step = Step(task, state, wrapped, config.max_grad_norm)
@@ -228,12 +231,14 @@ class Trainer:
             self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
             lambda batch: to_device(batch, self.state.model, self.device),
             config.eval_batch_size,
-            by_length=config.length_balance, step=self.at.step, epoch=epoch,
+            by_length=config.length_balance, step=self.at.step, epoch=epoch, more=self.metrics,
         )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
         self.console.line(f"epoch {record.epoch}  step {self.at.step}  {scores}")
+        while self.metrics is not None and self.metrics.messages:
+            self.console.line(self.metrics.messages.pop())
         return record.metrics
 
     def _report(self, record: StepRecord) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -121,6 +122,10 @@ class GradSync(ABC):
         """The optimizer has taken its step: for modes that synchronise parameters."""
         return
 
+    def finished(self) -> None:
+        """The device has done all of the step: for modes that time it by the device's events."""
+        return
+
     def settle(self, model: nn.Module) -> None:
         """Afterwards replicas are equal, with what their optimizers keep: to evaluate, to save."""
         return
@@ -143,8 +148,30 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
     Raises:
         UsageError: there is no such file; the message lists those there are.
     """
-    found: GradSync = load_plugin("modes", mode)(ranks, options)
+    carried_out_by = engine(mode, ranks, options)
+    found: GradSync = load_plugin("modes", carried_out_by)(ranks, options)
+    if carried_out_by != mode:
+        found.messages.append(f"sync {mode}: over nccl torch's own DDP engine carries it out")
     return found
+
+
+def engine(mode: str, ranks: Ranks, options: SyncOptions) -> str:
+    """The mode that carries out `mode`: over NCCL, all_reduce is done by torch's DDP.
+
+    Where a bucket takes a fraction of a millisecond, hooks in Python for every parameter and small
+    buckets cost more than they hide. Whoever asks for buckets or no overlap gets what they say.
+    """
+    as_it_comes = options.overlap and options.bucket_mb is None
+    if mode == "all_reduce" and as_it_comes and ranks.world_size > 1 and uses_nccl():
+        return "ddp"
+    return mode
+
+
+def uses_nccl() -> bool:
+    """Whether what lies on GPUs is sent by NCCL, in the default group."""
+    if not dist.is_initialized():
+        return False
+    return dist.get_backend() == "nccl" or "cuda:nccl" in str(dist.get_backend_config())
 
 
 def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:

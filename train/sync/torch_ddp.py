@@ -3,6 +3,9 @@
 DDP all-reduces a bucket of gradients as soon as the backward pass has filled it. With `compress`,
 it calls a hook instead, which has the compressor of that name send the bucket. What hooks send is
 in the ledger already; what DDP sends by itself is read from its own logging data after each step.
+
+On a GPU that logging would wait for the device in every step. There a hook of ours sends the
+buckets, notes them, and marks in the stream when the first and the last of them were ready.
 """
 
 import warnings
@@ -10,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .base import MIB, GradSync, SyncOptions
@@ -18,7 +23,7 @@ from .compression.base import all_reduced, load
 from .ledger import Collective
 from .ranks import Ranks
 
-NS = 1e9
+NS, MS = 1e9, 1e3
 
 
 def ddp_options(options: SyncOptions) -> dict[str, Any]:
@@ -40,23 +45,44 @@ class DdpSync(GradSync):
         super().__init__(ranks, options)
         self._compressor = load(ranks, options)
         self._buckets = list[Collective]()  # of DDP's own, in each step the same
+        self._is_timed_here = False  # by events in the device's stream
+        # Of this step: the first bucket was ready, the last was, all of them are the mean.
+        self._events = list[torch.cuda.Event]()
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         """DDP has made the replicas equal; from now on it times every step."""
-        model._set_ddp_runtime_logging_sample_rate(1)
         tensors = [*model.parameters(), *model.buffers()]
         self.ranks.ledger.control["broadcast"] += sum(tensor.nbytes for tensor in tensors)
         trained = sum(param.requires_grad for param in model.parameters())
         self._flags_bytes = trained * torch.int32.itemsize  # which parameters were used at all
         _let_it_warn(tensors[0].device)
-        compressor = self._compressor
-        if compressor is not None:
-            # Called by a function of ours: by its name torch refuses bf16_compress_hook where
-            # there is no NCCL, though gloo adds bfloat16 as well.
-            model.register_comm_hook(None, lambda _, bucket: compressor.hook(bucket))
+        self._is_timed_here = _has_events(tensors[0].device)
+        if not self._is_timed_here:
+            model._set_ddp_runtime_logging_sample_rate(1)
+        if self._compressor is not None or self._is_timed_here:
+            # A function of ours: by its name torch refuses bf16_compress_hook where there is no
+            # NCCL, though gloo adds bfloat16 as well.
+            model.register_comm_hook(None, lambda _, bucket: self._send(bucket))
+
+    def _send(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Begin to make a full bucket the mean over ranks."""
+        if self._is_timed_here:
+            self._events = [*self._events[:1], _event()]
+        if self._compressor is not None:
+            return self._compressor.hook(bucket)
+        gradients = bucket.buffer()
+        self.note("all_reduce", gradients)
+        work = dist.all_reduce(gradients, dist.ReduceOp.AVG, async_op=True)
+        assert work is not None
+        mean: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return mean
 
     def sync(self, model: nn.Module) -> None:
         if not isinstance(model, DistributedDataParallel):
+            return
+        self.ranks.ledger.control["all_reduce"] += self._flags_bytes
+        if self._is_timed_here:
+            self._events.append(_event())
             return
         assert model.logger is not None
         model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
@@ -67,7 +93,13 @@ class DdpSync(GradSync):
             self._buckets = self._buckets or _buckets_of(model, logged)
             for one in self._buckets:
                 self.ranks.ledger.add(one)
-        self.ranks.ledger.control["all_reduce"] += self._flags_bytes
+
+    def finished(self) -> None:
+        if len(self._events) > 1:
+            first, *ready, mean = self._events
+            self.comm_s = first.elapsed_time(mean) / MS
+            self.overlapped_s = first.elapsed_time(ready[-1]) / MS if ready else 0.0
+        self._events.clear()
 
     def state(self) -> dict[str, Tensor]:
         return {} if self._compressor is None else self._compressor.state()
@@ -75,6 +107,17 @@ class DdpSync(GradSync):
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         if self._compressor is not None:
             self._compressor.restore(state, next(model.parameters()).device)
+
+
+def _has_events(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _event() -> torch.cuda.Event:
+    """A mark in the current stream, which nothing waits for."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def _buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
+Answers = Tensor | Sequence[Any]  # one entry per sample
 
 
 class Samples(Protocol):
@@ -94,6 +95,14 @@ class Task(ABC):
     @abstractmethod
     def metric(self, evaluation_set: Samples) -> Metric:
         """A fresh metric for one evaluation set."""
+
+    def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
+        """What n samples' logits (n, ...) and labels (n, ...) are to a metric of `--metrics`.
+
+        Returns:
+            What was predicted, and what is right: one entry per sample each. Classes, by default.
+        """
+        return logits.argmax(-1), labels
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most samples stay the same)
         """Have the training samples be those of `epoch` (0 is the first): crops, masks."""

@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.language.prepared import PreparedTask
 from train.tasks.pretraining import corpus, data_files, documents
-from train.tasks.pretraining.accuracy import Guesses, per_sample
+from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
 from train.tasks.pretraining.masking import Vocabulary
 from train.tasks.pretraining.samples import PairSample, collate
 from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs
@@ -117,6 +117,11 @@ class BertPreTraining(PreparedTask):
 
     def metric(self, evaluation_set: Samples) -> Metric:
         return Guesses()
+
+    def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
+        """The guess (n,) whether the second sentence is the next, and whether it is (n,)."""
+        right = logits[:, COLUMNS.index("next_right")] > 0
+        return torch.where(right, labels, 1 - labels), labels
 
     def _shards(self) -> dict[str, Shards]:
         size = self._model_config.vocab_size

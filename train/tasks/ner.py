@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.language.classifier import Labels
 from train.tasks.language.padding import Sample, TokenSet
@@ -92,6 +92,15 @@ class Ner(PreparedTask):
 
     def metric(self, evaluation_set: Samples) -> Metric:
         return Entities(self._tags)
+
+    def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
+        """The tags of each sentence's words by name, as seqeval takes them."""
+        answers: tuple[list[list[str]], list[list[str]]] = ([], [])
+        for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
+            words = gold != encoding.IGNORED
+            for column, tags in zip(answers, (predicted, gold), strict=True):
+                column.append([self._tags[tag] for tag in tags[words].tolist()])
+        return answers
 
     def _read(self) -> dict[str, list[Sentence]]:
         if self.data_dir is not None:

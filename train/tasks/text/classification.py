@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.language.padding import Padding, Sample, TokenSet
 from train.tasks.language.prepared import PreparedTask
@@ -86,6 +86,12 @@ class GlueTask(PreparedTask):
         if self.spec.is_regression:
             return Correlation(len(evaluation_set))
         return Confusion(self.spec.num_labels, self.spec.metrics)
+
+    def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
+        """The labels' numbers (n,), or the scores (n,)."""
+        if self.spec.is_regression:
+            return logits.reshape(len(labels)), labels
+        return super().predictions(logits, labels)
 
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:

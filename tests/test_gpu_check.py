@@ -1,0 +1,75 @@
+"""`make gpu-check` runs what it says, writes a page, and says so where there is no GPU."""
+
+import sys
+from unittest import mock
+
+import pytest
+import torch
+
+from configs import plugins
+from tests.benchmarks import gpu_check, made
+from tests.benchmarks.gpu_check import PLAIN, Check, Row, checks, judge, main
+from tests.benchmarks.places import Steps
+from tests.preload import interpreter
+
+TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+TINY |= {"num_attention_heads": 2}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so_and_fails(capsys, tmp_path):
+    assert main(["--page", str(tmp_path / "page.md")]) == 2
+    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rows_grow_with_the_gpus():
+    one, four = (list(checks(gpus, "cuda")) for gpus in (1, 4))
+    modes = set(plugins.names("train.sync.modes"))
+    assert modes | {PLAIN, "fp16", "bf16", "compile", "resume"} == {row.name for row in one}
+    assert {row.workers for row in one} == {1} and {row.workers for row in four} == {1, 2, 4}
+    assert [row.workers for row in four if row.name == "fp16"] == [4]
+    assert "fp16" not in {row.name for row in checks(2, "cpu")}
+
+
+def test_a_row_is_wrong_whose_losses_are_others():
+    base = Steps([3.0, 2.0], [0.1, 0.1])
+    for losses, problem in (
+        ([3.0, 2.00001], ""),
+        ([3.0, 2.1], "losses differ by 1.0e-01"),
+        ([3.0, float("nan")], "losses differ by nan"),
+        ([3.0], "1 steps instead of 2"),
+    ):
+        row = Row(Check("ddp", 2), Steps(losses, [0.1] * len(losses)))
+        judge(row, base)
+        assert row.problem.startswith(problem) and bool(row.problem) == bool(problem)
+
+
+def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
+    """Real runs: two workers of this machine, one stopped and resumed, and a script beside them."""
+    page = tmp_path / "page.md"
+    flags = ["--device", "cpu", "--steps", "4", "--batch-size", "4", "--page", str(page)]
+    ready = made.ready
+    wrong = Check("wrong", 1, ("--sync", "single", "--seed", "7"))
+
+    def some(gpus, device):
+        wanted = {("single", 1), ("all_reduce", 2), (PLAIN, 2), ("resume", 2)}
+        yield from (one for one in checks(gpus, device) if (one.name, one.workers) in wanted)
+        yield wrong
+        yield Check("refused", 1, ("--sync", "single", "--precision", "fp16"))
+
+    with (
+        mock.patch.object(sys, "executable", interpreter()),
+        mock.patch.object(made, "ready", lambda *words: ready(*words, **TINY)),
+        mock.patch.object(gpu_check, "checks", some),
+    ):
+        assert main([*flags, "--model", "small"]) == 1
+    assert "4 of 6 rows are right" in capsys.readouterr().out
+    lines = page.read_text().splitlines()
+    assert lines[0] == "# A trial of gpu-check on CPUs" and "**no GPU**" in lines[2]
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines if line.startswith("| ")}
+    assert rows["resume"].endswith("| right |") and "stopped after 2, then 2 more" in rows["resume"]
+    assert rows["all_reduce"].endswith("| right |") and rows[PLAIN].endswith("| right |")
+    assert "**wrong**: losses differ" in rows["wrong"]
+    assert "--precision fp16 needs a GPU" in rows["refused"]
+    assert "anything on a GPU" in lines[-1]

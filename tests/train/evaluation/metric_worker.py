@@ -1,0 +1,74 @@
+"""One rank's part of the metrics of test_evaluate_metrics.py: `FOLDER`, with cases and answers."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from muster.errors import MusterError
+from train.evaluation.evaluate_metrics import evaluate
+
+MODULES = Path(__file__).with_name("modules")
+
+
+def part(values, rank, ranks, cut):
+    """This rank's part: of several ranks the second has none, the last the most."""
+    if values is None:
+        return None
+    if cut == "strided":  # as torch's DistributedSampler has it: the first samples once more
+        padded = [*values, *values[: -len(values) % ranks]]
+        return padded[rank::ranks]
+    edges = [0, *[(at // 2) * len(values) // (2 * ranks) for at in range(2, ranks + 1)]]
+    edges.append(len(values))
+    return values[edges[rank] : edges[rank + 1]]
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for case in json.loads((folder / "cases.json").read_text()):
+        for cut in ("blocks", "strided"):
+            own = {name: part(case[name], rank, ranks, cut) for name in case["columns"]}
+            if case["tensors"] and own["predictions"]:
+                own = {name: torch.from_numpy(np.array(values)) for name, values in own.items()}
+            if cut == "strided":
+                places = list(range(len(case["predictions"])))
+                own["positions"] = part(places, rank, ranks, cut)
+            metric = case["metric"] if rank == 0 else "not looked at"
+            found = evaluate(metric, **own, **case["arguments"])
+            assert repr(found) == case["answer"], f"{cut}, rank {rank}: {found}"
+    refused(rank, ranks)
+    dist.destroy_process_group()
+
+
+def refused(rank, ranks):
+    """Whoever is wrong, all are told; afterwards all go on."""
+    scores = str(MODULES / "class_scores.py")
+    last = rank == ranks - 1
+    for predictions, references, words in (
+        ([1, 2] if last else [1], [1], f"rank {ranks - 1} has 2 predictions, 1 references"),
+        ([object()] if last else [1], [1], f"rank {ranks - 1}: predictions: it holds a object"),
+        ([0, 1], None, "no rank gave references"),
+        ([1], ["x"], "metric class_scores: ValueError: "),
+    ):
+        try:
+            evaluate(scores, predictions=predictions, references=references)
+        except MusterError as error:
+            assert words in str(error) or references is None, error
+        else:
+            raise AssertionError(f"{words}: nobody said so")
+    for name, words in (("no_such_metric", "not in /"), ("./gone.py", "there is no file /")):
+        try:
+            evaluate(name, predictions=[1], references=[1])
+        except MusterError as error:
+            assert f"metric {name}: " in str(error) and words in str(error), error
+        else:
+            raise AssertionError(f"{name} was found")
+    assert evaluate(scores, predictions=[rank], references=[rank])["samples"] == ranks
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,164 @@
+"""A metric of `evaluate` over several ranks is that of one process, without a file to share."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluate as library
+import numpy as np
+import pytest
+import torch
+
+from muster.errors import MusterError, UsageError
+from tests.train.evaluation.metric_worker import MODULES
+from tests.train.workers import run_on_ranks
+from train.evaluation import metric_modules
+from train.evaluation.evaluate_metrics import evaluate
+from train.evaluation.sample_columns import from_plain, to_plain
+
+SCORES, DISTANCES, TEXTS = (
+    str(MODULES / f"{name}.py") for name in ("class_scores", "distances", "texts")
+)
+NOWHERE = "/proc/no-home"  # nobody can make a folder there, root neither
+
+
+def cases():
+    """Of 23 samples each: whole numbers, reals, vectors, texts, and several metrics at once."""
+    draw = random.Random(3)
+    classes = [[draw.randrange(3) for _ in range(23)] for _ in range(2)]
+    reals = [[draw.random() for _ in range(23)] for _ in range(2)]
+    vectors = [[[draw.random() for _ in range(4)] for _ in range(23)] for _ in range(2)]
+    words = ["Ein", "zwei", "ähnlich", "vier 四"]
+    texts = [" ".join(draw.choices(words, k=3)) for _ in range(23)]
+    rights = [draw.choices(words, k=draw.randrange(1, 3)) for _ in range(23)]
+    sources = [str(at) for at in range(23)]
+    for columns, metric, arguments in (
+        (classes, SCORES, {}),
+        (classes, SCORES, {"average": "micro"}),
+        (reals, DISTANCES, {}),
+        (vectors, DISTANCES, {}),
+        ((texts, rights, sources), TEXTS, {"lower": True}),
+        (classes, [SCORES, SCORES], {}),
+        (classes, {"one": SCORES, "other": DISTANCES}, {}),
+    ):
+        names = ("predictions", "references", "sources")[: len(columns)]
+        yield dict(zip(names, columns, strict=True)), metric, arguments
+
+
+def own_cache(patch, folder):
+    """Have `evaluate` itself keep modules below `folder`, and import them from nowhere else."""
+    patch.setattr(library.config, "HF_MODULES_CACHE", folder / "modules")
+    patch.setattr(sys, "path", list(sys.path))
+    for name in [one for one in sys.modules if one.startswith("evaluate_modules")]:
+        patch.delitem(sys.modules, name)
+
+
+def by_one_process(metric, columns, arguments, cache):
+    """What `evaluate` says when it is used as its own pages do."""
+    options = {"cache_dir": str(cache)}
+    if isinstance(metric, str):
+        module = library.load(metric, **options)
+    elif isinstance(metric, dict):
+        modules = {name: library.load(one, **options) for name, one in metric.items()}
+        module = library.combine(modules)
+    else:
+        module = library.combine([library.load(one, **options) for one in metric])
+    return module.compute(**columns, **arguments)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """A folder with each case and what one process makes of it."""
+    folder = tmp_path_factory.mktemp("cases")
+    written = []
+    with pytest.MonkeyPatch.context() as patch:
+        own_cache(patch, folder)
+        for columns, metric, arguments in cases():
+            answer = by_one_process(metric, columns, arguments, folder)
+            plain = repr(from_plain(json.loads(json.dumps(to_plain(answer)))))
+            for tensors in (False, metric in (SCORES, DISTANCES)):
+                case = {"columns": list(columns), "metric": metric, "arguments": arguments}
+                written.append({**columns, **case, "answer": plain, "tensors": tensors})
+    (folder / "cases.json").write_text(json.dumps(written))
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_it_equals_one_process_on_uneven_parts_where_nothing_can_be_written(
+    ranks, answers, monkeypatch
+):
+    for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
+        monkeypatch.setenv(name, NOWHERE)
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    run_on_ranks("tests/train/evaluation/metric_worker.py", ranks, str(answers))
+    assert not Path(NOWHERE).exists()
+
+
+def test_numbers_keep_their_last_digit_whatever_they_come_in():
+    reals, rights = [0.1, 1 / 3, 1e-300], [0.0, 0.0, 0.0]
+    found = [
+        evaluate(DISTANCES, predictions=kind(reals), references=kind(rights))["mean"]
+        for kind in (list, tuple, np.array, lambda values: torch.tensor(values).double())
+    ]
+    exact = np.mean([0.1, 1 / 3, 1e-300])
+    assert found[:3] == [exact] * 3
+    assert found[3] == np.mean(np.array(reals, np.float32).astype(np.float64))
+
+
+def test_a_loaded_module_is_used_as_it_is_and_is_itself_again_afterwards(tmp_path, monkeypatch):
+    own_cache(monkeypatch, tmp_path)
+    module = library.load(SCORES, cache_dir=str(tmp_path), num_process=2, process_id=1)
+    found = evaluate(module, predictions=[1, 0], references=[1, 1], average="micro")
+    assert found["f1"] == 0.5
+    assert (module.keep_in_memory, module.num_process, module.process_id) == (False, 2, 1)
+    alone = library.load(SCORES, cache_dir=str(tmp_path))
+    combined = library.combine([alone], force_prefix=True)
+    assert "class_scores_f1" in evaluate(combined, predictions=[1], references=[1])
+    alone.add(prediction=1, reference=1)
+    with pytest.raises(UsageError, match="it holds 1 samples of add"):
+        evaluate(alone, predictions=[1], references=[1])
+    with pytest.raises(UsageError, match="not a int"):
+        evaluate(3, predictions=[1], references=[1])
+
+
+def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    evaluate(SCORES, predictions=[1], references=[1])
+    with pytest.raises(MusterError, match=r"metric class_scores: \w+: The 'average'"):
+        evaluate(SCORES, predictions=[1], references=[1], average="none such")
+    assert torch.equal(before, torch.get_rng_state())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_disk_can_be_written_memory_will_do(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/proc/no-temporary-files")
+    assert evaluate(SCORES, predictions=[1], references=[1])["samples"] == 1
+    monkeypatch.setattr(metric_modules, "FOLDERS", (None,))
+    with pytest.raises(UsageError, match="name one with TMPDIR"):
+        evaluate(SCORES, predictions=[1], references=[1])
+
+
+def test_runs_beside_each_other_on_one_disk_do_not_meet(answers, monkeypatch):
+    """Two runs of two ranks each, with one cache, as on a cluster's shared disk."""
+    from tests.preload import interpreter
+
+    monkeypatch.setenv("HF_HOME", str(answers / "shared"))
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    command = [interpreter(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    runs = [
+        subprocess.Popen(
+            [*command, "tests/train/evaluation/metric_worker.py", str(answers)],
+            cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for run in runs:
+        _, errors = run.communicate(timeout=200)
+        assert run.returncode == 0, errors[-3000:]
+    assert not list((answers / "shared").rglob("*.lock"))

@@ -1,0 +1,137 @@
+"""--metrics: in every task, on any number of ranks, what `evaluate` says of the whole set."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from configs.settings.train import TrainConfig
+from launch.programs import own_program
+from muster.errors import UsageError
+from tests.train.evaluation.metric_worker import MODULES
+from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
+from train.evaluation.task_metrics import Samples, TaskMetrics, Wanted, parsed
+from train.sync.ranks import Ranks
+from train.tasks import bert, ner, rte, stsb, synthetic
+
+SCORES, DISTANCES = str(MODULES / "class_scores.py"), str(MODULES / "distances.py")
+CONFIG = TrainConfig(task="synthetic", sync="single", device="cpu")
+
+
+def of(text, predictions, references, taken=()):
+    metrics, samples = TaskMetrics(text, Ranks()), Samples()
+    for at in reversed(range(len(predictions))):
+        samples.add(predictions[at : at + 1], references[at : at + 1], [at])
+    found = metrics.compute(samples, dict.fromkeys(taken, 0.0))
+    metrics.close()
+    return found, metrics.messages
+
+
+def test_what_the_flag_says():
+    assert parsed("f1, ./my.py") == [Wanted("f1", None, {}), Wanted("./my.py", None, {})]
+    (one,) = parsed("glue:mrpc:average=macro:labels=[1]:zero_division=0")
+    assert one == ("glue", "mrpc", {"average": "macro", "labels": [1], "zero_division": 0})
+    for wrong in ("f1,,accuracy", "f1:", "glue:mrpc:cola", ":mrpc"):
+        with pytest.raises(UsageError, match="is not NAME"):
+            parsed(wrong)
+
+
+def test_numbers_are_recorded_in_the_order_of_samples_and_the_rest_is_told():
+    found, messages = of(SCORES, [1, 0, 1], [1, 1, 1])
+    assert found == {"f1": pytest.approx(0.4), "in_order": 2.0, "samples": 3.0}
+    assert messages == ["metrics: of_each_0 is no number, and is left out of the records"]
+
+
+def test_names_that_are_taken_have_the_modules_in_front():
+    found, _ = of(f"{SCORES}:average=micro", [1, 0], [1, 1], taken=["f1"])
+    assert found["class_scores_f1"] == 0.5 and "f1" not in found and found["samples"] == 2.0
+    found, _ = of(f"{SCORES}:average=micro,{SCORES},{DISTANCES}", [1, 0], [1, 1])
+    assert found["class_scores_0_f1"] == 0.5 and found["class_scores_1_f1"] != 0.5
+    assert found["mean"] == 0.5
+
+
+def test_a_metric_that_needs_more_than_a_task_has_is_refused():
+    with pytest.raises(UsageError, match=r"texts.py: it takes sources, but a task has"):
+        TaskMetrics(str(MODULES / "texts.py"), Ranks())
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_run_records_shows_and_keeps_the_best_by_them(ranks, tmp_path, monkeypatch):
+    for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
+        monkeypatch.setenv(name, "/proc/no-home")
+    flags = ["--task", "synthetic", "--sync", "all_reduce", "--epochs", "2", "--dropout", "0"]
+    flags += ["--metrics", f"{SCORES}:average=micro,{DISTANCES}", "--keep-best", "f1"]
+    flags += ["--eval-samples", "7", "--eval-batch-size", "2", "--logs-dir", str(tmp_path)]
+    flags += ["--run-id", "run", "--device", "cpu"]
+    port = free_port()
+    ended = finish([start_by_hand(rank, ranks, port, *flags) for rank in range(ranks)])
+    assert [code for code, _, _ in ended] == [0] * ranks, ended
+    found = [
+        [one for one in records(tmp_path / "run", rank) if one["kind"] == "eval"]
+        for rank in range(ranks)
+    ]
+    for of_rank in found:
+        assert [one["metrics"] for one in of_rank] == [one["metrics"] for one in found[0]]
+    metrics = found[0][-1]["metrics"]
+    assert metrics["samples"] == 7 and metrics["f1"] == pytest.approx(metrics["accuracy"])
+    assert metrics["mean"] == pytest.approx(1 - metrics["accuracy"])
+    assert f"f1 {metrics['f1']:.4f}" in ended[0][1] + ended[0][2]
+    best = max(one["metrics"]["f1"] for one in found[0])
+    state = next((tmp_path / "run" / "checkpoints").glob("step_*/state.json"))
+    assert json.loads(state.read_text())["best"] == best
+
+
+def test_a_metric_may_take_longer_than_a_collective(tmp_path):
+    slow = (MODULES / "distances.py").read_text().replace("import numpy as np", "import time")
+    slow = slow.replace('{"mean": np.abs(np.subtract(predictions, references)).mean()}', '{"s": 1}')
+    slow = slow.replace("        return {", "        time.sleep(5)\n        return {")
+    (tmp_path / "slow.py").write_text(slow)
+    flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
+    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "2", "--device", "cpu"]
+    flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--sync", "all_reduce"]
+    port = free_port()
+    ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert records(tmp_path / "run", 1)[-1]["metrics"]["s"] == 1.0
+
+
+def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    flags = ["--task", "synthetic", "--metrics", "none_such", "--logs-dir", str(tmp_path)]
+    flags += ["--run-id", "run", "--device", "cpu"]
+    port = free_port()
+    ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
+    assert all(code != 0 for code, _, _ in ended)
+    assert "metric none_such: there is no file" in ended[0][2] and "Traceback" not in ended[0][2]
+
+
+def test_classes_and_scores_and_what_pretraining_guesses():
+    logits, labels = torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])
+    for task in (synthetic.build(CONFIG), rte.build(CONFIG)):
+        predicted, right = task.predictions(logits, labels)
+        assert (predicted.tolist(), right.tolist()) == ([1, 0], [1, 1])
+    scores, right = stsb.build(CONFIG).predictions(torch.tensor([[2.5], [0.5]]), torch.ones(2))
+    assert scores.tolist() == [2.5, 0.5] and right.tolist() == [1, 1]
+    counts = torch.tensor([[1.0, 0, 3, 1], [1.0, 0, 3, 0], [1.0, 0, 3, 0]])
+    guessed, _ = bert.build(replace(CONFIG, task="bert")).predictions(
+        counts, torch.tensor([1, 1, 0])
+    )
+    assert guessed.tolist() == [1, 0, 1]
+
+
+def test_tags_go_by_sentence_and_name(monkeypatch):
+    task = ner.build(replace(CONFIG, task="ner"))
+    monkeypatch.setattr(ner.Ner, "_tags", ["O", "B-PER"])
+    logits = torch.tensor([[[1.0, 0], [0, 1.0], [0, 1.0]], [[0, 1.0], [1.0, 0], [1.0, 0]]])
+    labels = torch.tensor([[0, -100, 1], [1, -100, -100]])
+    assert task.predictions(logits, labels) == ([["O", "B-PER"], ["B-PER"]],) * 2
+
+
+def test_a_file_is_found_wherever_workers_start(tmp_path, monkeypatch):
+    (tmp_path / "my_metric.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    text = own_program._each("f1:average=macro, my_metric.py:x=1", own_program._absolute_if_path)
+    assert text == f"f1:average=macro,{tmp_path}/my_metric.py:x=1"
+    inside = own_program._each(f"{REPOSITORY}/a.py,f1", own_program._in_checkout)
+    assert inside == "a.py,f1" and own_program._each(None, str) is None

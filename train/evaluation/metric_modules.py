@@ -1,0 +1,223 @@
+"""`evaluate`'s modules, loaded and computed in a private folder, in memory, without a file lock.
+
+A module comes from the first of these places that has it:
+
+1. a file, such as `./my_metric.py`, or a folder with a file of its own name;
+2. the cache of `evaluate` (`HF_MODULES_CACHE`), which is only read;
+3. the Hub, where it can be reached. What was downloaded is put into the cache, if that can be
+   written, in one move, so that processes that do so at once do not disturb one another.
+
+`evaluate` itself asks the Hub first, and holds locks in its cache while it copies and computes.
+"""
+
+import importlib
+import logging
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from muster.errors import UsageError
+
+MODULES = "evaluate_modules"  # the package that `evaluate` keeps modules in
+KINDS = ("metric", "comparison", "measurement")  # of the Hub's names without an owner
+REACH_S = 5.0  # that the Hub may take to answer at all
+FOLDERS = (None, "/dev/shm")  # for the private folder: the usual ones, and where no disk is
+
+
+class ModuleFolder:
+    """Modules of `evaluate`, and the private temporary folder that they are loaded from."""
+
+    def __init__(self) -> None:
+        _hush()
+        self.path = _make_folder()
+        self._package = f"muster_metrics_{uuid.uuid4().hex}"
+
+    def close(self) -> None:
+        """Remove the folder; what was loaded can be used no more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(ValueError):
+            sys.path.remove(str(self.path))
+        for name in [one for one in sys.modules if one.partition(".")[0] == self._package]:
+            del sys.modules[name]
+
+    def load(
+        self, name: str, config_name: str | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The module `name`, whose `compute` has these arguments besides.
+
+        Raises:
+            UsageError: there is none, or it cannot be loaded; the message says where was looked.
+        """
+        from datasets import DownloadConfig
+        from evaluate import EvaluationModule, config
+        from evaluate.loading import import_main_class
+
+        try:
+            found = self._find(name)
+            kind = import_main_class(found.module_path)
+            if kind is None:
+                raise ImportError("it has no class that is an evaluate.Metric")
+            module = kind(
+                config_name=config_name,
+                cache_dir=str(self.path / "work"),
+                keep_in_memory=True,
+                experiment_id=uuid.uuid4().hex,
+                num_process=1,
+                process_id=0,
+                hash=found.hash,
+            )
+            if kind._download_and_prepare is not EvaluationModule._download_and_prepare:
+                # What it downloads, weights say, is kept where `evaluate` keeps it.
+                kept = Path(config.HF_METRICS_CACHE) / module.name / module.config_name
+                kept = kept if _can_write(kept) else self.path
+                module.download_and_prepare(DownloadConfig(cache_dir=str(kept / "downloads")))
+        except UsageError:
+            raise
+        except Exception as error:  # a module is a program: anything may happen in it
+            line = str(error).strip().partition("\n")[0]
+            raise UsageError(f"metric {name}: {type(error).__name__}: {line}") from error
+        if arguments:
+            module.compute = partial(module.compute, **arguments)
+        return module
+
+    def _find(self, name: str) -> Any:
+        """`evaluate`'s description of an importable module."""
+        from evaluate.loading import evaluation_module_factory, init_dynamic_modules
+
+        private = init_dynamic_modules(self._package, self.path)
+        path = Path(name).expanduser()
+        script = path if path.suffix == ".py" else path / f"{path.name}.py"
+        if script.is_file():
+            return evaluation_module_factory(str(script), dynamic_modules_path=private)
+        if path.suffix == ".py" or name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise UsageError(f"metric {name}: there is no file {script.absolute()}")
+        return _cached(name, Path(private)) or self._from_hub(name, script, private)
+
+    def _from_hub(self, name: str, script: Path, private: str) -> Any:
+        from datasets import DownloadConfig
+        from evaluate import config
+        from evaluate.loading import evaluation_module_factory
+
+        places = f"there is no file {script.absolute()}, it is not in {config.HF_MODULES_CACHE}"
+        remedy = (
+            "give a file such as ./my_metric.py, or load it once where there is internet: "
+            f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
+        )
+        if hindrance := _hub_hindrance():
+            raise UsageError(f"metric {name}: {places}, and {hindrance}; {remedy}")
+        downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
+        try:
+            found = evaluation_module_factory(
+                name, dynamic_modules_path=private, download_config=downloads
+            )
+        except (FileNotFoundError, ConnectionError):
+            reason = f"{config.HF_ENDPOINT} has no such metric"
+            raise UsageError(f"metric {name}: {places}, and {reason}; {remedy}") from None
+        _keep(Path(private), found.module_path)
+        return found
+
+
+@contextmanager
+def in_memory(module: Any) -> Iterator[Any]:
+    """A module that its owner has loaded, as it computes for one process and without files.
+
+    Raises:
+        UsageError: it holds samples already.
+    """
+    if len(module):
+        raise UsageError(
+            f"metric {module.name}: it holds {len(module)} samples of add() or add_batch(); "
+            "hand them in as predictions= and references="
+        )
+    was = module.keep_in_memory, module.num_process, module.process_id
+    module.keep_in_memory, module.num_process, module.process_id = True, 1, 0
+    try:
+        yield module
+    finally:
+        module.keep_in_memory, module.num_process, module.process_id = was
+
+
+def feature_names(modules: Sequence[Any]) -> list[str]:
+    """The columns that some of `modules` take, each once."""
+    return list(dict.fromkeys(name for module in modules for name in module._feature_names()))
+
+
+def _cached(name: str, private: Path) -> Any | None:
+    """The newest copy in `evaluate`'s own cache, taken from there to `private`; None: no such."""
+    from evaluate import config
+    from evaluate.loading import ImportableModule
+
+    full = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
+    for one in full or [name.replace("/", "--")]:
+        script = name.rpartition("/")[2]
+        copies = Path(config.HF_MODULES_CACHE, MODULES, "metrics", one).glob(f"*/{script}.py")
+        if not (found := sorted(copies, key=lambda path: path.stat().st_mtime)):
+            continue
+        newest = found[-1].parent
+        shutil.copytree(newest, private / "metrics" / one / newest.name)
+        for folder in (private / "metrics", private / "metrics" / one):
+            (folder / "__init__.py").touch()
+        importlib.invalidate_caches()
+        return ImportableModule(f"{private.name}.metrics.{one}.{newest.name}.{script}", newest.name)
+    return None
+
+
+def _hub_hindrance() -> str:
+    """Why nothing can be loaded from the Hub; empty: it answers."""
+    import requests
+    from evaluate import config
+    from huggingface_hub import constants
+
+    if config.HF_EVALUATE_OFFLINE or constants.HF_HUB_OFFLINE:
+        return "the environment says that the Hub is not to be asked (offline mode)"
+    try:
+        requests.head(config.HF_ENDPOINT, timeout=REACH_S)
+    except requests.RequestException:
+        return f"{config.HF_ENDPOINT} cannot be reached"
+    return ""
+
+
+def _keep(private: Path, module_path: str) -> None:
+    """Put a module that was downloaded into `evaluate`'s cache, where that can be written."""
+    from evaluate import config
+
+    _, *folders, _ = module_path.split(".")  # metrics, evaluate-metric--f1, its hash
+    place = Path(config.HF_MODULES_CACHE, MODULES, *folders)
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (place.parent, *place.parents[1:3]):
+            (folder / "__init__.py").touch()
+        fresh = Path(tempfile.mkdtemp(dir=place.parent))
+        try:
+            shutil.copytree(private.joinpath(*folders), fresh, dirs_exist_ok=True)
+            fresh.chmod(0o755)
+            fresh.rename(place)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # another process was faster
+
+
+def _can_write(folder: Path) -> bool:
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        return True
+    return False
+
+
+def _make_folder() -> Path:
+    for place in FOLDERS:
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="muster-metrics-", dir=place))
+    raise UsageError("metrics need a folder for temporary files; name one with TMPDIR")
+
+
+def _hush() -> None:
+    """Silence what the libraries say of their search: our errors say what went wrong."""
+    for name in ("evaluate", "datasets", "filelock", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,161 @@
+"""`--metrics`: `evaluate`'s metrics beside those of a task, of each evaluation set."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from muster.errors import UsageError
+
+from ..sync.ranks import Ranks
+from .evaluate_metrics import POSITIONS, at_first, computed
+from .gathering import Exchange
+from .metric_modules import ModuleFolder, feature_names
+from .sample_columns import from_plain, joined, to_plain
+
+COLUMNS = ("predictions", "references")
+
+
+class Wanted(NamedTuple):
+    """One of `--metrics`: `f1`, `./my_metric.py`, `glue:mrpc`, `f1:average=macro`."""
+
+    name: str
+    config_name: str | None
+    arguments: Mapping[str, Any]
+
+
+class Samples:
+    """This rank's predictions and references of one evaluation set, batch after batch."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, POSITIONS)}
+
+    def add(
+        self,
+        predictions: Tensor | Sequence[Any],
+        references: Tensor | Sequence[Any],
+        positions: Sequence[int],
+    ) -> None:
+        """Add n samples: one prediction and one reference each, and their places in the set."""
+        for part, column in zip(
+            (predictions, references, list(positions)), self._columns.values(), strict=True
+        ):
+            column.append(part.numpy() if isinstance(part, Tensor) else list(part))
+
+    def columns(self) -> dict[str, Any]:
+        """All of them by name; None where there are none."""
+        return {name: joined(parts) if parts else None for name, parts in self._columns.items()}
+
+
+class TaskMetrics:
+    """The modules that `--metrics` names, loaded once, on rank 0. Making it is collective.
+
+    Raises:
+        UsageError: one cannot be found or loaded, or takes other input than a task has (on other
+            ranks than rank 0: PeerFailed).
+    """
+
+    def __init__(self, text: str, ranks: Ranks) -> None:
+        self._exchange = Exchange(ranks)
+        self._folder: ModuleFolder | None = None
+        self._modules = list[Any]()
+        self._told = set[str]()
+        self.messages: list[str] = []  # to be told once
+        at_first(self._exchange, lambda: self._load(text))
+
+    def compute(self, samples: Samples, taken: Mapping[str, float]) -> dict[str, float]:
+        """The numbers among the results on the samples of all ranks, on every rank.
+
+        Names are those that `evaluate.combine` gives, with the module's name in front where the
+        task has a metric of that name already, which is in `taken`. Of a result within a result
+        the name is that of both: `LOC_f1`.
+
+        Raises:
+            MusterError: a module failed.
+        """
+        together = self._exchange.columns(samples.columns())
+        results = from_plain(at_first(self._exchange, lambda: to_plain(self._results(together))))
+        found = dict[str, float]()
+        for module, names, result in results:
+            for key, value in result.items():
+                name = f"{module}_{key}" if key in names or key in taken else key
+                found.update(self._numbers(name, value))
+        return found
+
+    def close(self) -> None:
+        """Remove the folder that the modules were loaded from."""
+        if self._folder is not None:
+            self._folder.close()
+
+    def _load(self, text: str) -> None:
+        self._folder = ModuleFolder()
+        try:
+            for one in parsed(text):
+                module = self._folder.load(*one)
+                if other := [name for name in feature_names([module]) if name not in COLUMNS]:
+                    raise UsageError(
+                        f"--metrics {one.name}: it takes {', '.join(other)}, but a task has "
+                        f"{' and '.join(COLUMNS)} only"
+                    )
+                self._modules.append(module)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def _results(self, columns: Mapping[str, Any]) -> list[Any]:
+        """Of each module: the name that tells it from the others, names that others have, result.
+
+        As with `evaluate.combine`, one of several modules of one name has its number behind it.
+        """
+        names = [module.name for module in self._modules]
+        results = []
+        for at, module in enumerate(self._modules):
+            label = names[at]
+            if names.count(label) > 1:
+                label = f"{label}_{names[:at].count(label)}"
+            results.append((label, computed(module, columns, COLUMNS, {})))
+        keys = [key for _, result in results for key in result]
+        shared = sorted({key for key in keys if keys.count(key) > 1})
+        return [(label, shared, result) for label, result in results]
+
+    def _numbers(self, name: str, value: Any) -> Iterator[tuple[str, float]]:
+        if isinstance(value, Mapping):
+            for key, one in value.items():
+                yield from self._numbers(f"{name}_{key}", one)
+        elif isinstance(value, int | float):
+            yield name, float(value)
+        elif name not in self._told:
+            self._told.add(name)
+            self.messages.append(f"metrics: {name} is no number, and is left out of the records")
+
+
+def parsed(text: str) -> list[Wanted]:
+    """What `--metrics` says: names with commas between them, each with its arguments behind colons.
+
+    A word behind a colon is the name of a configuration, and `average=macro` an argument of
+    `compute`; its value is JSON, or else a text.
+
+    Raises:
+        UsageError: a name is empty, or there are two configurations.
+    """
+    found = []
+    for one in text.split(","):
+        name, *words = one.strip().split(":")
+        configs = [word for word in words if "=" not in word]
+        if not name or len(configs) > 1 or not all(words):
+            raise UsageError(
+                f"--metrics {text}: {one.strip()!r} is not NAME, NAME:CONFIGURATION "
+                "or NAME:argument=value"
+            )
+        pairs = [word.partition("=")[::2] for word in words if "=" in word]
+        arguments = {key: _value(value) for key, value in pairs}
+        found.append(Wanted(name, configs[0] if configs else None, arguments))
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
