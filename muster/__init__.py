@@ -41,10 +41,10 @@ _PLACES = {
     "launch": "muster.launching",
     "map": "muster.launching",
     # with torch
-    "checkpoints": "_train.checkpoints.library",
+    "checkpoints": "_train.program.saved_objects",
     "evaluate": "_train.evaluation.evaluate_metrics",
-    "init": "_train.distributed.program_ranks",
-    "record": "_train.records.program_records",
+    "init": "_train.program.rank_of_run",
+    "record": "_train.program.recorder",
     "steps": "_train.batches.steps",
     "sync": "_train.sync.synced_model",
     "sync_ddp": "_train.sync.framework",

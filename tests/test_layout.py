@@ -133,7 +133,7 @@ def test_no_import_needs_another_name():
 
 
 # What any program may load, under another name than train: see tests/train/test_foreign_program.py.
-LOADABLE = "batches checkpoints distributed evaluation model records sync".split()
+LOADABLE = "batches checkpoints distributed evaluation model program records sync".split()
 
 
 @pytest.mark.parametrize("folder", LOADABLE)

@@ -19,7 +19,7 @@ from torch import nn
 import configs
 import train
 
-FOLDERS = ("sync", "batches", "checkpoints", "records", "distributed", "evaluation", "model")
+FOLDERS = "sync batches checkpoints records distributed evaluation model program".split()
 RANKS = 2
 CPU = torch.device("cpu")
 

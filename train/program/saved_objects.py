@@ -20,10 +20,10 @@ from torch import Tensor
 from muster.errors import STOPPED, UsageError
 from muster.orderly_stop import stopping
 
-from ..records.program_records import write_record
+from ..checkpoints.exchange import Files, gather_text
+from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..sync.ranks import Ranks, current_ranks
-from .exchange import Files, gather_text
-from .manager import CheckpointManager, StepRequests
+from .recorder import write_record
 
 TENSOR, DICT, TUPLE = "$tensor", "$dict", "$tuple"
 UNITS = {"step": "step", "steps": "step", "min": "min"}

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from muster.errors import UsageError
 from muster.rank_variables import torchrun_variables
 
-from .rendezvous import Meeting, Peers, meet
-from .world import World
+from ..distributed.rendezvous import Meeting, Peers, meet
+from ..distributed.world import World
 
 RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
 

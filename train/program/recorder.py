@@ -13,10 +13,10 @@ from torch import Tensor
 from muster.errors import UsageError
 
 from ..batches.plan import StepPlan
+from ..records.schema import EvalRecord, Record, StepRecord
+from ..records.sinks import Sinks
 from ..sync.ledger import Collective
 from ..sync.ranks import Ranks, current_ranks
-from .schema import EvalRecord, Record, StepRecord
-from .sinks import Sinks
 
 
 class Measured(Protocol):
