@@ -8,9 +8,8 @@ import importlib
 import pickle
 import pkgutil
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,16 +23,7 @@ RANKS = 2
 CPU = torch.device("cpu")
 
 
-def package(name: str, folder: Path) -> ModuleType:
-    spec = spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def of(name: str) -> ModuleType:
+def of(name: str) -> Any:
     return importlib.import_module(f"muster._train.{name}")
 
 
@@ -104,8 +94,10 @@ def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
 
 def main() -> None:
     rank, folder, repository = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    package("muster", repository / "muster")
-    package("muster._train", repository / "train")
+    sys.path.append(str(repository))  # behind this folder, as where workers are started
+    import muster
+
+    assert {"torch"}.isdisjoint(muster.__dict__) and muster.sync.__module__.startswith("muster._")
     every_module_loads()
     nothing_else_was_loaded(repository)
     options = of("sync.base").SyncOptions(bucket_mb=3.0, compress="int8")

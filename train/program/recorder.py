@@ -77,7 +77,11 @@ def record(
         assert metrics is not None
         recorder.evaluated(step, metrics)
         return None
-    return recorder.stepped(step, float(loss), model, samples, lr, float(grad_norm))
+    return recorder.stepped(step, _number(loss), model, samples, lr, _number(grad_norm))
+
+
+def _number(value: Tensor | float) -> float:
+    return value.item() if isinstance(value, Tensor) else float(value)
 
 
 def write_record(record: Record) -> None:
@@ -92,7 +96,8 @@ class Recorder:
 
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self._sinks = ranks, Sinks(run_dir, ranks.rank)
-        self._step, self._epoch, self._ended = 0, 1, time.perf_counter()
+        self._step, self._epoch = 0, 1
+        self._ended: float | None = None  # the last step; the first one's begin is not known
 
     def stepped(
         self,
@@ -105,19 +110,21 @@ class Recorder:
     ) -> float:
         plan = step if isinstance(step, StepPlan) else None
         self._count(step)
-        now, before = time.perf_counter(), self._ended
+        now = time.perf_counter()
         rows = self._ranks.all_gather(
             torch.tensor([loss], dtype=torch.float64, device=self._ranks.device)
         )
         mean = float(rows.mean())
         measured = model.take_measured() if model is not None else None
         made = measured.collectives if measured else []
+        begun = (measured.began if measured else None) or now
+        before = begun if self._ended is None else self._ended
         record = StepRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, loss=mean,
             samples=plan.samples if plan else samples,
             local_samples=plan.local_samples if plan else samples // self._ranks.world_size,
             local_tokens=plan.local_tokens if plan else 0,
-            data_s=max(0.0, (measured.began or before) - before) if measured else 0.0,
+            data_s=max(0.0, begun - before) if measured else 0.0,
             forward_s=measured.forward_s if measured else 0.0,
             backward_s=measured.backward_s if measured else 0.0,
             sync_s=measured.sync_s if measured else 0.0,
@@ -136,7 +143,8 @@ class Recorder:
         now = time.perf_counter()
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
-            eval_s=now - self._ended, metrics={name: float(one) for name, one in metrics.items()},
+            eval_s=now - (self._ended or now),
+            metrics={name: float(one) for name, one in metrics.items()},
         )  # fmt: skip
         self.write(record)
         self._ended = now

@@ -1,0 +1,52 @@
+"""`muster.record` writes what reports read."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import muster
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path))
+    return tmp_path
+
+
+def rows(run_dir):
+    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_steps_and_evaluations_are_counted_and_timed(run_dir):
+    model = muster.sync(nn.Linear(3, 1), "single")
+    for step in muster.steps(8, batch_size=4, epochs=2):
+        loss = model(torch.ones(len(step.micro_batches[0].indices), 3)).sum()
+        loss.backward()
+        assert muster.record(step, loss=loss, model=model, lr=0.5) == loss.item()
+    muster.record(metrics={"accuracy": torch.tensor(0.25)})
+    *steps, end = rows(run_dir)
+    assert [(one["step"], one["epoch"], one["samples"]) for one in steps] == [
+        (1, 1, 4), (2, 1, 4), (3, 2, 4), (4, 2, 4),
+    ]  # fmt: skip
+    for one in steps:
+        parts = [one[f"{part}_s"] for part in ("forward", "backward", "data", "sync", "optimizer")]
+        assert min(parts[:2]) > 0 and sum(parts) <= one["step_s"] * 1.01
+    assert (end["kind"], end["step"], end["metrics"]) == ("eval", 4, {"accuracy": 0.25})
+
+
+def test_numbers_of_its_own_will_do(run_dir):
+    muster.record(loss=1.5, samples=64)
+    muster.record(7, loss=1.25)
+    muster.record(loss=1.0)
+    assert [(one["step"], one["loss"]) for one in rows(run_dir)] == [(1, 1.5), (7, 1.25), (8, 1.0)]
+
+
+def test_what_it_needs(monkeypatch, run_dir):
+    with pytest.raises(muster.UsageError, match="either loss"):
+        muster.record(3)
+    monkeypatch.delenv("MUSTER_RUN_DIR")
+    with pytest.raises(muster.UsageError, match="MUSTER_RUN_DIR, the run folder, is not set"):
+        muster.record(loss=1.0)

@@ -1,0 +1,124 @@
+"""What has a `state_dict` comes back bit for bit; what is no number or tensor is refused."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import muster
+
+
+class Own:
+    """An object with a state."""
+
+    def __init__(self, state=None):
+        self.state = state or {}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+STATE = {
+    "a": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
+    7: {"tuple": (1, [True, None, "text"], 2.5), "empty": {}, "nothing": []},
+    "scalar": torch.tensor(3),
+    "infinite": float("-inf"),
+    "big": 2**70,
+    False: 0.1 + 0.2,
+    "view": torch.arange(6).view(2, 3).T,
+}
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        raw = [each.contiguous().view(-1).view(torch.uint8) for each in (one, other)]
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*raw)
+    if isinstance(one, dict):
+        pairs = list(zip(one, other, strict=True))
+        return all(type(a) is type(b) and a == b and same(one[a], other[b]) for a, b in pairs)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def test_a_state_comes_back_with_its_types(tmp_path):
+    with muster.checkpoints(tmp_path, own=Own(STATE), other=Own({"b": 1})) as first:
+        assert first.resume() == 0
+        first.save(3)
+    again, other = Own(), Own()
+    assert muster.checkpoints(tmp_path, own=again, other=other).resume() == 3
+    assert same(again.state, STATE) and other.state == {"b": 1}
+    names = {path.suffix for path in (tmp_path / "step_00000003").iterdir()}
+    assert names == {".safetensors", ".json"}
+
+
+def trained(folder, steps, stop=None):
+    """Losses of a training with dropout, momentum, a schedule and a scaler, from where it is."""
+    torch.manual_seed(0)
+    model = muster.sync(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1)), "single")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=20)
+    plan = muster.steps(20, batch_size=5, epochs=3, seed=1)
+    data, losses = torch.randn(20, 4, generator=torch.Generator().manual_seed(2)), []
+    with muster.checkpoints(
+        folder, every="2 steps", model=model, optimizer=optimizer, schedule=schedule, steps=plan
+    ) as checkpoints:
+        checkpoints.resume()
+        for step in plan:
+            loss = model(data[list(step.micro_batches[0].indices)]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            losses.append(loss.item())
+            checkpoints.after_step(step.step)
+            if step.step == stop:
+                break
+    return losses
+
+
+def test_a_training_goes_on_bit_for_bit(tmp_path):
+    whole = trained(tmp_path / "whole", 12)
+    trained(tmp_path / "two", 12, stop=7)  # the last one is of step 6
+    assert trained(tmp_path / "two", 12) == whole[6:]
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"a": {"b": object()}}, "the state of own[a][b] holds a object"),
+        ({"a": [{1}]}, "the state of own[a][0] holds a set"),
+        ({(1, 2): 3}, "the state of own holds a key that is a tuple"),
+        ({"a": torch.eye(3).to_sparse()}, "the state of own[a] holds a Tensor"),
+        ({"f": print}, "the state of own[f] holds a builtin_function_or_method"),
+    ],
+)
+def test_anything_else_is_refused_by_its_key(tmp_path, state, problem):
+    with pytest.raises(muster.UsageError, match=re.escape(problem)):
+        muster.checkpoints(tmp_path, own=Own(state)).save(1)
+    assert not list(tmp_path.glob("step_*"))
+
+
+def test_other_objects_are_refused(tmp_path):
+    muster.checkpoints(tmp_path, model=Own({"a": 1})).save(1)
+    with pytest.raises(muster.UsageError, match="it holds model; here are net"):
+        muster.checkpoints(tmp_path, net=Own()).resume()
+
+
+@pytest.mark.parametrize("every", ["100", "1.5 steps", "3 epochs", "-1 min"])
+def test_an_interval_is_steps_or_minutes(tmp_path, every):
+    with pytest.raises(muster.UsageError, match="write '100 steps' or '10 min'"):
+        muster.checkpoints(tmp_path, every=every, own=Own())
+
+
+def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
+    monkeypatch.delenv("MUSTER_CHECKPOINTS", raising=False)
+    with pytest.raises(muster.UsageError, match="MUSTER_CHECKPOINTS is not set"):
+        muster.checkpoints(own=Own())
+    (tmp_path / "file").touch()
+    with pytest.raises(muster.UsageError, match="file/below: Not a directory"):
+        muster.checkpoints(tmp_path / "file" / "below", own=Own())
