@@ -100,7 +100,7 @@ class Measured:
     backward_s: float = 0.0
     sync_s: float = 0.0  # after the backward pass
     ended: float | None = None  # when gradients were last synchronised
-    collectives: list[Collective] = field(default_factory=list)  # on gradients
+    collectives: list[Collective] = field(default_factory=list)  # of the last pass, on gradients
 
 
 class SyncedModel(nn.Module):
@@ -152,7 +152,7 @@ class SyncedModel(nn.Module):
             self._buffers_of.average(share, rows)
         self._measured.ended = time.perf_counter()
         self._measured.sync_s += self._measured.ended - now
-        self._measured.collectives += ranks.ledger.take_step()
+        self._measured.collectives = ranks.ledger.take_step()
 
     def take_measured(self) -> Measured:
         """What was spent and sent since this was last asked."""
