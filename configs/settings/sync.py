@@ -11,6 +11,7 @@ from configs.settings.fields import not_positive, setting, too_low
 HOOKS = ("fp16", "bf16", "powersgd")  # torch's DDP has these
 COMPRESSED = {"all_reduce": None, "ddp": HOOKS, "accelerate": HOOKS}
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
+PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,11 @@ class SyncingConfig:
         "(default: the mode's own)",
     )
     overlap: bool = setting(
-        True, "send gradients while others are computed (all_reduce, gather_scatter)"
+        True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
     sparse_rows: bool = setting(
-        True, "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter)"
+        True,
+        "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter, zero1)",
     )
     compress: str = setting(
         "none", "send less than the gradients: none, or a file of train/sync/compression/"
@@ -38,8 +40,8 @@ class SyncingConfig:
     outer_lr: float = setting(1.0, "local_sgd's step towards the average; DiLoCo: 0.7")
     outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9")
 
-    def syncing_problems(self, precision: str) -> Iterator[str]:
-        """A line for every one of these settings that is wrong, beside this --precision."""
+    def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
+        """A line for every one of these settings that is wrong, beside --precision, --compile."""
         if self.bucket_mb is not None and self.bucket_mb != "auto":
             yield from too_low("bucket_mb", self.bucket_mb, 0)
         for name in ("compress_rank", "sync_every"):
@@ -55,6 +57,13 @@ class SyncingConfig:
                 "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
                 "where any worker's gradient overflows; use --precision bf16"
             )
+        if self.sync in PARTED and precision == "fp16":
+            yield (
+                f"--sync {self.sync} leaves each worker a part of every gradient, but --precision "
+                "fp16 skips a step where any part overflows; use --precision bf16"
+            )
+        if self.sync == "fsdp" and compiles:
+            yield "--compile does not go with --sync fsdp; use --sync zero1"
         if self.compress != "none":
             yield from self._compression_problems(precision)
 

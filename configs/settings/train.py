@@ -113,7 +113,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
         for name in ("dropout", "mask_probability"):
             yield from no_share(name, getattr(self, name))
         yield from self.learning_problems()
-        yield from self.syncing_problems(self.precision)
+        yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
             yield (

@@ -28,7 +28,7 @@ def test_ddp_compresses_as_its_hooks_do(mode, way):
         TrainConfig(sync=mode, compress=way)
 
 
-@pytest.mark.parametrize("mode", ["gather_scatter", "local_sgd"])
+@pytest.mark.parametrize("mode", ["gather_scatter", "local_sgd", "zero1", "fsdp"])
 def test_other_modes_name_the_one_that_can(mode):
     wanted = f"--compress bf16 does not go with --sync {mode}; use --sync all_reduce"
     with pytest.raises(UsageError, match=wanted):
@@ -47,6 +47,9 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"outer_lr": 0.0}, "--outer-lr must be a finite number above 0"),
         ({"outer_momentum": 1.0}, "--outer-momentum must be at least 0 and below 1"),
         ({"sync": "local_sgd", "precision": "fp16"}, "fp16 skips a step"),
+        ({"sync": "zero1", "precision": "fp16"}, "--sync zero1 leaves each worker a part"),
+        ({"sync": "fsdp", "precision": "fp16"}, "skips a step where any part overflows"),
+        ({"sync": "fsdp", "compile": True}, "--compile does not go with --sync fsdp; use --sync z"),
         ({"sync": "all_reduce", "compress": "topk", "precision": "fp16"}, "use --precision bf16"),
     ],
 )

@@ -11,7 +11,7 @@ TRAIN_PROBLEMS = [
         {"sync": "magic"},
         (
             "--sync: unknown 'magic'; "
-            "known: accelerate, all_reduce, ddp, gather_scatter, local_sgd, single"
+            "known: accelerate, all_reduce, ddp, fsdp, gather_scatter, local_sgd, single, zero1"
         ),
     ),
     ({"batch_size": 0}, "--batch-size must be at least 1 (got 0)"),

@@ -66,7 +66,7 @@ def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
         def own_state(self) -> dict[str, torch.Tensor]:
             return {"error": torch.tensor([self.remembered])}
 
-        def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        def tensors(self, *, keeps: bool) -> dict[str, dict[str, torch.Tensor]]:
             return {"model": {"weight": self.weight.clone()}}
 
         def state_dict(self) -> dict[str, str]:

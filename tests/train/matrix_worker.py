@@ -53,6 +53,9 @@ SMALL_MB = 0.004
 MODES = [
     *itertools.product(("gather_scatter", "all_reduce", "ddp"), (0.0, SMALL_MB)),
     ("accelerate", 25.0),
+    ("zero1", 0.0),
+    ("zero1", SMALL_MB),
+    ("fsdp", 25.0),
 ]
 SPLITS = {
     2: ["even", "5,3", "1,0"],
@@ -79,7 +82,7 @@ class Case:
     @property
     def by_rows(self) -> bool:
         """Whether embeddings send the rows in use only."""
-        return self.bucket_mb > 0 and self.mode in ("gather_scatter", "all_reduce")
+        return self.bucket_mb > 0 and self.mode in ("gather_scatter", "all_reduce", "zero1")
 
     @property
     def reference(self) -> "Case":
@@ -207,24 +210,33 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
 def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
     """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
-    for tensor in [*trainer.model.parameters(), *trainer.model.buffers(), *_states(trainer)]:
+    model = trainer.state.model
+    with trainer.grad_sync.whole(model):
+        tensors = [*model.parameters(), *model.buffers(), *_states(trainer)]
+    for tensor in tensors:
         digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
     digests = ranks.all_gather(own)
     assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"
 
 
-def assert_communicates_once(case: Case, history: History, model: nn.Module) -> None:
+def assert_communicates_once(case: Case, history: History, model: nn.Module, ranks: Ranks) -> None:
     """Each step hands every gradient to the collectives once, however many micro-batches it has."""
     if case.task == "patchy":
         return  # some of its gradients are missing in some steps
-    times = {"single": 0, "gather_scatter": 2}.get(case.mode, 1)  # gathered, then scattered
-    want = times * sum(param.nbytes for param in model.parameters())
+    if case.mode == "fsdp":  # its own part for each pass, then parts of all
+        rows = [
+            (-(-len(param) // ranks.world_size), param[:1].nbytes) for param in model.parameters()
+        ]
+        part = sum(count * nbytes for count, nbytes in rows)
+        possible = {part * (one + ranks.world_size) for one in range(1, case.accumulation + 1)}
+        assert {step.payload_bytes for step in history.steps} <= possible, case.name
+        return
+    want = sum(_payload(case, param, ranks) for param in model.parameters())
     found = {step.payload_bytes for step in history.steps}
     if case.by_rows and case.task in ("bert", "tokens"):
-        rest = want - times * sum(
-            module.weight.nbytes for module in model.modules() if isinstance(module, nn.Embedding)
-        )
+        embeddings = [one.weight for one in model.modules() if isinstance(one, nn.Embedding)]
+        rest = want - sum(_payload(case, weight, ranks, back=0) for weight in embeddings)
         assert rest < min(found) and max(found) < want, f"{case.name}: {found}: {rest} to {want}"
     else:
         assert found == {want}, f"{case.name}: payload {found}, not {want}"
@@ -235,9 +247,17 @@ def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
     return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
 
 
+def _payload(case: Case, param: nn.Parameter, ranks: Ranks, back: int = 1) -> int:
+    """Bytes that a rank hands over for that gradient, and for what it becomes (`back`)."""
+    if case.mode == "zero1":  # parts of all, and afterwards its own
+        part = -(-param.numel() // ranks.world_size) * param.itemsize
+        return part * (ranks.world_size + back)
+    return {"single": 0, "gather_scatter": 2}.get(case.mode, 1) * param.nbytes  # and scattered
+
+
 def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
-    for param in trainer.model.parameters():
-        state = trainer.state.optimizer.state.get(param, {})
+    states = trainer.grad_sync.optimizer_state(trainer.state.model, trainer.state.optimizer)
+    for _, state in states:
         yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
 
 
@@ -252,8 +272,9 @@ def main() -> None:
         for case in cases(peers.world.world_size):
             history, model, trainer = train(case, own, TASKS[case.task], STEPS)
             assert_same_bits(own, trainer, case)
-            assert_communicates_once(case, history, model)
-            found[case.name] = result([step.loss for step in history.steps], model)
+            assert_communicates_once(case, history, model, own)
+            with trainer.grad_sync.whole(model):
+                found[case.name] = result([step.loss for step in history.steps], model)
             if case.mode in ("all_reduce", "ddp", "gather_scatter") and own.world_size > 1:
                 by_library = train_by_library(case, TASKS[case.task], STEPS)
                 found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)

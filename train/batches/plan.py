@@ -91,6 +91,8 @@ class BatchPlan:
     # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
     # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
     in_step: bool = False
+    # Whether all ranks run as many passes in a step, as where each of them is a collective.
+    same_passes: bool = False
     lengths: Sequence[int] = ()  # tokens of each sample; empty: not known, or all alike
     pass_tokens: float | None = None  # of train/batches/by_length.py; None: lengths do not count
 
@@ -123,7 +125,8 @@ class BatchPlan:
             math.ceil(size / limit) if limit else 1
             for size, limit in zip(sizes, self.limits, strict=True)
         ]
-        return max(self.accumulation, max(needed) if self.in_step else needed[rank])
+        together = self.in_step or self.same_passes
+        return max(self.accumulation, max(needed) if together else needed[rank])
 
     def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
         sizes = split_batch(len(batch), self.weights)
@@ -147,7 +150,9 @@ class BatchPlan:
             (len(part), max((self.lengths[at] for at in part), default=0))
             for part in _parts(batch, self.weights)
         ]
-        runs = cut.best(plain)[rank] or [range(0)]
+        of_each = cut.best(plain)
+        most = max(map(len, of_each)) if self.same_passes else 1
+        runs = [*of_each[rank], *[range(0)] * max(0, max(1, most) - len(of_each[rank]))]
         return self._step(ordered, [ordered[run.start : run.stop] for run in runs])
 
     def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:

@@ -26,8 +26,12 @@ class HasState(Protocol):
         """What this rank remembers that others may not; the same names and forms on every rank."""
         ...
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Copies on the CPU of what is the same on every rank, by file and by name."""
+    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
+        """Copies on the CPU of what is the same on every rank, by file and by name.
+
+        Every rank is asked, since to put them together may take all; what is returned by one that
+        does not keep them is thrown away.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,14 +161,14 @@ class CheckpointManager:
         started = time.perf_counter()
         runs = self._begin()
         # Collectives: these come before ranks part into those that write and those that do not.
-        remembered = gather_own(
-            self._ranks, training.own_state(), self._device, keeps=self._writer is not None
-        )
+        keeps = self._writer is not None
+        remembered = gather_own(self._ranks, training.own_state(), self._device, keeps=keeps)
+        tensors = training.tensors(keeps=keeps)
         generators = gather_text(self._ranks, rng.capture(), self._device)
         self._saved, self._due_since = step, time.monotonic()
         if self._writer is None:
             return
-        files = {**training.tensors(), **({"sync": remembered} if remembered else {})}
+        files = {**tensors, **({"sync": remembered} if remembered else {})}
         state = {
             **training.state_dict(),
             "generators": generators,

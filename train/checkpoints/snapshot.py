@@ -1,6 +1,6 @@
 """Model and optimizer as tensors by name, the same on every rank, and back again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,13 +15,23 @@ def of_model(model: nn.Module) -> Tensors:
     return {name: _copy(tensor) for name, tensor in _once(model)}
 
 
-def of_optimizer(model: nn.Module, optimizer: Optimizer) -> Tensors:
-    """Copies on the CPU of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors."""
+def of_optimizer(
+    model: nn.Module,
+    states: Iterable[tuple[nn.Parameter, Mapping[str, Any]]],
+    *,
+    keeps: bool = True,
+) -> Tensors:
+    """Copies on the CPU of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors.
+
+    `states` are those of the parameters of `model`. Asking for the next one may be a collective:
+    who does not keep them asks all the same.
+    """
+    names = {param: name for name, param in model.named_parameters()}
     return {
-        f"{name}/{key}": _copy(torch.as_tensor(value))
-        for name, param in model.named_parameters()
-        for key, value in optimizer.state.get(param, {}).items()
-        if value is not None
+        f"{names[param]}/{key}": _copy(torch.as_tensor(value))
+        for param, state in states
+        for key, value in state.items()
+        if keeps and value is not None
     }
 
 
@@ -32,21 +42,27 @@ def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         tensor.copy_(tensors[name])
 
 
-def into_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Have the optimizer's state be `tensors`, as `of_optimizer` made them."""
+def optimizer_state(
+    model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+    """What `of_optimizer` kept of each parameter of `model` that it kept anything of: own copies.
+
+    They are where `optimizer` has them.
+    """
     group = optimizer.param_groups[0]
+    # only fused and capturable optimizers count their steps on the device
+    counts_there = group.get("fused") or group.get("capturable")
+    device = group["params"][0].device
     for name, param in model.named_parameters():
         prefix = f"{name}/"
         state: dict[str, Any] = {}
         for full, tensor in tensors.items():
             if full.startswith(prefix) and "/" not in full[len(prefix) :]:
-                own = tensor.clone()
                 key = full[len(prefix) :]
-                # only fused and capturable optimizers count their steps on the device
-                counts_here = key == "step" and not (group.get("fused") or group.get("capturable"))
-                state[key] = own if counts_here else own.to(param.device)
+                own = tensor.clone()
+                state[key] = own if key == "step" and not counts_there else own.to(device)
         if state:
-            optimizer.state[param] = state
+            yield param, state
 
 
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:

@@ -101,7 +101,7 @@ def read(folder: Path, cell: Mapping[str, Any] | None = None) -> Run | None:
     workers = int(run.summary.get("world_size") or len(ranks))
     notes = [f"{folder.name}: records of {len(ranks)} of {workers} workers"]
     mode = str(settings.get("sync", "ddp"))
-    size = together[-1][0]["payload_bytes"] // (2 if mode == "gather_scatter" else 1)
+    size = int(together[-1][0]["payload_bytes"] / _times_handed_over(mode, workers))
     collectives = [row["collectives"] for row in run.rows("collectives") if row["collectives"]]
     beside = {
         str(name).lstrip("-").replace("-", "_"): value for name, value in (cell or {}).items()
@@ -167,10 +167,15 @@ def _point(rows: Sequence[Row], workers: int) -> ComputePoint:
     )
 
 
+def _times_handed_over(mode: str, workers: int) -> float:
+    """How often a rank hands the gradients' bytes to collectives; zero1 its part once more."""
+    return {"gather_scatter": 2.0, "zero1": 1 + 1 / workers}.get(mode, 1.0)
+
+
 def _buckets(collectives: Sequence[Any], size: int, settings: Mapping[str, Any]) -> tuple[int, ...]:
     """Bytes of each collective, as recorded, else as the bucket's size cuts the gradients."""
-    for operation in ("all_reduce", "gather"):
-        found = tuple(int(one[3]) for one in collectives if one[0] == operation)
+    for operations in (("all_to_all", "all_reduce"), ("gather",)):
+        found = tuple(int(one[3]) for one in collectives if one[0] in operations)
         if found:
             return found
     set_mb = settings.get("bucket_mb")

@@ -16,7 +16,8 @@ from train.cost.algorithms import Load, all_gather, exposed_s, gather, ring_all_
 from train.cost.fit import Bench, ComputeFit
 
 OVERLAPPED = ("ddp", "accelerate", "ddp_fp16")
-MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
+MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1")
+AFTER = {"zero1": 0.5}  # the part of a mode's sync that comes after the optimizer's step
 # What one could do instead, predicted only.
 FURTHER = ("ddp_fp16",)
 ROW_BYTES = 40  # loss, norm and three requests, which all ranks exchange in each step
@@ -74,11 +75,11 @@ def predict(
     bandwidth_s = sum(bandwidth for _, bandwidth in parts)
     hidden_s = 0.0
     if (mode in OVERLAPPED or overlaps) and parts:
-        comm_s, last_s = latency_s + bandwidth_s, sum(parts[-1])
-        left_s = exposed_s(comm_s, last_s, compute.backward_s(samples), len(parts))
-        hidden_s = comm_s - left_s
-        latency_s *= left_s / comm_s if comm_s else 1.0
-        bandwidth_s *= left_s / comm_s if comm_s else 1.0
+        whole_s, during = latency_s + bandwidth_s, 1 - AFTER.get(mode, 0.0)
+        comm_s, last_s = during * whole_s, during * sum(parts[-1])
+        hidden_s = comm_s - exposed_s(comm_s, last_s, compute.backward_s(samples), len(parts))
+        latency_s *= 1 - hidden_s / whole_s if whole_s else 1.0
+        bandwidth_s *= 1 - hidden_s / whole_s if whole_s else 1.0
     # All ranks also exchange their losses, and which parameters were used. Both are short; the
     # hand-written modes send them in one collective, DDP in two.
     loads = [(_flags(workers), "all_reduce")]
@@ -99,7 +100,7 @@ def _sync(mode: str, size: float, workers: int, bench: Bench) -> tuple[float, fl
         load = gather(size, workers)
         there, back = (load.shares_s(bench.of(name).link) for name in ("gather", "scatter"))
         return there[0] + back[0], there[1] + back[1]
-    if mode in ("all_reduce", "ddp", "accelerate"):
+    if mode in ("all_reduce", "ddp", "accelerate", "zero1"):  # zero1: in two halves
         load = ring_all_reduce(size, workers)
     elif mode == "ddp_fp16":
         load = ring_all_reduce(size * FP16, workers)

@@ -131,7 +131,7 @@ class Builder:
         if config.dropout is not None:
             precision.set_dropout(model, config.dropout)
         model = precision.place(model, config.precision, self.device)
-        plan, splitter = self.plan(datasets.train, model), None
+        plan, splitter = self.plan(datasets.train, model, grad_sync.same_passes), None
         patience.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
         if config.split == "auto":
             splitter, plan = self._measured_split(datasets.train, model, plan)
@@ -162,7 +162,7 @@ class Builder:
             keep_last=config.keep_last, keep_best=config.keep_best,
         )  # fmt: skip
 
-    def plan(self, samples: Samples, model: nn.Module) -> BatchPlan:
+    def plan(self, samples: Samples, model: nn.Module, same_passes: bool = False) -> BatchPlan:
         """Who computes what, with even parts where the split is still to be measured.
 
         Lengths count unless a BatchNorm would see other samples together for it.
@@ -177,6 +177,7 @@ class Builder:
             config.accumulation,
             config.seed,
             in_step=config.batchnorm == "synced" and normalises,
+            same_passes=same_passes,
             lengths=lengths,
             pass_tokens=PASS_TOKENS[self.device.type] if by_length else None,
         )

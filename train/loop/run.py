@@ -1,5 +1,8 @@
 """One worker's training, from the meeting of all workers to the model on the disk."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.writing import write_json
@@ -8,7 +11,9 @@ from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 from train.loop import export
 from train.loop.build import prepared
+from train.loop.trainer import Trainer
 from train.records import summary
+from train.records.summary import History
 
 SUMMED_UP = ("task", "sync", "batch_size", "split", "precision", "seed")  # settings
 
@@ -27,13 +32,19 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
             if ranks.rank == 0:
                 write_json(run_files.STOPPED.path(run_dir), stopped.facts(), forced=True)
             raise
-        if ranks.rank != 0:
-            return
-        settings = {name: getattr(config, name) for name in SUMMED_UP}
-        totals = summary.summarise({**settings, "world_size": ranks.world_size}, history)
-        write_json(run_files.SUMMARY.path(run_dir), totals)
-        table = summary.rows(totals, str(run_dir))
-        if config.save_model and config.epochs:
-            folder = run_files.MODEL.path(run_dir)
-            export.save(trainer.task, trainer.state.model, folder, config, totals)
-        trainer.console.table("", table)
+        saves = config.save_model and config.epochs > 0
+        with trainer.grad_sync.whole(trainer.state.model) if saves else nullcontext():
+            if ranks.rank == 0:
+                _leave(trainer, history, run_dir, saves=saves)
+
+
+def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:
+    """Write the summary and the model, and print the table of results."""
+    config = trainer.config
+    settings = {name: getattr(config, name) for name in SUMMED_UP}
+    totals = summary.summarise({**settings, "world_size": trainer.ranks.world_size}, history)
+    write_json(run_files.SUMMARY.path(run_dir), totals)
+    if saves:
+        folder = run_files.MODEL.path(run_dir)
+        export.save(trainer.task, trainer.state.model, folder, config, totals)
+    trainer.console.table("", summary.rows(totals, str(run_dir)))

@@ -48,10 +48,13 @@ class TrainingState:
         self.grad_sync.settle(self.model)
         return self.grad_sync.state()
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
+        with self.grad_sync.whole(self.model):
+            model = snapshot.of_model(self.model) if keeps else {}
+        states = self.grad_sync.optimizer_state(self.model, self.optimizer)
         return {
-            "model": snapshot.of_model(self.model),
-            "optimizer": snapshot.of_optimizer(self.model, self.optimizer),
+            "model": model,
+            "optimizer": snapshot.of_optimizer(self.model, states, keeps=keeps),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -66,11 +69,14 @@ class TrainingState:
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint, with what is not to be reset."""
-        snapshot.into_model(self.model, files["model"])
+        with self.grad_sync.whole(self.model):
+            snapshot.into_model(self.model, files["model"])
+            self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
         if "optimizer" not in self.resets:
-            snapshot.into_optimizer(self.model, self.optimizer, files["optimizer"])
+            saved = snapshot.optimizer_state(self.model, self.optimizer, files["optimizer"])
+            for param, values in saved:
+                self.grad_sync.set_optimizer_state(self.optimizer, param, values)
             self.precision.load_state_dict(state["precision"])
-        self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
         groups = self.optimizer.param_groups
         if "lr_scheduler" not in self.resets:
             self.schedule.load_state_dict({**state["schedule"], "lr_lambdas": [None] * len(groups)})

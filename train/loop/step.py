@@ -31,8 +31,6 @@ from train.sync.buffers import Buffers
 from train.sync.ledger import Collective
 from train.tasks.base import Batch, Task
 
-CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
-
 
 class Step:
     """Does one step after the other; `wrapped` is the model with its sync mode around it.
@@ -51,7 +49,7 @@ class Step:
         self.task, self.model, self.state, self.max_grad_norm = task, wrapped, state, max_grad_norm
         self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
         self.device = next(wrapped.parameters()).device
-        self.buffers = Buffers(self.ranks, state.model)
+        self.buffers = Buffers(self.ranks, wrapped)
         self.collectives: list[Collective] = []  # of the last step's gradients
         # found once: a walk through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
@@ -151,13 +149,7 @@ class Step:
     def _clip(self) -> Tensor:
         """Clip the gradients; their norm before that."""
         self.state.precision.unscale(self.state.optimizer)
-        gradients = [param.grad for param in self._params if param.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        limit = self.max_grad_norm
-        # Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
-        if limit and (norm.is_cuda or not norm + CLIP_EPSILON <= limit):
-            nn.utils.clip_grads_with_norm_(self._params, limit, norm)
-        return norm
+        return self.grad_sync.clip(self._params, self.max_grad_norm)
 
     def _read(self, rows: Tensor) -> tuple[float, float, StepRequests]:
         """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.

@@ -227,12 +227,13 @@ class Trainer:
             return {}
         # at the end of an epoch its number is one more than that of those before it
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
-        record = evaluate(
-            self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
-            lambda batch: to_device(batch, self.state.model, self.device),
-            config.eval_batch_size,
-            by_length=config.length_balance, step=self.at.step, epoch=epoch, more=self.metrics,
-        )  # fmt: skip
+        with self.grad_sync.whole(self.state.model):
+            record = evaluate(
+                self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
+                lambda batch: to_device(batch, self.state.model, self.device),
+                config.eval_batch_size,
+                by_length=config.length_balance, step=self.at.step, epoch=epoch, more=self.metrics,
+            )  # fmt: skip
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())

@@ -141,8 +141,10 @@ class _State:
     def own_state(self) -> Mapping[str, Tensor]:
         return {}
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        found = {}
+    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
+        found = dict[str, dict[str, Tensor]]()
+        if not keeps:
+            return found
         for name, one in self._objects.items():
             found[name] = dict[str, Tensor]()
             self._rest[name] = _apart(one.state_dict(), (name,), found[name])

@@ -1,7 +1,7 @@
 """A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +18,7 @@ from .ranks import Ranks
 
 MIB = 2**20
 DEFAULT_MB = 25.0  # torch's own for DDP, whose buckets cannot be changed once it is made
+CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class GradSync(ABC):
     """Implemented by each file of modes/, whose `build(ranks, options)` makes one."""
 
     is_exact = True  # whether a run equals the same run in a single process
+    same_passes = False  # whether all ranks have to run the model equally often in a step
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
@@ -118,6 +120,18 @@ class GradSync(ABC):
         """Around every micro-batch of a step but its last: gradients only add up locally."""
         return nullcontext()
 
+    def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
+        """Scale the gradients down to a norm of `limit` (0: never); their norm before that.
+
+        It is that of all gradients, the same on every rank, wherever they lie. `params` are those
+        of the model that `wrap` returned.
+        """
+        gradients = [param.grad for param in params if param.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if must_clip(norm, limit):
+            nn.utils.clip_grads_with_norm_(params, limit, norm)
+        return norm
+
     def updated(self, model: nn.Module) -> None:
         """The optimizer has taken its step: for modes that synchronise parameters."""
         return
@@ -130,6 +144,27 @@ class GradSync(ABC):
         """Afterwards replicas are equal, with what their optimizers keep: to evaluate, to save."""
         return
 
+    def whole(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Within it, `model` has all of its parameters: to evaluate, to save, to load. Collective.
+
+        `model` is what `wrap` was given. A mode that keeps no parameter whole between steps has
+        them here; what was loaded into them counts if `restore` is called within.
+        """
+        return nullcontext()
+
+    def optimizer_state(
+        self, model: nn.Module, optimizer: Optimizer
+    ) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
+        """What the optimizer keeps of each parameter of `model`, whole, one by one. Collective."""
+        for param in model.parameters():
+            yield param, optimizer.state.get(param, {})
+
+    def set_optimizer_state(
+        self, optimizer: Optimizer, param: nn.Parameter, state: dict[str, Any]
+    ) -> None:
+        """Have the optimizer keep of `param` what `optimizer_state` returned."""
+        optimizer.state[param] = state
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of this rank beside the model; the same forms on every rank."""
         return {}
@@ -140,6 +175,14 @@ class GradSync(ABC):
         Where the number of ranks has changed, only what was the same on all of them is there.
         """
         return
+
+
+def must_clip(norm: Tensor, limit: float) -> bool:
+    """Whether gradients of that norm are to be scaled; one that is no number reaches all of them.
+
+    Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
+    """
+    return bool(limit) and (norm.is_cuda or not bool(norm + CLIP_EPSILON <= limit))
 
 
 def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:

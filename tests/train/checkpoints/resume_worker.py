@@ -25,6 +25,7 @@ CUT = 11
 NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
 # The others are changed by making a checkpoint; their own tests make the same ones twice.
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
+CYCLE = [*MODES, MODES[0]]  # of each mode's checkpoints, the one before it goes on, too
 # Dropout is on, but for what is compared over numbers of ranks, whose dropout differs.
 BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=2, batch_size=256, accumulation=2, device="cpu"
@@ -33,10 +34,8 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def bits(trainer: Trainer) -> list[bytes]:
-    params = list(trainer.state.model.parameters())
-    states = [trainer.state.optimizer.state[param] for param in params]
-    retained = [one[key] for one in states for key in sorted(one)]
-    return [tensor.detach().numpy().tobytes() for tensor in [*params, *retained]]
+    files = trainer.state.tensors(keeps=True)
+    return [files[file][name].numpy().tobytes() for file in files for name in sorted(files[file])]
 
 
 def losses(trainer: Trainer) -> torch.Tensor:
@@ -67,11 +66,15 @@ def main() -> None:
                 if ranks.rank == 0:
                     torch.save(losses(whole), reference)
                 continue
-            (other,) = folder.glob(f"{mode}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints")
-            found = train(ranks, replace(plain, resume="auto"), disk / "plain", other)
-            want = torch.load(reference, weights_only=True)[CUT:]
-            gap = (losses(found) - want).abs().max().item()
-            assert gap < 1e-6, f"{mode}: losses differ by {gap} after a change of world size"
+            for made_by in (mode, CYCLE[CYCLE.index(mode) + 1]):
+                (other,) = folder.glob(
+                    f"{made_by}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints"
+                )
+                found = train(ranks, replace(plain, resume="auto"), disk / made_by, other)
+                want = torch.load(reference, weights_only=True)[CUT:]
+                gap = (losses(found) - want).abs().max().item()
+                what = f"{mode}, from {made_by}'s checkpoint of other ranks"
+                assert gap < 1e-6, f"{what}: losses differ by {gap}"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
 from train.worker import end_process
 
 SAMPLES, BATCH, STEPS = 58, 16, 20  # the last batch of an epoch is cut: 10 samples
-MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate")
+MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
+PARTED = ("zero1", "fsdp")  # each rank has a part of every gradient
 SPLITS = {2: ("even", "5,3", "1,0"), 3: ("even", "6,1,2", "0,1,1")}
 
 
@@ -170,22 +171,32 @@ def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     grads: list[Tensor] = []
 
     def note(*_: Any) -> None:
-        if not grads:
-            parts = [p.grad if p.grad is not None else torch.zeros_like(p) for p in params]
-            grads.append(flat(parts))
+        if grads:
+            return
+        if case.mode in PARTED and ranks.world_size > 1:
+            shares, parts = trainer.grad_sync._shares.values(), trainer.grad_sync._parts
+            found = [parts.whole(one, _gradient(one.part)) for one in shares]
+        else:
+            found = [_gradient(param) for param in model.parameters()]
+        grads.append(flat(found))
 
-    params = list(model.parameters())
     getattr(trainer.state.optimizer, "optimizer", trainer.state.optimizer).register_step_pre_hook(
         note
     )
     history = trainer.fit()
     assert_same_bits(ranks, trainer, case)  # type: ignore[arg-type]
+    with trainer.grad_sync.whole(model):
+        params = flat(list(model.parameters()))
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
         "grads": grads[0],
-        "params": flat(params),
+        "params": params,
         "buffers": flat(list(model.buffers())),
     }
+
+
+def _gradient(param: nn.Parameter) -> Tensor:
+    return torch.zeros_like(param) if param.grad is None else param.grad
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -30,6 +30,8 @@ MODES = [
     *itertools.product(("gather_scatter", "all_reduce"), (0.0, SMALL_MB)),
     ("ddp", 25.0),
     ("accelerate", 25.0),
+    ("zero1", SMALL_MB),
+    ("fsdp", 25.0),
 ]
 SPLITS = {1: "even", 2: "5,3", 3: "6,1,2"}
 WITHOUT_SAMPLES = {2: "1,0", 3: "3,1,0"}  # on the last rank
@@ -58,9 +60,11 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
     assert_same_bits(ranks, trainer, case)
+    with trainer.grad_sync.whole(model):
+        params = torch.cat([one.detach().flatten() for one in model.parameters()])
     return {
         "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-        "params": torch.cat([one.detach().flatten() for one in model.parameters()]),
+        "params": params,
     }
 
 

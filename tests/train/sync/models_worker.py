@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from configs.settings.train import TrainConfig
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from tests.train.matrix_tasks import MatrixTask
 from tests.train.matrix_worker import NoSinks, assert_same_bits
 from train.distributed import rendezvous
@@ -27,7 +27,8 @@ from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Output
 from train.worker import end_process
 
-MODES = ("all_reduce", "gather_scatter", "ddp", "accelerate")
+MODES = ("all_reduce", "gather_scatter", "ddp", "accelerate", "zero1", "fsdp")
+OF_ANY_TYPE = (*(mode for mode in MODES if mode != "fsdp"), "local_sgd")  # of parameters
 
 
 class Masked(nn.Module):
@@ -133,11 +134,12 @@ def trained(ranks: Ranks, mode: str, network: type[nn.Module], **given: Any) -> 
     history = trainer.fit()
     if network is not Masked:  # whose cache is each rank's own
         assert_same_bits(ranks, trainer, mode)  # type: ignore[arg-type]
-    state = trainer.state.model.state_dict()
-    return {
-        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-        "state": {name: tensor.detach().clone() for name, tensor in state.items()},
-    }
+    with trainer.grad_sync.whole(trainer.state.model):
+        state = trainer.state.model.state_dict()
+        return {
+            "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+            "state": {name: tensor.detach().clone() for name, tensor in state.items()},
+        }
 
 
 def refusal(ranks: Ranks) -> str:
@@ -159,7 +161,11 @@ def main() -> None:
         for mode in MODES:
             found[f"masked|{mode}"] = trained(ranks, mode, Masked)
             found[f"child|{mode}"] = trained(ranks, mode, WithChild)
-        for mode in (*MODES, "local_sgd"):
+        try:
+            trainer_of(ranks, "fsdp", Halves, precision="fp32")
+        except UsageError as error:
+            found["halves|fsdp"] = str(error)
+        for mode in OF_ANY_TYPE:
             given = {"precision": "fp32", "optimizer": "adamw", "lr": 1e-3}
             found[f"halves|{mode}"] = trained(ranks, mode, Halves, **given)
         if ranks.rank == 0:

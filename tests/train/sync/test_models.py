@@ -45,7 +45,7 @@ def test_a_part_called_module_is_only_a_part(found, mode):
     assert set(here["state"]) == {"module.weight", "module.bias", "head.weight", "head.bias"}
 
 
-@pytest.mark.parametrize("mode", [*worker.MODES, "local_sgd"])
+@pytest.mark.parametrize("mode", worker.OF_ANY_TYPE)
 def test_bfloat16_parameters_stay_so_and_learn_the_same(found, mode):
     alone, here = found[0]["halves"], found[0][f"halves|{mode}"]
     kinds = {name: tensor.dtype for name, tensor in here["state"].items()}
@@ -53,6 +53,14 @@ def test_bfloat16_parameters_stay_so_and_learn_the_same(found, mode):
     assert kinds["head.weight"] == torch.float32
     assert (here["losses"] - alone["losses"]).abs().max() < 1e-2
     assert torch.equal(here["state"]["frozen.weight"], alone["state"]["frozen.weight"])
+
+
+def test_fsdp_names_parameters_of_several_types(found):
+    (refusal,) = {rank["halves|fsdp"] for rank in found}
+    assert refusal == (
+        "sync mode fsdp trains parameters of one type, but low.bias is bfloat16, "
+        "head.bias is float32; use zero1"
+    )
 
 
 def test_a_gradient_that_is_no_number_on_one_rank_ends_all_alike(found):

@@ -194,7 +194,7 @@ def label_part(key: str, entry: Entry) -> str:
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
-    modes = ["single", "gather_scatter", "all_reduce", "ddp", "accelerate"]
+    modes = ["single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp"]
     found: list[tuple[int, float, str]] = []
     for key in varying:
         value = entry.settings.get(key)

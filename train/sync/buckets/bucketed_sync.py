@@ -98,6 +98,14 @@ class BucketSync(GradSync):
         """Likewise a bucket, the same `number` in every step."""
         return self.start(bucket.flat)
 
+    def start_late(self, bucket: Bucket) -> Pending:
+        """Likewise one of gradients that came after their bucket had left."""
+        return self.start(bucket.flat)
+
+    def make_bucket(self, params: Sequence[nn.Parameter]) -> Bucket:
+        """Gradients that go together; a mode may have them lie in an order of its own."""
+        return Bucket(params)
+
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
         if self.ranks.world_size == 1:
@@ -222,10 +230,10 @@ class BucketSync(GradSync):
         """What came after its bucket had left goes by itself: a sum's mean is that of its parts."""
         params = [param for bucket in self._buckets for param in bucket.params]
         late = [param for param, state in zip(params, flags.states, strict=True) if state == LATE]
-        found = [Bucket(group) for group in groups(late, self._bucket_bytes)]
+        found = [self.make_bucket(group) for group in groups(late, self._bucket_bytes)]
         for bucket in found:
             bucket.take()
-        return [(bucket, self.start(bucket.flat)) for bucket in found]
+        return [(bucket, self.start_late(bucket)) for bucket in found]
 
     def _start_rows(self, flags: Flags) -> list[tuple[sparse_rows.Rows, Pending]]:
         moving = [
@@ -249,7 +257,7 @@ class BucketSync(GradSync):
 
     def _make_buckets(self) -> None:
         """Once the order is known, on all ranks that of rank 0; and for each other size."""
-        self._buckets = [Bucket(params) for params in groups(self._order, self._bucket_bytes)]
+        self._buckets = [self.make_bucket(one) for one in groups(self._order, self._bucket_bytes)]
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
 
     def _learn(self) -> None:

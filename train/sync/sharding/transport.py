@@ -1,0 +1,67 @@
+"""What `fully_shard` sends: the same bytes as any ring, and account of them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Note = Callable[[str, Tensor], None]
+
+
+class Transport:
+    """What torch asks of a collective of its own: memory, and to be called."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class Gather(Transport):
+    """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        self._note("all_gather", input_tensor)
+        work: dist.Work | None = dist.all_gather_single(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
+        return work
+
+
+class ReduceScatter(Transport):
+    """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
+
+    gloo's own reduce_scatter sends twice as much, for it is an all_reduce: so each rank sends every
+    other its part.
+    """
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp.RedOpType,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        if input_tensor.is_cuda:
+            self._note("reduce_scatter", input_tensor)
+            work: dist.Work | None = dist.reduce_scatter_single(
+                output_tensor, input_tensor, op=op, group=group, async_op=async_op
+            )
+            return work
+        self._note("all_to_all", input_tensor)
+        came = torch.empty_like(input_tensor)
+        dist.all_to_all_single(came, input_tensor, group=group)
+        rows = came.view(-1, len(output_tensor)) if len(output_tensor) else came.view(1, 0)
+        torch.sum(rows, dim=0, out=output_tensor)
+        if op == dist.ReduceOp.AVG:
+            output_tensor /= group.size()
+        return None
