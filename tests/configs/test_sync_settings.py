@@ -47,6 +47,10 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"outer_lr": 0.0}, "--outer-lr must be a finite number above 0"),
         ({"outer_momentum": 1.0}, "--outer-momentum must be at least 0 and below 1"),
         ({"sync": "local_sgd", "precision": "fp16"}, "fp16 skips a step"),
+        ({"sync": "all_reduce", "levels": 3}, r"--levels must be 1, 2 or auto \(got 3\)"),
+        ({"sync": "ddp", "levels": 2}, "--levels 2 does not go with --sync ddp; use --sync all_r"),
+        ({"sync": "all_reduce", "levels": 2, "compress": "bf16"}, "bf16 sends to all workers in"),
+        ({"sync": "ddp", "local_group": "node"}, "does not go with --sync ddp; use --sync local_"),
         ({"sync": "all_reduce", "compress": "topk", "precision": "fp16"}, "use --precision bf16"),
     ],
 )

@@ -50,6 +50,17 @@ class Done:
         pass
 
 
+class Each:
+    """Several works, one after the other."""
+
+    def __init__(self, works: Sequence[Pending]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
 class Flags(NamedTuple):
     """What all ranks have told each other in a step, the same on each of them."""
 
@@ -97,6 +108,16 @@ class BucketSync(GradSync):
     def start_bucket(self, number: int, bucket: Bucket) -> Pending:
         """Likewise a bucket, the same `number` in every step."""
         return self.start(bucket.flat)
+
+    def pieces(self, tensor: Tensor) -> Sequence[Tensor]:
+        """What is larger than a bucket in pieces of one, for modes with several stages.
+
+        Without overlap, or with a collective for each parameter, it stays as it is.
+        """
+        values = int(self.bucket_mb * MIB) // tensor.itemsize
+        if not self._is_early or not 0 < values < tensor.numel():
+            return [tensor]
+        return list(tensor.view(-1).split(values))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
