@@ -54,11 +54,17 @@ def main() -> int:
     args = parser.parse_args()
     if args.node is not None:
         return _node(args)
-    rows = [["rate", "what", "wanted", "reached", ""]]
-    for rate in args.rates.split(","):
-        rows += table(rate, measured(rate, args.nodes, args.workers, args.rounds), args.nodes)
-    print(aligned(rows))
+    head = ["", "rate", "wanted", "reached", ""]
+    print(aligned([head, *rows(args.rates.split(","), args.nodes, args.workers, args.rounds)]))
     return 0
+
+
+def rows(
+    rates: Sequence[str] = tuple(MOST_SECONDS), nodes: int = 4, workers: int = 4, rounds: int = 5
+) -> list[list[str]]:
+    """Those of the table, at one rate after the other."""
+    found = [(rate, measured(rate, nodes, workers, rounds)) for rate in rates]
+    return [row for rate, one in found for row in table(rate, one, nodes)]
 
 
 def measured(rate: str, nodes: int, workers: int, rounds: int) -> list[Round]:
@@ -93,37 +99,35 @@ def on_testbed(nodes: int, workers: int, rounds: int) -> list[Round]:
                     one.wait()
         if any(codes):
             sys.exit(f"{' '.join(command)}: exit codes {codes}")
-        rows: list[Round] = json.loads(output.read_text())
-        return rows
+        told: list[Round] = json.loads(output.read_text())
+        return told
 
 
 def table(rate: str, rounds: Sequence[Round], nodes: int) -> list[list[str]]:
     """Seconds of both and their ratio, and the bytes of the link that is furthest off."""
-    seconds = {levels: [one["s"] for one in rounds if one["levels"] == levels] for levels in LEVELS}
-    pairs = zip(seconds[2], seconds[1], strict=True)
-    ratio, most = Spread.of([two / one for two, one in pairs]), MOST_SECONDS.get(rate)
-    rows = [
-        [rate, f"seconds, --levels {levels}", "", Spread.of(found).text(3), ""]
+    of_levels = {levels: [one for one in rounds if one["levels"] == levels] for levels in LEVELS}
+    seconds = {levels: [one["s"] for one in found] for levels, found in of_levels.items()}
+    made = [
+        [f"seconds of a sync, --levels {levels}", rate, "", Spread.of(found).text(3), ""]
         for levels, found in seconds.items()
     ]
-    rows.append([rate, "seconds of two levels, of those of one"])
-    rows[-1] += ["", ratio.text(3), ""] if most is None else [
-        f"<= {most:.2f}", ratio.text(3), "met" if ratio.mean <= most else "missed"
-    ]  # fmt: skip
+    pairs = zip(seconds[2], seconds[1], strict=True)
+    ratio, most = Spread.of([two / one for two, one in pairs]), MOST_SECONDS.get(rate)
+    limit, verdict = ("", "") if most is None else (f"<= {most:.2f} x", _said(ratio.mean <= most))
+    made.append(["seconds of two levels, of those of one", rate, limit, ratio.text(3), verdict])
     wanted = 2 * (nodes - 1) / nodes * _gradient_bytes()
-    shares = {
-        levels: [
-            size / wanted for one in rounds if one["levels"] == levels for size in one["bytes"]
-        ]
-        for levels in LEVELS
-    }
-    for levels, found in shares.items():
-        furthest = max(found, key=lambda share: abs(share - 1))
-        verdict = "met" if abs(furthest - 1) <= MOST_BYTES_OFF else "missed"
-        what = f"bytes on a link of 2 (nodes-1)/nodes S, --levels {levels}"
-        limit = f"1 +- {MOST_BYTES_OFF}" if levels == 2 else ""
-        rows.append([rate, what, limit, f"{furthest:.4f}", verdict if levels == 2 else ""])
-    return rows
+    for levels, found in of_levels.items():
+        shares = [size / wanted for one in found for size in one["bytes"]]
+        furthest = max(shares, key=lambda share: abs(share - 1))
+        what = f"bytes on a node's link, of 2 (nodes-1)/nodes S, --levels {levels}"
+        limit, verdict = f"1 ± {MOST_BYTES_OFF}", _said(abs(furthest - 1) <= MOST_BYTES_OFF)
+        made.append([what, rate, *([limit, f"{furthest:.4f}", verdict] if levels == 2 else
+                                   ["", f"{furthest:.4f}", ""])])  # fmt: skip
+    return made
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "missed"
 
 
 def _node(args: argparse.Namespace) -> int:

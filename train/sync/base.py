@@ -163,7 +163,7 @@ def engine(mode: str, ranks: Ranks, options: SyncOptions) -> str:
     Where a bucket takes a fraction of a millisecond, hooks in Python for every parameter and small
     buckets cost more than they hide. Whoever asks for buckets or no overlap gets what they say.
     """
-    as_it_comes = options.overlap and options.bucket_mb is None
+    as_it_comes = options.overlap and options.bucket_mb is None and options.levels != 2
     if mode == "all_reduce" and as_it_comes and ranks.world_size > 1 and uses_nccl():
         return "ddp"
     return mode

@@ -41,6 +41,8 @@ class AllReduce(BucketSync):
             self._group = dist.new_group(timeout=timedelta(seconds=self.options.timeout_s))
             if self._compressor is None and self.options.levels != 1:
                 self._make_levels(next(model.parameters()).device)
+            trained = [param.nbytes for param in model.parameters() if param.requires_grad]
+            self._gradient_bytes = sum(trained)
         return super().wrap(model)
 
     def _make_levels(self, device: torch.device) -> None:
@@ -69,7 +71,8 @@ class AllReduce(BucketSync):
         layered = self._two_levels
         if layered is not None and self._levels is None:
             ways: auto_levels.Ways = {1: self._start_in_one, 2: layered.start}
-            self._levels, message = auto_levels.fastest(self.ranks, ways, self._bucket_bytes)
+            size_bytes = min(self._bucket_bytes, self._gradient_bytes)
+            self._levels, message = auto_levels.fastest(self.ranks, ways, size_bytes)
             self.messages.append(message)
         if layered is None or self._levels == 1:
             self.note("all_reduce", tensor)

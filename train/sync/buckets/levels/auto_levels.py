@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 
 from ...ranks import Ranks
+from . import two_levels
 
 BUCKETS, ROUNDS = 2, 2
+OPERATIONS = {1: "all_reduce", 2: two_levels.OPERATION}  # as the ledger has them, by levels
 Ways = Mapping[int, Callable[[torch.Tensor], "Started"]]  # by the number of levels
 
 
@@ -32,6 +34,7 @@ def fastest(ranks: Ranks, ways: Ways, bucket_bytes: int) -> tuple[int, str]:
             for started in [start(bucket) for bucket in buckets]:
                 started.wait()
             best[levels] = min(best[levels], time.perf_counter() - began)
+            ranks.ledger.control[OPERATIONS[levels]] += sum(bucket.nbytes for bucket in buckets)
     slowest = torch.tensor(list(best.values()), dtype=torch.float64)
     seconds = dict(zip(ways, ranks.all_reduce(slowest, dist.ReduceOp.MAX).tolist(), strict=True))
     chosen = min(seconds, key=lambda levels: seconds[levels])
