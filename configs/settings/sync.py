@@ -37,6 +37,14 @@ class SyncingConfig:
     compress_rank: int = setting(4, "rank of PowerSGD's matrices")
     compress_share: float = setting(0.01, "share of the gradients' values that topk sends")
     sync_every: int = setting(16, "steps that local_sgd takes between two averages")
+    local_group: Literal["rank", "node"] = setting(
+        "rank", "what local_sgd trains alone: each worker, or each node, exact inside"
+    )
+    levels: int | Literal["auto"] = setting(
+        "auto",
+        "all_reduce over nodes of several workers: 1; 2: inside nodes, then between "
+        "them; auto: tried out",
+    )
     outer_lr: float = setting(1.0, "local_sgd's step towards the average; DiLoCo: 0.7")
     outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9")
 
@@ -50,6 +58,7 @@ class SyncingConfig:
             yield from not_positive(name, getattr(self, name))
         if self.compress_share > 1:
             yield f"--compress-share must be at most 1 (got {self.compress_share})"
+        yield from self._node_problems()
         if not 0 <= self.outer_momentum < 1:
             yield f"--outer-momentum must be at least 0 and below 1 (got {self.outer_momentum})"
         if self.sync == "local_sgd" and precision == "fp16":
@@ -66,6 +75,19 @@ class SyncingConfig:
             yield "--compile does not go with --sync fsdp; use --sync zero1"
         if self.compress != "none":
             yield from self._compression_problems(precision)
+
+    def _node_problems(self) -> Iterator[str]:
+        if self.levels not in ("auto", 1, 2):
+            yield f"--levels must be 1, 2 or auto (got {self.levels})"
+        elif self.levels == 2 and self.sync != "all_reduce":
+            yield f"--levels 2 does not go with --sync {self.sync}; use --sync all_reduce"
+        elif self.levels == 2 and self.compress != "none":
+            yield (
+                f"--levels 2: --compress {self.compress} sends to all workers in one level; "
+                "use --levels auto"
+            )
+        if self.local_group == "node" and self.sync != "local_sgd":
+            yield f"--local-group node does not go with --sync {self.sync}; use --sync local_sgd"
 
     def _compression_problems(self, precision: str) -> Iterator[str]:
         known = plugins.names("train.sync.compression")

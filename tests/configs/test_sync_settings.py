@@ -50,6 +50,10 @@ def test_other_modes_name_the_one_that_can(mode):
         ({"sync": "zero1", "precision": "fp16"}, "--sync zero1 leaves each worker a part"),
         ({"sync": "fsdp", "precision": "fp16"}, "skips a step where any part overflows"),
         ({"sync": "fsdp", "compile": True}, "--compile does not go with --sync fsdp; use --sync z"),
+        ({"sync": "all_reduce", "levels": 3}, r"--levels must be 1, 2 or auto \(got 3\)"),
+        ({"sync": "ddp", "levels": 2}, "--levels 2 does not go with --sync ddp; use --sync all_r"),
+        ({"sync": "all_reduce", "levels": 2, "compress": "bf16"}, "bf16 sends to all workers in"),
+        ({"sync": "ddp", "local_group": "node"}, "does not go with --sync ddp; use --sync local_"),
         ({"sync": "all_reduce", "compress": "topk", "precision": "fp16"}, "use --precision bf16"),
     ],
 )

@@ -143,8 +143,10 @@ def settings(case: Case, task: Any, steps: int) -> TrainConfig:
     )
 
 
-def train(case: Case, ranks: Ranks, task: Any, steps: int) -> tuple[History, nn.Module, Trainer]:
-    config = settings(case, task, steps)
+def train(
+    case: Case, ranks: Ranks, task: Any, steps: int, **more: Any
+) -> tuple[History, nn.Module, Trainer]:
+    config = replace(settings(case, task, steps), **more)
     trainer = Builder(
         config,
         ranks,

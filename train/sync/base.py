@@ -34,6 +34,8 @@ class SyncOptions:
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # likewise
+    local_group: Literal["rank", "node"] = "rank"  # what trains alone in between
+    levels: int | Literal["auto"] = "auto"  # of all_reduce; 2: inside nodes, then between them
     precision: str = "fp32"  # of Accelerate, which has an arithmetic of its own
     timeout_s: float = 120.0  # that a rank may come late to a collective of a mode's own groups
 
@@ -76,7 +78,7 @@ class GradSync(ABC):
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Keep account of a collective on gradients: `operation` is torch's name of it."""
-        self.ranks.ledger.gradient(operation, tensor)
+        self.ranks.ledger.gradient(self.ranks.named(operation), tensor)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks.
@@ -204,7 +206,7 @@ def engine(mode: str, ranks: Ranks, options: SyncOptions) -> str:
     Where a bucket takes a fraction of a millisecond, hooks in Python for every parameter and small
     buckets cost more than they hide. Whoever asks for buckets or no overlap gets what they say.
     """
-    as_it_comes = options.overlap and options.bucket_mb is None
+    as_it_comes = options.overlap and options.bucket_mb is None and options.levels != 2
     if mode == "all_reduce" and as_it_comes and ranks.world_size > 1 and uses_nccl():
         return "ddp"
     return mode

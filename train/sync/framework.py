@@ -114,7 +114,9 @@ class DdpHook:
         )
         holders = [one for one in model.modules() if isinstance(one, nn.Embedding)]
         self._embeddings = nn.ModuleList(one for one in holders if id(one.weight) in own)
-        self._rows = base.build("all_reduce", ranks, SyncOptions(timeout_s=self._options.timeout_s))
+        self._rows = base.build(
+            "all_reduce", ranks, SyncOptions(levels=1, timeout_s=self._options.timeout_s)
+        )
         self._rows.wrap(self._embeddings)  # which DDP does not make equal either
 
     def register(self, model: DistributedDataParallel) -> None:

@@ -14,11 +14,14 @@ from .buckets.layout import flatten, groups, spread
 from .ledger import CollectiveLedger
 
 BROADCAST_BYTES = 4 * 2**20  # at a time
+IN_NODE = "_in_node"  # ends the names of collectives among the workers of one node
 
 
 @dataclass(frozen=True)
 class Ranks:
     """This process's place in torch's default group, and account of what it hands to collectives.
+
+    With `group` it is the place in that one, which is inside a node.
 
     Every method is a collective: all ranks call it, in the same order, with the same shapes. A
     process alone needs no group; there is nothing to do then.
@@ -28,6 +31,8 @@ class Ranks:
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    node: int | None = None  # a number that ranks of one node share; None: as their host has it
+    group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
 
     @property
@@ -40,8 +45,8 @@ class Ranks:
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=op)
-            self.ledger.control["all_reduce"] += tensor.nbytes
+            dist.all_reduce(tensor, op=op, group=self.group)
+            self.ledger.control[self.named("all_reduce")] += tensor.nbytes
         return tensor
 
     def all_gather(self, row: Tensor) -> Tensor:
@@ -49,8 +54,8 @@ class Ranks:
         if self.world_size == 1:
             return row[None]
         rows = row.new_empty(self.world_size, *row.shape)
-        dist.all_gather_single(rows.view(-1), row)
-        self.ledger.control["all_gather"] += row.nbytes
+        dist.all_gather_single(rows.view(-1), row, group=self.group)
+        self.ledger.control[self.named("all_gather")] += row.nbytes
         return rows
 
     @torch.no_grad()
@@ -61,10 +66,14 @@ class Ranks:
         for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
             as_it_is = len(group) == 1 and group[0].is_contiguous()
             flat = group[0] if as_it_is else flatten(group)
-            dist.broadcast(flat, src=0)
-            self.ledger.control["broadcast"] += flat.nbytes
+            dist.broadcast(flat, group=self.group, group_src=0)
+            self.ledger.control[self.named("broadcast")] += flat.nbytes
             if not as_it_is:
                 spread(flat, group)
+
+    def named(self, operation: str) -> str:
+        """How the ledger calls it: what stays inside a node is no traffic between hosts."""
+        return operation if self.group is None else operation + IN_NODE
 
     def barrier(self, device: torch.device) -> None:
         """Return when all ranks are here; `device`: where the backend has its tensors."""

@@ -41,6 +41,7 @@ def sync(
     compress_share: float = 0.01,
     bucket_mb: float | Literal["auto"] | None = None,
     overlap: bool = True,
+    levels: Literal["auto", 1, 2] = "auto",
     sparse_rows: bool = True,
     synced_batchnorm: bool = False,
     ddp_prefix: bool = False,
@@ -62,6 +63,7 @@ def sync(
         compress_share: of the gradients' values, that topk sends.
         bucket_mb: MiB of gradients per collective; None is the mode's own, "auto" tries sizes.
         overlap: send gradients while others are computed.
+        levels: of all_reduce: 2 sums inside each node first; "auto" takes the faster.
         sparse_rows: of large embeddings send only the rows that some rank has used.
         synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
         ddp_prefix: names in `state_dict()` begin with "module.", as those of torch's DDP do.
@@ -83,7 +85,8 @@ def sync(
         raise UsageError("muster.sync: the model has no parameter that requires a gradient")
     _require_the_same(model, ranks)
     options = SyncOptions(
-        bucket_mb=bucket_mb, overlap=overlap, sparse_rows=sparse_rows, compress=compress,
+        bucket_mb=bucket_mb, overlap=overlap, levels=levels, sparse_rows=sparse_rows,
+        compress=compress,
         compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
     )  # fmt: skip
     if synced_batchnorm and ranks.world_size > 1:

@@ -50,6 +50,17 @@ class Done:
         pass
 
 
+class Each:
+    """Several works, one after the other."""
+
+    def __init__(self, works: Sequence[Pending]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
 class Flags(NamedTuple):
     """What all ranks have told each other in a step, the same on each of them."""
 
@@ -105,6 +116,16 @@ class BucketSync(GradSync):
     def make_bucket(self, params: Sequence[nn.Parameter]) -> Bucket:
         """Gradients that go together; a mode may have them lie in an order of its own."""
         return Bucket(params)
+
+    def pieces(self, tensor: Tensor) -> Sequence[Tensor]:
+        """What is larger than a bucket in pieces of one, for modes with several stages.
+
+        Without overlap, or with a collective for each parameter, it stays as it is.
+        """
+        values = int(self.bucket_mb * MIB) // tensor.itemsize
+        if not self._is_early or not 0 < values < tensor.numel():
+            return [tensor]
+        return list(tensor.view(-1).split(values))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)

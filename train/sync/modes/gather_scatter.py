@@ -14,7 +14,7 @@ pass; its queue keeps the order in which buckets were started. Tensors: a bucket
 rank, the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..base import MIB
-from ..buckets.bucketed_sync import BucketSync, Pending
+from ..buckets.bucketed_sync import BucketSync, Each, Pending
 
 ROOT = 0
 
@@ -46,14 +45,11 @@ class GatherScatter(BucketSync):
         return super().wrap(model)
 
     def start(self, tensor: Tensor) -> Pending:
-        """What is larger than a bucket goes in pieces: while one comes in, the one before goes out.
-
-        Without overlap, or with a collective for each parameter, it goes as it is.
-        """
-        values = int(self.bucket_mb * MIB) // tensor.itemsize
-        if not self._is_early or not 0 < values < tensor.numel():
+        """In pieces of a bucket: while one comes in, the one before goes out."""
+        pieces = self.pieces(tensor)
+        if len(pieces) == 1:
             return self._start(tensor)
-        return Each([self._start(piece) for piece in tensor.view(-1).split(values)])
+        return Each([self._start(piece) for piece in pieces])
 
     def _start(self, tensor: Tensor) -> Pending:
         self.note("gather", tensor)
@@ -64,17 +60,6 @@ class GatherScatter(BucketSync):
         # Into the same memory: the root scatters after it has all that was gathered.
         came = dist.scatter(tensor, None, src=ROOT, group=self._down, async_op=True)
         return Each([sent, came])
-
-
-class Each:
-    """Several works, one after the other."""
-
-    def __init__(self, works: Sequence[Pending]) -> None:
-        self._works = works
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
 
 
 class Root:
