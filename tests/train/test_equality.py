@@ -1,5 +1,6 @@
 """Every sync mode equals single-process training: any ranks, any split, accumulation, clipping."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("ranks", [5, 4, 3, 2])
+@pytest.mark.parametrize("ranks", [5, 4, 3, 2] if "WHOLE_MATRIX" in os.environ else [4, 3, 2])
 def test_every_mode_equals_single(ranks, reference, tmp_path):
     found = run_matrix(ranks, tmp_path)
     wrong = []

@@ -86,7 +86,7 @@ def trained(ranks: Ranks, case: Case, **more: Any) -> torch.Tensor:
     if ranks.world_size > 1:
         matrix.assert_same_bits(ranks, trainer, case)
     if case.mode == "all_reduce":
-        matrix.assert_communicates_once(case, history, model)
+        matrix.assert_communicates_once(case, history, model, ranks)
     losses = torch.tensor([step.loss for step in history.steps], dtype=torch.float64)
     return torch.cat([losses, *(one.detach().double().flatten() for one in model.parameters())])
 
