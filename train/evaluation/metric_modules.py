@@ -25,6 +25,7 @@ from typing import Any
 from muster.errors import UsageError
 
 MODULES = "evaluate_modules"  # the package that `evaluate` keeps modules in
+METRICS = "metrics"  # the package inside it
 KINDS = ("metric", "comparison", "measurement")  # of the Hub's names without an owner
 REACH_S = 5.0  # that the Hub may take to answer at all
 FOLDERS = (None, "/dev/shm")  # for the private folder: the usual ones, and where no disk is
@@ -156,12 +157,12 @@ def _cached(name: str, private: Path) -> Any | None:
     full = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
     for one in full or [name.replace("/", "--")]:
         script = name.rpartition("/")[2]
-        copies = Path(config.HF_MODULES_CACHE, MODULES, "metrics", one).glob(f"*/{script}.py")
+        copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, one).glob(f"*/{script}.py")
         if not (found := sorted(copies, key=lambda path: path.stat().st_mtime)):
             continue
         newest = found[-1].parent
-        shutil.copytree(newest, private / "metrics" / one / newest.name)
-        for folder in (private / "metrics", private / "metrics" / one):
+        shutil.copytree(newest, private / METRICS / one / newest.name)
+        for folder in (private / METRICS, private / METRICS / one):
             (folder / "__init__.py").touch()
         importlib.invalidate_caches()
         return ImportableModule(f"{private.name}.metrics.{one}.{newest.name}.{script}", newest.name)

@@ -9,14 +9,17 @@ A pass that is repeated (retain_graph) or that adds to gradients that are the me
 synchronised again, and rightly so: the mean of a mean and of something local is the mean of both.
 """
 
+import atexit
 import hashlib
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -112,7 +115,8 @@ class SyncedModel(nn.Module):
     def __init__(self, model: nn.Module, grad_sync: GradSync, *, ddp_prefix: bool = False) -> None:
         super().__init__()
         self.module, self.grad_sync, self.ddp_prefix = model, grad_sync, ddp_prefix
-        self._wrapped = (grad_sync.wrap(model),)  # a tuple: not a second name of the parameters
+        wrapped: nn.Module = grad_sync.wrap(model)
+        self._wrapped: tuple[nn.Module, ...] = (wrapped,)  # a tuple: no second name of parameters
         self._buffers_of = Buffers(grad_sync.ranks, model)
         self._batchnorms = batchnorm.synced_layers(model)
         self._device = next(model.parameters()).device
@@ -122,6 +126,7 @@ class SyncedModel(nn.Module):
         self._measured = Measured()
         self._compute_s, self._entered = 0.0, 0.0  # in micro_batch
         self.register_load_state_dict_pre_hook(self._with_prefix)
+        atexit.register(_leave_groups, weakref.ref(self))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -237,6 +242,31 @@ class SyncedModel(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+
+def _leave_groups(found: "weakref.ref[SyncedModel]") -> None:
+    """Let go of the groups before the interpreter ends, which joins their threads.
+
+    One that wants the interpreter while that ends aborts the process; destroy_process_group joins
+    the threads of those groups only that nothing else holds.
+    """
+    model = found()
+    if model is None:
+        return
+    model._wrapped = ()  # DDP holds the default group
+    for one in (model.grad_sync, *model.modules()):
+        _release(one, set())
+
+
+def _release(owner: object, seen: set[int]) -> None:
+    seen.add(id(owner))
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, dist.ProcessGroup):
+            vars(owner)[name] = None
+            continue
+        is_ours = type(value).__module__.startswith(__package__) and hasattr(value, "__dict__")
+        if is_ours and id(value) not in seen:
+            _release(value, seen)
 
 
 def _require_the_same(model: nn.Module, ranks: Ranks) -> None:
