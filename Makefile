@@ -9,6 +9,9 @@ PYTHON ?= python3
 ARGS ?=
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
+# The cases of docs/figures/speed.svg.
+TITLED := loop_gather_scatter,accelerate_example,transformers_trainer,plain_ddp_with_muster,$\
+	trainer_with_muster,gather_scatter,all_reduce
 # Another Slurm than the installed one for test-cluster: see tests/cluster/slurm_root.sh.
 SLURM_ROOT ?=
 # Where torch comes from, if not from pip's own index (where Linux gets the CUDA build).
@@ -28,7 +31,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run test test-quick test-all test-here test-cluster soak bench gpu-check check format setup clean
+.PHONY: help run install figures test test-quick test-all test-here test-cluster soak bench gpu-check check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -70,6 +73,16 @@ soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each,
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
+# Those of docs/results come from its studies, as that page says.
+figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as root: half an hour)
+	@$(BIN)/python -m tests.figures.architecture
+	@$(BIN)/python -m tests.figures.recording
+	@$(BIN)/python -m tests.figures.losses
+	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.bench --rates 1gbit --batch-size 16 \
+		--only $(TITLED) --figure docs/figures/speed.svg
+	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.split_auto \
+		--figure docs/figures/split-auto.svg
+
 gpu-check: $(TEST) ## what a machine with GPUs can show, as a page: logs/gpu-check.md, or ARGS='--page FILE'
 	@$(BIN)/python -m tests.benchmarks.gpu_check $(ARGS)
 
@@ -83,6 +96,8 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 format: $(DEV) ## rewrite the source in the house's form
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
+
+install: $(RUN) ## install what runs need, without the developers' tools, and run nothing
 
 setup: $(DEV) ## install everything, and run nothing
 

@@ -14,35 +14,41 @@ BASE = "plain_ddp"  # what every case is a multiple of
 class Case:
     """One way to train, ours by the flags of a run, a peer by the name of its file and its flags.
 
-    The time of a `limit` is shown, but its losses are not those of a training.
+    The time of a `limit` is shown, but its losses are not those of a training. A case with a
+    `title`, its name in plain words, is in the figure.
     """
 
     name: str
     kind: str  # OURS, or a file of peers/
     flags: tuple[str, ...] = ()
     limit: bool = False
+    title: str = ""
 
 
 PADDED = ("--pad", "max_length")
 CASES = (
     # peers
-    Case(BASE, "plain_ddp"),
+    Case(BASE, "plain_ddp", title="DDP, by hand"),
     Case("plain_ddp_longest", "plain_ddp", ("--pad", "longest")),
     Case("plain_ddp_find_unused", "plain_ddp", ("--find-unused",)),
-    Case("loop_gather_scatter", "plain_ddp", ("--sync", "gather_scatter")),
+    Case("loop_gather_scatter", "plain_ddp", ("--sync", "gather_scatter"),
+         title="gather and scatter, by hand"),
     Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
     Case("flat_all_reduce", "plain_ddp", ("--sync", "flat")),
-    Case("accelerate_example", "accelerate_glue"),
-    Case("transformers_trainer", "transformers_trainer"),
+    Case("accelerate_example", "accelerate_glue", title="Accelerate's example"),
+    Case("transformers_trainer", "transformers_trainer", title="transformers' Trainer"),
     # peers, with one line changed
-    Case("plain_ddp_with_muster", "plain_ddp", ("--sync", "muster")),
+    Case("plain_ddp_with_muster", "plain_ddp", ("--sync", "muster"),
+         title="by hand, with muster.sync(model)"),
     Case("accelerate_with_muster", "accelerate_glue", ("--muster",)),
-    Case("trainer_with_muster", "transformers_trainer", ("--muster",)),
+    Case("trainer_with_muster", "transformers_trainer", ("--muster",),
+         title="Trainer, with muster.sync_ddp(trainer)"),
     Case("no_sync", "plain_ddp", ("--sync", "none"), limit=True),
     # ours, as the recipe is
     Case("recipe", OURS),
-    Case("gather_scatter", OURS, ("--sync", "gather_scatter")),
-    Case("all_reduce", OURS, ("--sync", "all_reduce")),
+    Case("gather_scatter", OURS, ("--sync", "gather_scatter"),
+         title="Muster, gather_scatter"),
+    Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce"),
     Case("ddp", OURS, ("--sync", "ddp")),
     Case("accelerate", OURS, ("--sync", "accelerate")),
     # ours, computing on as many tokens as the hand-written script
@@ -55,7 +61,7 @@ CASES = (
     Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
     Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),
     Case("all_reduce_by_parameter", OURS, ("--sync", "all_reduce", "--bucket-mb", "0")),
-)
+)  # fmt: skip
 
 
 def chosen(names: str | None) -> list[Case]:
