@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
+from launch import submit
 from launch.programs import program_checks, user_program
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
@@ -107,13 +109,15 @@ def test_the_first_screen_has_the_two_commands_that_set_everything_up():
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_command_lines_are_accepted(words):
+def test_command_lines_are_accepted(words, monkeypatch):
     match words:
         case ["make", *rest]:
             assert make_accepts(rest)
         case ["python" | "python3", "launch/submit.py", *flags] if "--" not in flags:
-            submit = ["launch/submit.py", *flags, "--dry-run"]
-            assert_runs(submit)
+            # in this process, which has imported it; test_submit.py starts it as a user does
+            monkeypatch.chdir(REPOSITORY)
+            monkeypatch.setattr("sys.argv", ["launch/submit.py", *flags, "--dry-run"])
+            assert submit.main() == 0
         case ["muster", "run", *flags] | ["python" | "python3", "launch/submit.py", *flags]:
             accepts_flags(FROM_OUTSIDE, flags)
         case ["muster", command, *rest]:
@@ -165,9 +169,16 @@ def accepts_worker_flags(flags: list[str]) -> None:
 
 
 def assert_runs(argv: list[str]) -> None:
+    returncode, message = executed(tuple(argv))
+    assert returncode == 0, message
+
+
+@cache
+def executed(argv: tuple[str, ...]) -> tuple[int, str]:
+    """Several pages call for the same help."""
     python = interpreter(for_workers=False)
     env = {**os.environ, "MUSTER_PYTHON": python}
     done = subprocess.run(
         [python, *argv], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    return done.returncode, done.stderr
