@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from configs import cli, plugins
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 
 
 def train_config(*argv: str) -> TrainConfig:
@@ -66,10 +67,21 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     return st.none() | plain if optional else plain
 
 
+def made(chosen: dict[str, typing.Any]) -> TrainConfig | None:
+    """None: each value is right, but not all of them together."""
+    try:
+        return TrainConfig(**chosen)
+    except UsageError as error:
+        assert "does not go with" in str(error)
+        return None
+
+
 HINTS = typing.get_type_hints(TrainConfig)
-CONFIGS = st.fixed_dictionaries(
-    {}, optional={name: values(name, hint) for name, hint in HINTS.items()}
-).map(lambda chosen: TrainConfig(**chosen))
+CONFIGS = (
+    st.fixed_dictionaries({}, optional={name: values(name, hint) for name, hint in HINTS.items()})
+    .map(made)
+    .filter(lambda config: config is not None)
+)
 
 
 @settings(max_examples=25, deadline=None)

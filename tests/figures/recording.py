@@ -20,12 +20,12 @@ from tests.figures import terminal_svg
 from tests.figures.terminal_svg import Frame
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-COLUMNS, LINES = 100, 27
+COLUMNS, LINES = 100, 20
 LEAST_S = 0.25  # that a frame is shown
 LONGEST_S = 1.2
 AT_THE_END_S = 8.0
 TIMEOUT_S = 600.0
-COMMAND = ("python", "launch/submit.py", "--nodes", "4", "--sync", "all_reduce")
+COMMAND = ("python", "launch/submit.py", "--nodes", "4", "--sync", "ddp")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
