@@ -18,7 +18,16 @@ from tests.launch.submit import alive, start, submit, wait_until, worker
 LOCAL = ["--launcher", "local", "--workers", "preload"]
 SHAPES = {"4x1": ["--nodes", "4"], "1x4": ["--nproc-per-node", "4"]}
 # Pretended nodes are the more intricate of the two; make test-all tries both everywhere.
-FEW = SHAPES if "WHOLE_MATRIX" in os.environ else {"4x1": SHAPES["4x1"]}
+WHOLE = "WHOLE_MATRIX" in os.environ
+FEW = SHAPES if WHOLE else {"4x1": SHAPES["4x1"]}
+VICTIMS = ["worker", "starter", "agent"] if WHOLE else ["worker", "agent"]
+ENDS = [
+    pytest.param(signal.SIGINT, "training", id="ctrl-c-training"),
+    pytest.param(signal.SIGKILL, "importing", id="kill-9-importing"),
+]
+if WHOLE:
+    ENDS.append(pytest.param(signal.SIGINT, "importing", id="ctrl-c-importing"))
+    ENDS.append(pytest.param(signal.SIGKILL, "training", id="kill-9-training"))
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
@@ -81,7 +90,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, shape):
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
+@pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
 def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
     process = begun(project, *shape)
@@ -107,8 +116,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
         assert "ended without a word" in last or "preload.py on" in last, err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
-@pytest.mark.parametrize("moment", ["importing", "training"])
+@pytest.mark.parametrize(("number", "moment"), ENDS)
 def test_nothing_outlives_the_launcher(project, number, moment):
     if moment == "training":
         process = begun(project, *SHAPES["4x1"])

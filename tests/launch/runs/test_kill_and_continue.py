@@ -17,7 +17,7 @@ from tests.launch.runs.test_restart import losses
 from tests.launch.submit import alive, start, submit, wait_until, worker
 from tests.preload import below, children, interpreter
 
-MOMENTS = int(os.environ.get("SOAK_MOMENTS", "3"))
+MOMENTS = int(os.environ.get("SOAK_MOMENTS", "2"))
 NODES = 3
 # So many checkpoints that a kill often falls into the writing of one.
 FLAGS = [
