@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def jobs(checkout: Path, *words: str) -> str:
 
 def test_a_launcher_is_one_file(checkout):
     """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
-    words = [interpreter(), "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
+    words = [sys.executable, "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
     shown = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True)
     assert len(shown.stdout.splitlines()) == 2 and "--node-rank 1" in shown.stdout, shown.stderr
     subprocess.run([*words, "--run-id", "nice0", "--detach"], cwd=checkout, check=True, timeout=100)
