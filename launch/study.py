@@ -16,6 +16,7 @@ except ModuleNotFoundError as missing:
 
 import argparse
 import shlex
+from collections.abc import Iterator
 from functools import partial
 
 from configs.plugins import REPOSITORY
@@ -23,15 +24,18 @@ from launch.studies import around_runs, progress_record, study_file, study_runs
 from launch.studies.progress_record import Note
 from launch.studies.progress_table import Watching
 from muster import run_files
+from muster.errors import refuse
 
 
 def main() -> int:
     args, more = _parser().parse_known_args()
     more = [word for word in more if word != "--"]
+    refuse(_taken(more))
     study = study_file.read(args.file, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     notes = progress_record.begin(
-        [Note(one.id, dict(one.settings), one.nodes, one.repeat, f"runs/{one.id}")
+        [Note(one.id, dict(one.settings), one.nodes, one.repeat, f"runs/{one.id}",
+              one.name or None)
          for one in study.cells],
         folder / run_files.STUDY,
         partial(study_runs.is_done, folder),
@@ -58,6 +62,14 @@ def main() -> int:
         around_runs.predictions(folder)
         around_runs.report(folder)
     return 0 if all_done else 1
+
+
+def _taken(words: list[str]) -> Iterator[str]:
+    """Flags that a study gives to each of its runs itself."""
+    for word in words:
+        name = word.partition("=")[0]
+        if name in ("--logs-dir", "--run-id"):
+            yield f"{name} is set by the study for each of its runs; use --output FOLDER"
 
 
 def _parser() -> argparse.ArgumentParser:

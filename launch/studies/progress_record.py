@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ class Note:
     nodes: int | None
     repeat: int | None
     run_dir: str  # within the folder of the study or sweep
+    name: str | None = None  # that a study gives it
     state: str = "waiting"  # running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
@@ -69,7 +70,8 @@ def begin(
     cells = []
     for note in notes:
         was = earlier.get(note.id)
-        cells.append(was if was is not None and is_done(note, was) else note)
+        done = was is not None and is_done(note, was)
+        cells.append(replace(was, name=note.name) if was is not None and done else note)
     return Notes(name, title, about, command, time.time(), cells)
 
 

@@ -1,5 +1,6 @@
 """A study's file says what to run; here it becomes cells, each a command line of its own."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
 # many of its nodes another program takes its share of the cores.
 RATE, BUSY = "rate", "busy"
 OF_TESTBED = (RATE, BUSY)
+NAME = "name"  # of an entry of the grid: what its runs are called in tables and figures
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Cell:
     id: str
     settings: Mapping[str, Any]
     repeat: int
+    name: str = ""  # of its entry; empty: it is called by its settings
 
     @property
     def nodes(self) -> int:
@@ -86,6 +89,7 @@ def read(path: Path, rate: str | None = None) -> Study:
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
+    refuse(_name_problems(blocks), where=f"{path}: ")
     base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
     cells = tuple(_cells(base, blocks, repeats))
     collectives = raw.get("collectives") or []
@@ -102,17 +106,31 @@ def _unknown(collectives: list[Any]) -> Iterator[str]:
             yield f"collectives: unknown {name!r}; known: {', '.join(OPERATIONS)}"
 
 
+def _name_problems(blocks: list[Mapping[str, Any]]) -> Iterator[str]:
+    names = [block[NAME] for block in blocks if NAME in block]
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            yield f"{NAME} must be a text, such as 'Task 2a: gather and scatter' (got {name!r})"
+    for name, count in Counter(map(str, names)).items():
+        if count > 1:
+            yield f"{count} entries of the grid have the name {name!r}; give each its own"
+
+
 def _cells(
     base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int
 ) -> Iterator[Cell]:
     """Repeats come last, so that a study that is cut short has seen every cell."""
-    points = [point for block in blocks for point in grid.points(block)]
+    points = [
+        (str(block.get(NAME, "")), point)
+        for block in blocks
+        for point in grid.points({key: block[key] for key in block if key != NAME})
+    ]
     for repeat in range(repeats):
-        for point in points:
+        for name, point in points:
             settings = {**base, **point}
             if repeats > 1 and "seed" not in settings:
                 settings["seed"] = TrainConfig().seed + repeat
-            yield Cell(f"{grid.name_of(point)}_{repeat}", settings, repeat)
+            yield Cell(f"{grid.name_of(point)}_{repeat}", settings, repeat, name)
 
 
 def _flag(name: str, value: Any) -> list[str]:

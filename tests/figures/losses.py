@@ -27,11 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = ["launch/study.py", "configs/studies/quick.yaml"]
     with tempfile.TemporaryDirectory() as logs:
         done = subprocess.run(
-            [sys.executable, *study, "--logs-dir", logs], cwd=REPOSITORY, check=False
+            [sys.executable, *study, "--output", logs], cwd=REPOSITORY, check=False
         )
         if done.returncode:
             return done.returncode
-        (figure,) = Path(logs).glob("studies/*/report/figures/*losses.svg")
+        (figure,) = Path(logs).glob("report/figures/first_losses.svg")
         shutil.copyfile(figure, output)
     return 0
 

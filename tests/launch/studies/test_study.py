@@ -54,6 +54,14 @@ def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
     ]
 
 
+def test_what_a_study_sets_for_its_runs_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("{grid: [{task: synthetic}]}")
+    done = study(str(path), "--logs-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "--logs-dir is set by the study for each of its runs; use --output" in done.stderr
+
+
 def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
     path = REPOSITORY / "configs" / "studies" / "quick.yaml"
     done = study(str(path), "--output", str(tmp_path / "out"), "--dry-run", "--launcher", "local")

@@ -49,6 +49,14 @@ def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
     ]
 
 
+def test_an_entry_can_have_a_name_which_is_no_setting(tmp_path):
+    text = "{base: {task: synthetic}, grid: [{name: 'Task 3: DDP', sync: ddp, nodes: [2, 4]}]}"
+    cells = study_file.read(written(tmp_path, text)).cells
+    assert [cell.name for cell in cells] == ["Task 3: DDP"] * 2
+    assert [cell.id for cell in cells] == ["sync-ddp_nodes-2_0", "sync-ddp_nodes-4_0"]
+    assert "name" not in cells[0].settings
+
+
 def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
     text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
     (cell,) = study_file.read(written(tmp_path, text)).cells
@@ -70,6 +78,8 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
         ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
         ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
+        ("{grid: [{sync: ddp, name: 3}]}", "name must be a text, such as 'Task 2a"),
+        ("{grid: [{name: a, lr: 1}, {name: a, lr: 2}]}", "2 entries of the grid have the name 'a'"),
         ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
         ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
     ],

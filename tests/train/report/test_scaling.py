@@ -108,8 +108,8 @@ def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
         "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
     }
     lines = sentences.of_speedup(table_of(tmp_path, runs))
-    (warning,) = [line for line in lines if line.startswith("WARNING")]
+    (warning,) = [line for line in lines if line.startswith("An efficiency")]
     assert "238% of ddp, 4 workers" in warning and "against (single, 1 worker)" in warning
     assert "all_reduce" not in warning
     lines = sentences.of_speedup(courses(tmp_path / "sound"))
-    assert not any(line.startswith("WARNING") for line in lines)
+    assert not any(line.startswith("An efficiency") for line in lines)

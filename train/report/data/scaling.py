@@ -82,7 +82,9 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
 
 
 def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
-    """The settings in which it differs from other series."""
+    """Its title, or the settings in which it differs from other series."""
+    if entry.title:
+        return entry.title
     size, text = _batch(entries)
     several = len({repr(size(one)) for one in entries}) > 1
     parts = [text.format(size(entry))] if several and size(entry) is not None else []

@@ -27,7 +27,10 @@ class Entry:
 
     run: Run
     settings: Row
-    label: str = ""  # the settings in which it differs from the others: the same for repeats
+    title: str = ""  # that the study gives it
+    label: str = (
+        ""  # the title, or the settings in which it differs from the others: the same for repeats
+    )
     name: str = ""  # the label, with a number where there are repeats
     repeat: int = 0
 
@@ -123,6 +126,7 @@ def _add_study(subject: Subject, record: Path) -> None:
         if isinstance(cell.get("nodes"), int):
             settings["nodes"] = cell["nodes"]
         entry = _entry(read_run(path), settings)
+        entry.title = str(cell.get("name") or "")
         entry.repeat = cell["repeat"] if isinstance(cell.get("repeat"), int) else 0
         subject.entries.append(entry)
     if not cells:
@@ -153,19 +157,16 @@ def _workers(run: Run, planned: int) -> int:
 def _label(subject: Subject) -> None:
     """Name each entry by the settings in which it differs from the others."""
     entries = subject.entries
-    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    subject.varying = [
-        key
-        for key in keys
-        if key not in ("seed",) and len({repr(entry.settings.get(key)) for entry in entries}) > 1
-    ]
-    if "workers" in subject.varying and "nodes" in subject.varying:
-        subject.varying.remove("nodes")
-    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
-    subject.varying.sort(key=lambda key: order.index(key if key in order else ""))
+    subject.varying = _varying(entries)
     for entry in entries:
-        parts = [found for key in subject.varying if (found := label_part(key, entry))]
-        entry.label = ", ".join(parts) or (entry.run.name if entry.run.is_foreign else entry.sync)
+        of_name = [one for one in entries if one.title == entry.title]
+        parts = [
+            found
+            for key in (_varying(of_name) if entry.title else subject.varying)
+            if (found := label_part(key, entry))
+        ]
+        own = [entry.title, *parts] if entry.title else parts
+        entry.label = ", ".join(own) or (entry.run.name if entry.run.is_foreign else entry.sync)
     seen: Counter[str] = Counter()
     for entry in entries:
         entry.repeat = max(entry.repeat, seen[entry.label])
@@ -174,6 +175,20 @@ def _label(subject: Subject) -> None:
         alike = seen[entry.label] > 1
         entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
+
+
+def _varying(entries: list[Entry]) -> list[str]:
+    """Settings in which they differ, in the order in which a label has them."""
+    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
+    found = [
+        key
+        for key in keys
+        if key not in ("seed",) and len({repr(entry.settings.get(key)) for entry in entries}) > 1
+    ]
+    if "workers" in found and "nodes" in found:
+        found.remove("nodes")
+    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
+    return sorted(found, key=lambda key: order.index(key if key in order else ""))
 
 
 def label_part(key: str, entry: Entry) -> str:

@@ -198,7 +198,7 @@ def seconds(subject: Subject) -> Table:
             high_s=found.high,
             **parts,
             other_s=max(0.0, found.mean - sum(known)) if len(known) == len(parts) else None,
-            **communication(rows if entries[0].workers > 1 else []),
+            **shares(found.mean, communication(rows if entries[0].workers > 1 else [])),
             samples_per_s=per_s,
             samples_per_s_per_worker=per_s / entries[0].workers if per_s else None,
         )
@@ -214,6 +214,18 @@ def communication(rows: list[Row]) -> dict[str, float | None]:
     if comm is None or hidden is None or sync is None:
         return {"overlapped_s": None, "exposed_s": None}
     return {"overlapped_s": hidden, "exposed_s": sync + max(0.0, comm - hidden)}
+
+
+def shares(step_s: float, parts: dict[str, float | None]) -> dict[str, float | None]:
+    """`parts`, with how much of a step is waited for, and how much of communication is hidden."""
+    hidden, exposed = parts["overlapped_s"], parts["exposed_s"]
+    waited = exposed / step_s if exposed is not None and step_s else None
+    both = (hidden or 0.0) + (exposed or 0.0)
+    return {
+        **parts,
+        "waited_share": waited,
+        "hidden_share": (hidden or 0.0) / both if both else None,
+    }
 
 
 def of_runs(per_run: list[list[Row]]) -> Estimate | None:

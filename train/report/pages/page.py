@@ -8,7 +8,7 @@ from typing import Any
 
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
-from train.report.pages import drawing, provenance, sections
+from train.report.pages import drawing, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -25,13 +25,22 @@ def as_text(value: Any, column: str = "") -> str:
         return str(value)
     if column in ("efficiency", "error"):
         return f"{value:.1%}"
+    if column.endswith("_share"):
+        return f"{value:.0%}"
     if column.endswith("_bytes") or column == "bytes":
         return f"{value:,.0f}".replace(",", " ")
     if isinstance(value, int):
         return str(value)
+    if column == "speedup":
+        return f"{value:.2f}"
     if column.startswith("loss") or column == "final_loss":
         return f"{value:.6f}"
     return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def as_anchor(title: str) -> str:
+    """What a section is linked by."""
+    return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
 
 
 def as_heading(column: str) -> str:
@@ -68,6 +77,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "as_anchor": as_anchor,
         "as_text": as_text,
         "as_heading": as_heading,
         "as_markdown": markdown_table,
@@ -79,7 +89,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         versions=provenance.versions(subject),
         settings=provenance.settings(subject),
         commands=provenance.commands(subject),
-        notes=provenance.notes(subject),
+        verdict=verdict.build(subject),
         **more,
     )
 

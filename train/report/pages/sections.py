@@ -6,7 +6,7 @@ from train.report.data import event_tables, scaling, tables
 from train.report.data.event_tables import add_up
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
-from train.report.pages import plots, sentences
+from train.report.pages import plots, sentences, verdict
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Section:
     table: Table
     sentences: list[str] = field(default_factory=list)
     figure: str = ""
+    conclusion: str = ""  # what the figure shows, said above it
     shown: list[str] | None = None  # columns of the table in the page; None: all of it
     data: list[Table] = field(default_factory=list)  # what is written beside it
     longest: int = 60  # rows in the page; all are in the data
@@ -50,7 +51,9 @@ def _losses(subject: Subject) -> Section:
     figure = plots.losses(every) if every.rows else ""
     lines = sentences.of_losses(first, subject)
     first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
-    return Section("Losses", first, lines, figure, data=[first, every])
+    return Section(
+        "Losses", first, lines, figure, verdict.equal_losses(subject), data=[first, every]
+    )
 
 
 def _metrics(subject: Subject) -> Section:
@@ -67,11 +70,14 @@ def _seconds(subject: Subject) -> Section:
     if table.rows:
         lines.append(
             "The first step of each run is left out. The interval is Student's t at 95 %, over the "
-            "steps of one run or, where a run was repeated, over the means of its repeats."
+            "steps of one run or, where a run was repeated, over the means of its repeats. Of "
+            "communication, overlapped seconds are hidden behind the backward pass and exposed "
+            "ones are waited for; the shares are of a step, and of all communication."
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
-    shown += ["sync_s", "other_s", "overlapped_s", "exposed_s"]
-    return Section("Seconds per iteration", table, lines, figure, shown)
+    shown += ["sync_s", "overlapped_s", "exposed_s", "waited_share", "hidden_share"]
+    conclusion = verdict.fastest(table.rows, subject)
+    return Section("Seconds per iteration", table, lines, figure, conclusion, shown)
 
 
 def _throughput(subject: Subject) -> Section:
@@ -91,7 +97,12 @@ def _speedup(subject: Subject) -> Section:
         return Section("", Table("speedup", ""))
     shown = ["series", "workers", "samples_per_s", "base", "speedup", "ideal", "efficiency"]
     lines = sentences.of_speedup(table)
-    return Section("Speed-up and efficiency", table, lines, plots.speedup(table), shown)
+    best = max(table.rows, key=lambda row: row["speedup"])
+    conclusion = (
+        f"{best['run']}: {best['speedup']:.2f} times the samples per second of {best['base']}."
+    )
+    figure = plots.speedup(table)
+    return Section("Speed-up and efficiency", table, lines, figure, conclusion, shown)
 
 
 def _prediction(subject: Subject) -> Section:
@@ -129,7 +140,7 @@ def _traffic(subject: Subject) -> Section:
             "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
             "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
         )
-    return Section("Traffic", table, lines, figure, shown, data=[table, totals], longest=40)
+    return Section("Traffic", table, lines, figure, shown=shown, data=[table, totals], longest=40)
 
 
 def _traffic_totals(table: Table) -> Table:

@@ -5,6 +5,7 @@ from train.report.data.event_tables import BAND, BAND_FROM_BYTES
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table, curve, curve_key, reference, straggler
+from train.report.pages.units import duration
 
 PARTED = 1e-3  # a larger difference of losses is explained
 # How far rounding alone can move the first loss, as a part of it.
@@ -34,7 +35,7 @@ def _why_apart(subject: Subject) -> list[str]:
     at_once, later = [], []
     for entry in subject.entries:
         base = reference(entry, subject)
-        largest = _largest_gap(entry, base)
+        largest = largest_gap(entry, base)
         if largest is None or largest <= PARTED:
             continue
         first, second = curve(base.run).get(1), curve(entry.run).get(1)
@@ -76,7 +77,7 @@ def _same_draw(subject: Subject) -> list[str]:
             (gap, entry, group[0])
             for group in groups.values()
             for entry in group[1:]
-            if (gap := _largest_gap(entry, group[0])) is not None
+            if (gap := largest_gap(entry, group[0])) is not None
         ]
         if apart:
             gap, entry, base = max(apart, key=lambda one: one[0])
@@ -87,7 +88,8 @@ def _same_draw(subject: Subject) -> list[str]:
     return found
 
 
-def _largest_gap(entry: Entry, base: Entry) -> float | None:
+def largest_gap(entry: Entry, base: Entry) -> float | None:
+    """The largest difference of their losses; None where they have no step in common."""
     first, second = curve(base.run), curve(entry.run)
     return max((abs(first[s] - second[s]) for s in first.keys() & second.keys()), default=None)
 
@@ -99,35 +101,33 @@ def of_seconds(table: Table) -> list[str]:
         fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
     if len(rows) > 1 and fast is not slow:
         found.append(
-            f"Fastest is {fast['run']} with {fast['mean_s']:.4g} s per iteration, slowest "
-            f"{slow['run']} with {slow['mean_s']:.4g} s: "
+            f"Fastest is {fast['run']} with {duration(fast['mean_s'])} per iteration, slowest "
+            f"{slow['run']} with {duration(slow['mean_s'])}: "
             f"{slow['mean_s'] / fast['mean_s']:.2f} times as long."
         )
         if None not in (fast["high_s"], slow["low_s"]) and fast["high_s"] >= slow["low_s"]:
             found.append(
-                f"Their confidence intervals overlap (up to {fast['high_s']:.4g} s, from "
-                f"{slow['low_s']:.4g} s), so the order may be chance."
+                f"Their confidence intervals overlap (up to {duration(fast['high_s'])}, "
+                f"from {duration(slow['low_s'])}), so the order may be chance."
             )
-    for row in rows:
+    if len(rows) == 1:
+        (row,) = rows
         largest = max(PHASES, key=lambda phase: row[f"{phase}_s"] or 0.0)
-        share = (row[f"{largest}_s"] or 0.0) / row["mean_s"]
-        if len(rows) == 1 or largest == "sync":
-            found.append(
-                f"{row['run']}: {largest} takes {share:.0%} of an iteration "
-                f"({row[f'{largest}_s'] or 0.0:.4g} of {row['mean_s']:.4g} s)."
-            )
-        if row["overlapped_s"]:
-            hidden, exposed = row["overlapped_s"], row["exposed_s"]
-            found.append(
-                f"{row['run']}: {hidden / (hidden + exposed):.0%} of its communication is hidden "
-                f"behind the backward pass ({hidden:.4g} s; {exposed:.4g} s are waited for)."
-            )
-        if row["spread_s"] is not None and row["spread_s"] > row["mean_s"] / 2:
-            found.append(
-                f"{row['run']}: iterations differ widely (mean {row['mean_s']:.4g} s, median "
-                f"{row['median_s']:.4g} s, spread {row['spread_s']:.4g} s); something else may "
-                "have used the machine: trust its mean and its speed-up less."
-            )
+        part_s = row[f"{largest}_s"] or 0.0
+        found.append(
+            f"{row['run']}: {largest} takes {part_s / row['mean_s']:.0%} of an iteration "
+            f"({duration(part_s)} of {duration(row['mean_s'])})."
+        )
+    uneven = [row for row in rows if (row["spread_s"] or 0.0) > row["mean_s"] / 2]
+    if uneven:
+        each = "; ".join(
+            f"{row['run']} (mean {duration(row['mean_s'])}, median {duration(row['median_s'])})"
+            for row in uneven
+        )
+        found.append(
+            f"Iterations differ widely in {each}. Something else may have used the machine: trust "
+            "these means, and speed-ups over them, less."
+        )
     return found
 
 
@@ -141,12 +141,18 @@ def of_speedup(table: Table) -> list[str]:
                 f"the samples per second of {widest['base']} (ideal {widest['ideal']:.4g}), "
                 f"an efficiency of {widest['efficiency']:.0%}."
             )
+    return found + doubts(table)
+
+
+def doubts(table: Table) -> list[str]:
+    """Warnings of efficiencies that can hardly be: their base was slowed, more likely."""
+    found = []
     for base in table.unique("base"):
         over = [row for row in table.select(base=base) if row["efficiency"] > DOUBTFUL]
         if over:
             each = ", ".join(f"{row['efficiency']:.0%} of {row['run']}" for row in over)
             found.append(
-                f"WARNING: an efficiency above {DOUBTFUL:.0%} ({each}) is seldom real: more likely "
+                f"An efficiency above {DOUBTFUL:.0%} ({each}) is seldom real: more likely "
                 f"something else slowed the run that it is measured against ({base}). Measure that "
                 "again before using any speed-up over it."
             )
@@ -161,7 +167,7 @@ def of_ranks(table: Table) -> list[str]:
             row, mean_s = slow
             found.append(
                 f"{label}: the others wait for rank {row['rank']}, whose own work takes "
-                f"{row['own_work_s']:.4g} s per iteration against {mean_s:.4g} s."
+                f"{duration(row['own_work_s'])} per iteration against {duration(mean_s)}."
             )
     return found
 
@@ -202,7 +208,7 @@ def of_checkpoints(table: Table) -> list[str]:
         worst = max(known, key=lambda row: row["stall_s"])
         found.append(
             f"Training stood still longest in {worst['run']}, rank {worst['rank']}: on average "
-            f"{worst['stall_s'] * 1e3:.3g} ms for each of {worst['checkpoints']} checkpoint(s)."
+            f"{duration(worst['stall_s'])} for each of {worst['checkpoints']} checkpoint(s)."
         )
     failed = sum(row["failed"] for row in table.rows)
     return found + ([f"{failed} checkpoint(s) could not be written."] if failed else [])
@@ -215,7 +221,7 @@ def of_prediction(table: Table) -> list[str]:
     worst = max(known, key=lambda row: abs(row["error"]))
     text = (
         f"The prediction is furthest off for {worst['mode']} on {worst['workers']} workers: "
-        f"{worst['error']:+.1%} ({worst['predicted_s']:.4g} s, "
-        f"measured {worst['measured_s']:.4g} s)."
+        f"{worst['error']:+.1%} ({duration(worst['predicted_s'])}, "
+        f"measured {duration(worst['measured_s'])})."
     )
     return [text]

@@ -1,0 +1,18 @@
+"""Seconds as a person reads them: `6.7 ms`, `4.37 s`, and with their interval `6.70 ± 0.12 ms`."""
+
+import math
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in milliseconds below one second."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
+    """With half of the interval, where there is one."""
+    if low_s is None or high_s is None or high_s <= low_s:
+        return duration(mean_s)
+    scale, unit = (1.0, "s") if mean_s >= 1 else (1e3, "ms")
+    half = (high_s - low_s) / 2 * scale
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    return f"{mean_s * scale:.{digits}f} ± {half:.{digits}f} {unit}"
