@@ -16,7 +16,7 @@ shift
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=${MUSTER_PYTHON:-$root/.venv/bin/python}
 if ! command -v -- "$python" >/dev/null; then
-    echo "error: no Python at $python; make the environment with: make -C $root setup" >&2
+    echo "error: no Python at $python; make the environment with: make -C $root install" >&2
     exit 2
 fi
 exec "$python" "$root/launch/submit.py" --launcher ssh "--hosts=$hosts" "$@"

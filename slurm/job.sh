@@ -20,7 +20,7 @@ set -euo pipefail
 # What runs is $MUSTER_PYTHON, else the checkout's own environment.
 python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
 if ! command -v -- "$python" >/dev/null; then
-    echo "error: no Python at $python; make it with: make -C $PWD setup, or set MUSTER_PYTHON" >&2
+    echo "error: no Python at $python; make it with: make -C $PWD install, or set MUSTER_PYTHON" >&2
     exit 2
 fi
 

@@ -77,6 +77,24 @@ def test_links_lead_to_files(page):
             assert anchor in anchors(text_of(path)), f"{page.name}: {target}"
 
 
+def test_the_index_of_docs_has_every_page():
+    docs = REPOSITORY / "docs"
+    listed = set(LINK.findall(text_of(docs / "README.md").partition("## All pages")[2]))
+    pages = {path.name for path in docs.iterdir() if path.suffix in (".md", ".ipynb")}
+    assert pages - {"README.md"} <= listed
+
+
+WAYS_IN = "slurm ssh cloudlab launching testbed own-programs python library quickstart".split()
+
+
+@pytest.mark.parametrize("name", WAYS_IN)
+def test_a_way_in_begins_with_where_to_start(name):
+    text = text_of(REPOSITORY / "docs" / f"{name}.md")
+    begins = text.partition("\n## ")[2]
+    assert begins.startswith("Start here\n")
+    assert re.search(r"make (-C \S+ )?install", begins.partition("\n## ")[0])
+
+
 def anchors(text: str) -> set[str]:
     """What a heading is linked by, as GitHub makes it."""
     plain = FENCE.sub("", text)
@@ -111,7 +129,7 @@ def test_the_first_screen_has_the_two_commands_that_set_everything_up():
 @pytest.mark.parametrize("words", COMMANDS)
 def test_command_lines_are_accepted(words, monkeypatch):
     match words:
-        case ["make", *rest]:
+        case ["make", "-C", _, *rest] | ["make", *rest]:
             assert make_accepts(rest)
         case ["python" | "python3", "launch/submit.py", *flags] if "--" not in flags:
             # in this process, which has imported it; test_submit.py starts it as a user does

@@ -113,7 +113,7 @@ class Launcher(ABC):
             UsageError: that is not for this launcher.
             MusterError: a line for every node on which it failed.
         """
-        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make setup")
+        raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
 
 
 def chosen(config: LaunchConfig) -> str:

@@ -1,7 +1,7 @@
 """What a node's GPUs say of themselves, through NVIDIA's library; run there, by the environment.
 
 Its text is sent to the node and run by the Python that workers run with, which has nvidia-ml-py
-where `make setup` made it; it prints one line of JSON. Nothing is asked of a node without a GPU.
+where `make install` made it; it prints one line of JSON. Nothing is asked of a node without a GPU.
 
 Names: https://docs.nvidia.com/deploy/nvml-api/
 """

@@ -23,6 +23,6 @@ def python() -> str:
     own = REPOSITORY / ".venv" / "bin" / "python"
     if not own.exists():
         raise MusterError(
-            f"no Python at {own}; make it with: make -C {REPOSITORY} setup, or set MUSTER_PYTHON"
+            f"no Python at {own}; make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
         )
     return str(own)
