@@ -16,7 +16,9 @@ SETUP = "launch/ssh.sh HOSTS --setup"
 def python(findings: Findings) -> Row:
     """The same Python, torch and transformers everywhere."""
     missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
-    make = f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make install"
+    make = (
+        f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make install"
+    )
     if missing:
         wanted = groups({one.name: one.probe["python"] for one in findings.nodes})
         line = f"{listed(missing)}: no environment at {wanted[0]}"

@@ -58,7 +58,8 @@ def call(argv: list[str]) -> tuple[int, bytes]:
 def _as_child() -> None:
     """Take Ctrl-C as usual, and end with the parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

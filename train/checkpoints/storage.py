@@ -226,9 +226,20 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     """What processes of this host that are no more were writing."""
     for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
         pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
+        if pid.isdigit() and int(pid) != os.getpid() and not _is_there(int(pid)):
             yield path
     yield from folder.glob(f"step_*.old{UNFINISHED}")
+
+
+def _is_there(pid: int) -> bool:
+    """Whether there is such a process, of any user; without `/proc`, which macOS has not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 def _quietly_rename(path: Path, new: Path) -> None:

@@ -26,6 +26,7 @@ from muster.worker.inspection import DUMP_SIGNAL
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
+PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
 CHILDREN = 8  # of one worker, whose stacks are taken
 REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
 
@@ -80,9 +81,12 @@ def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.soc
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(patience_s)
+    path = folder / f"rank_{rank:05d}.sock"
     handle = os.open(folder, os.O_RDONLY)
-    try:  # by the folder's number: a path of a socket may have 107 bytes only
-        connection.connect(f"/proc/self/fd/{handle}/rank_{rank:05d}.sock")
+    try:
+        if len(os.fsencode(path)) >= PATH_BYTES:
+            path = Path(f"/proc/self/fd/{handle}") / path.name
+        connection.connect(str(path))
     except OSError:
         connection.close()
         raise

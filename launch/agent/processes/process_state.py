@@ -37,6 +37,14 @@ STATES = {
     "X": "has ended",
     "R": "computes",
 }
+# psutil's words for the letters of proc(5)
+PORTABLE_LETTERS = {
+    "running": "R",
+    "stopped": "T",
+    "disk-sleep": "D",
+    "zombie": "Z",
+    "dead": "X",
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class ProcessState:
 
 def state_of(pid: int) -> ProcessState | None:
     """What it does now; None: there is no such process."""
+    if not PROC.exists():
+        return _portable_state(pid)
     folder = PROC / str(pid)
     try:
         fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -84,8 +94,25 @@ def state_of(pid: int) -> ProcessState | None:
     )
 
 
+def _portable_state(pid: int) -> ProcessState | None:
+    """What psutil tells where there is no `/proc`, as on macOS: no call, no bytes, no faults."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times, status = process.cpu_times(), process.status()
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.Error:  # another user's
+        return ProcessState(pid, "S", "", 0.0, 0, 0)
+    letter = PORTABLE_LETTERS.get(status, "S")
+    return ProcessState(pid, letter, "", times.user + times.system, 0, 0)
+
+
 def tree_of(pid: int) -> list[int]:
     """`pid` and all processes below it, parents first."""
+    if not PROC.exists():
+        return _portable_tree(pid)
     found = [pid]
     for one in found:
         try:
@@ -95,6 +122,15 @@ def tree_of(pid: int) -> list[int]:
         for task in tasks:
             found += [int(child) for child in _read(task / "children").split()]
     return found
+
+
+def _portable_tree(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return [pid]
 
 
 def catches(pid: int, number: int) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -160,3 +161,17 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
     monkeypatch.setattr(storage, "PAUSE_S", 0.0)
     write(tmp_path, 1)
     assert len(calls) == 3 and [one.step for one in storage.found(tmp_path)] == [1]
+
+
+def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
+    """Of any process of this host, without a look at /proc, which macOS has not."""
+    host, child = socket.gethostname(), subprocess.Popen(["sleep", "20"])
+    folder = tmp_path / f"step_00000001.{host}.{child.pid}{storage.UNFINISHED}"
+    folder.mkdir()
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    try:
+        assert list(storage._unfinished(tmp_path)) == []
+    finally:
+        child.kill()
+        child.wait()
+    assert list(storage._unfinished(tmp_path)) == [folder]

@@ -11,6 +11,7 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
+from launch.agent.processes import process_state
 from launch.agent.processes.activity import Activity
 from launch.agent.processes.process_state import state_of, tree_of
 from tests.launch.submit import wait_until
@@ -145,3 +146,19 @@ def test_a_tree_has_children_after_their_parents():
             os.kill(pid, signal.SIGKILL)
         child.wait()
     assert state_of(child.pid) is None
+
+
+def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, monkeypatch):
+    """As on macOS, where there is no /proc."""
+    process = start("load_data")
+    monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
+    monkeypatch.setattr(local_workers, "PATH_BYTES", 107)
+    assert wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data", 5)
+    report = ask(tmp_path)
+    assert report["answers"] and report["process"]["words"] == "waits"
+    assert tree_of(os.getpid())[0] == os.getpid() and process.pid in tree_of(os.getpid())
+    process.send_signal(signal.SIGSTOP)
+    assert wait_until(lambda: state_of(process.pid).is_held, 5)
+    process.kill()
+    process.wait()
+    assert state_of(process.pid) is None
