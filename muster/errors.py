@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Of a run that was stopped in order and can be continued: sysexits.h's "try again".
+# Of a run that was stopped cleanly and can be continued: sysexits.h's "try again".
 STOPPED = 75
 # Of a run that should not be started again by itself: it fails without getting any further.
 NO_RETRY = 93

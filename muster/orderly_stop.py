@@ -1,4 +1,4 @@
-"""A program that is asked to stop may end in order: with a checkpoint, and exit code 75.
+"""A program that is asked to stop may end cleanly: with a checkpoint, and exit code 75.
 
 Whoever says so, by `on_stop` or by asking `stopping()` once at its start, gets `--stop-grace-s`
 seconds after SIGTERM, as the trainer of this repository does; all others are ended at once. A run

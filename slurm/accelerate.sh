@@ -3,7 +3,7 @@
 # sbatch slurm/accelerate.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 slurm/accelerate.sh --nproc-per-node 2 --precision bf16
 #
-# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
 # One task per node: the agent there runs accelerate launch, which starts the node's workers.

@@ -3,7 +3,7 @@
 # sbatch slurm/multinode.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 slurm/multinode.sh --sync all_reduce --nproc-per-node 2
 #
-# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
 # One task per node: the agent there starts torchrun, and torchrun the node's workers.

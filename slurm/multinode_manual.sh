@@ -3,7 +3,7 @@
 # sbatch slurm/multinode_manual.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
 #
-# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
 # SITE: tasks per node, each of them a worker: as many as the node has GPUs, or cores to spare.

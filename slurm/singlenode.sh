@@ -3,7 +3,7 @@
 # sbatch slurm/singlenode.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --cpus-per-task=8 slurm/singlenode.sh --nproc-per-node 8
 #
-# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=1
 # One task: the agent, whose torchrun starts the workers.

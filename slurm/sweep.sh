@@ -5,7 +5,7 @@
 # One job of an array for each point of the grid, each on one node, as in the BSC study. To see
 # what came of it: grep each run's summary.json; a run's name ends with its place in the array.
 # Where the grid is yours, and a table is wanted: muster sweep --launcher slurm, docs/sweeps.md.
-# Lines marked SITE are the ones to fit to a cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
 #SBATCH --job-name=muster-sweep
 # SITE: 0 to (points of the grid - 1), and after the % how many may run at a time.
 #SBATCH --array=0-17%4

@@ -37,7 +37,7 @@ class CheckpointConfig:
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
     stop_signal: Literal["USR1", "USR2"] = setting(
-        "USR2", "a signal that, as TERM and INT do, stops a run in order at the end of a step"
+        "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
     )
     save_model: bool = setting(True, "save the trained model into model/ of the run folder")
 

@@ -119,7 +119,7 @@ class AgentJob:
         return self._follower.tail
 
     def wait(self) -> int:
-        """0 if every agent ended with 0; 75 if the workers stopped in order, to be continued;
+        """0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued;
         128 + its number if a signal ended the run; else 1.
         """
         try:

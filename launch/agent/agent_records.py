@@ -57,7 +57,7 @@ def write_waiting(assignment: Assignment, text: str | None) -> None:
 
 
 def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
-    """What this node's workers said, if all of them stopped in order; else nothing."""
+    """What this node's workers said, if all of them stopped cleanly; else nothing."""
     records = _records_of(assignment, ranks)
     if not ranks or any(records.get(rank, {}).get("cause") != "stopped" for rank in ranks):
         return ""

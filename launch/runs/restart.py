@@ -18,7 +18,7 @@ from muster import run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 
 MOST_IDLE = 3
-# Done, refused, stopped in order, given up, or ended by somebody who wanted just that.
+# Done, refused, stopped cleanly, given up, or ended by somebody who wanted just that.
 FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
     128 + number for number in STOP_SIGNALS
 )

@@ -1,7 +1,7 @@
 """Fork the workers of a node, and wait for them as torchrun does.
 
 Signals that end are passed on; one worker that fails ends the others; what does not end within its
-grace is killed. The exit code: 0 if all ended well, 75 if all others stopped in order, 128 + N
+grace is killed. The exit code: 0 if all ended well, 75 if all others stopped cleanly, 128 + N
 after signal N, else 1.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.

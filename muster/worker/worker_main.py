@@ -193,7 +193,7 @@ def note_stop() -> str:
     run_dir, checkpoints = os.environ.get("MUSTER_RUN_DIR"), os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:
         write_json(Path(run_dir, "stopped.json"), {"why": why, "checkpoints": checkpoints})
-    return f"stopped in order ({why}); go on with the same command"
+    return f"stopped cleanly ({why}); go on with the same command"
 
 
 def is_ours(filename: str) -> bool:

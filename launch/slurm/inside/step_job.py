@@ -41,7 +41,7 @@ class StepJob:
         )
 
     def wait(self) -> int:
-        """0 if the run succeeded; 75 if the workers stopped in order, to be continued; 128 + its
+        """0 if the run succeeded; 75 if the workers stopped cleanly, to be continued; 128 + its
         number if a signal ended the run; else the code of the rank that failed first.
         """
         heeded = 0
