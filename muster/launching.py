@@ -46,7 +46,7 @@ def launch(
     ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
     from the snapshot of the project where there is one.
 
-    `nodes` are machines, or pretended ones with launcher="local"; `launcher` is auto, local, ssh
+    `nodes` are machines, or simulated ones with launcher="local"; `launcher` is auto, local, ssh
     (with hosts=...) or slurm. `flags` are any others of launch/submit.py, such as
     hosts="node[0-3]", partition="gpu", time=30, snapshot=False, or env={"NAME": "value"}, whose
     values nobody else sees.

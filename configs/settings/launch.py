@@ -52,8 +52,8 @@ class LaunchConfig:
     )
     nodes: Nodes | None = setting(
         None,
-        "machines, or as many as answer: 2:4; the local launcher pretends them (default: all hosts,"
-        " or 1)",
+        "machines, or as many as answer: 2:4; the local launcher simulates them (default: all"
+        " hosts, or 1)",
         aliases=["-N"],
     )
     nproc_per_node: str | None = setting(

@@ -1,4 +1,4 @@
-"""Start the workers on this machine; several nodes are pretended, one agent for each."""
+"""Start the workers on this machine; several nodes are simulated, one agent for each."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ StartAll = Callable[[Sequence[AgentCommand]], Sequence[AgentProcess]]
 
 
 class Local(Launcher):
-    """This machine as one node, or as several pretended ones."""
+    """This machine as one node, or as several simulated ones."""
 
     @classmethod
     def suits(cls, config: LaunchConfig) -> int:
@@ -86,7 +86,7 @@ class Local(Launcher):
 
 
 def _sharing(spec: LaunchSpec, plan: Sequence[NodeCommand]) -> StartAll | None:
-    """How the agents start where all pretended nodes can share one import; else None.
+    """How the agents start where all simulated nodes can share one import; else None.
 
     They cannot after a prologue, of which each node's environment is made; nor where one node has
     a single worker and another several, which have another OMP_NUM_THREADS.

@@ -211,7 +211,7 @@ class Survey:
 
 
 def here(count: int) -> Transport:
-    """A process of this machine for each node: local runs pretend to have several."""
+    """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
         lines = error_text.strip().splitlines()

@@ -1,4 +1,4 @@
-"""Several agents on one machine, pretended nodes that is, share one import.
+"""Several agents on one machine, simulated nodes that is, share one import.
 
 How it works: one process P (`preload.py --agents`) imports. For each agent it forks a process C,
 which forks a template T and then becomes the agent by exec: that keeps its pid, so T is the agent's
