@@ -131,6 +131,8 @@ def test_command_lines_are_accepted(words, monkeypatch):
     match words:
         case ["make", "-C", _, *rest] | ["make", *rest]:
             assert make_accepts(rest)
+        case ["python" | "python3", "launch/submit.py" as script, "--help"]:
+            assert_runs([script, "--help"])
         case ["python" | "python3", "launch/submit.py", *flags] if "--" not in flags:
             # in this process, which has imported it; test_submit.py starts it as a user does
             monkeypatch.chdir(REPOSITORY)
