@@ -4,6 +4,7 @@
 
 The command runs in a pseudo-terminal. What it prints goes, with the time at which it came, through
 a terminal emulator (pyte); each screen that lasts is a frame. Waits are shortened to LONGEST_S.
+Where the checkout lies is left out of its paths.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def record(command: Sequence[str], screen: pyte.Screen) -> tuple[list[Frame], in
     )  # fmt: skip
     for waited_s, text in _printed(child):
         frames[-1] = frames[-1]._replace(seconds=min(max(waited_s, LEAST_S), LONGEST_S))
-        stream.feed(text)
+        stream.feed(text.replace(f"{REPOSITORY}/", ""))
         shown = terminal_svg.frame(screen, AT_THE_END_S)
         if shown.rows != frames[-1].rows:
             frames.append(shown)
