@@ -3,22 +3,26 @@
 import math
 
 import pytest
+from matplotlib.text import Text
 
 from tests.train.report.folders import evaluation, make_run, step
 from tests.train.report.test_scaling import courses, unequal
 from train.report.data import tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import Table
-from train.report.pages import plots, sections
+from train.report.pages import bar_rows, plots, sections
+from train.report.pages.drawing import INK, MARKERS, WIDTHS_IN, alone, as_wide_as
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """What a function of `plots` drew, as matplotlib's figure."""
+@pytest.fixture(params=WIDTHS_IN)
+def drawn(request, monkeypatch):
+    """What a function of `plots` drew, as matplotlib's figure, at each width."""
 
     def figure_of(draw, *args):
-        monkeypatch.setattr(plots, "as_svg", lambda figure: figure)
-        return draw(*args)
+        for module in (plots, bar_rows):
+            monkeypatch.setattr(module, "as_svg", lambda figure: figure)
+        with as_wide_as(request.param):
+            return draw.__wrapped__(*args)
 
     return figure_of
 
@@ -27,7 +31,7 @@ def markers(axis) -> list[tuple[float, float]]:
     return sorted(
         (x, round(y, 9))
         for line in axis.lines
-        if line.get_marker() == "o"
+        if line.get_marker() in MARKERS
         for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
     )
 
@@ -53,7 +57,7 @@ def test_doubtful_points_are_hollow(drawn):
     fills = {
         int(line.get_xdata()[0]): line.get_markerfacecolor()
         for line in left.lines
-        if line.get_marker() == "o"
+        if line.get_marker() in MARKERS
     }
     assert fills[4] == "none" != fills[1]
 
@@ -79,28 +83,71 @@ def bars(rows: list[tuple[float, float | None]]) -> Table:
 )
 def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
     figure = drawn(plots.bars, bars(rows), "eval_s", "seconds per evaluation", "low_s", "high_s")
-    assert figure.axes[0].get_xlabel() == message
+    assert figure.axes[0].get_xlabel().replace("\n", " ") == message
 
 
 def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):
     units = []
-    monkeypatch.setattr(plots, "_finish", lambda axis, names, unit, room: units.append(unit))
+    monkeypatch.setattr(bar_rows, "draw", lambda rows, unit, keys: units.append(unit) or "")
     for sync in ("ddp", "all_reduce"):
         make_run(tmp_path / sync, sync=sync, more=[evaluation(20, accuracy=0.5)])
     sections.build(read_subject([tmp_path / "ddp", tmp_path / "all_reduce"]))
     assert "seconds per evaluation" in units
 
 
-def test_all_phases_are_named_inside_the_figure(tmp_path, drawn):
+LONG = " with a label that is as long as some are, bucket mb 25, imbalance of 0.25"
+
+
+def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
     paths = [make_run(tmp_path / sync, sync=sync) for sync in ("ddp", "gather_scatter")]
     table = tables.seconds(read_subject(paths))
     for row in table.rows:
-        row["run"] += " with a label that is as long as some are, bucket mb 25"
+        row["run"] += LONG
     figure = drawn(plots.seconds, table)
     figure.canvas.draw()
-    (legend,) = figure.legends
-    outer, inner = figure.bbox, legend.get_window_extent()
-    assert outer.x0 <= inner.x0 and inner.x1 <= outer.x1
+    (legend,), (axis,) = figure.legends, figure.axes
+    assert [text.get_text() for text in legend.get_texts()] == list(plots.PHASE_COLOURS)
+    assert_inside(figure, [legend, *axis.texts])
+    assert sum("gather_scatter" in text.get_text() for text in axis.texts) == 1
+
+
+def assert_inside(figure, parts):
+    outer = figure.bbox
+    for box in (part.get_window_extent() for part in parts):
+        assert outer.x0 <= box.x0 and box.x1 <= outer.x1
+        assert outer.y0 <= box.y0 and box.y1 <= outer.y1
+
+
+def test_throughput_is_the_total_by_workers_and_precision(drawn):
+    table = Table("throughput", "", ["run", "precision", "workers", "samples_per_s"])
+    for workers, precision, rate in ((4, "bf16", 800.0), (1, "fp32", 200.0), (4, "fp32", 400.0)):
+        name = f"{precision}, {workers}"
+        table.add(run=name, precision=precision, workers=workers, samples_per_s=rate)
+    figure = drawn(plots.throughput, table)
+    (axis,), (legend,) = figure.axes, figure.legends
+    texts = [text.get_text() for text in axis.texts]
+    assert texts == ["200", "fp32, 1", "800", "bf16, 4", "400", "fp32, 4"]  # by workers
+    fills = {text: bar.get_facecolor() for text, bar in zip(texts[::2], axis.patches, strict=True)}
+    assert fills["200"] == fills["400"] != fills["800"]
+    assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
+
+
+def test_a_figure_as_a_file_is_on_white_and_drawn_once(tmp_path):
+    table = bars([(1.0, None), (2.0, None)])
+    both = plots.bars(table, "eval_s", "seconds")
+    assert both.count("<svg ") == 2 and both.count("currentColor")
+    file = alone(both)
+    assert file.count("<svg ") == 1 and "currentColor" not in file
+    ground = file.index('<rect width="100%" height="100%" fill="#ffffff"/>')
+    assert ground < file.index("<path")
+
+
+def test_no_text_is_in_a_colour(tmp_path, drawn):
+    """Of the ground a page has little is known; the page's ink has enough contrast with it."""
+    figure = drawn(plots.speedup, courses(tmp_path))
+    texts = [one for axis in figure.axes for one in axis.findobj(Text)]
+    texts += [one for legend in figure.legends for one in legend.get_texts()]
+    assert texts and {one.get_color() for one in texts} == {INK}
 
 
 def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):

@@ -7,18 +7,25 @@ from train.records.summary import PHASES
 from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.tables import Table
+from train.report.pages import bar_rows
+from train.report.pages.bar_rows import Bar, BarRow
 from train.report.pages.drawing import (
     COLOURS,
     INK,
+    MARKERS,
+    TYPE_PT,
     as_svg,
     colours,
     dashes,
     figure_of,
-    label_ends,
+    for_page_and_phone,
+    is_slim,
+    legend,
     marker,
-    note,
     plain,
     whole_numbers,
+    width_pt,
+    wrapped,
 )
 
 PHASE_COLOURS = dict(
@@ -28,81 +35,75 @@ PHASE_COLOURS = dict(
         strict=True,
     )
 )
+EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
 
 
+@for_page_and_phone
 def losses(table: Table) -> str:
     """Loss over steps, and below it how far each run is from its reference."""
     labels = table.unique("run")
     apart = [label for label in labels if any(table.column("difference", run=label))]
     rows = 2 if any(value is not None for value in table.column("difference")) else 1
     how = {"height_ratios": [3, 2]} if rows == 2 else {}
-    height = 2.6 + 0.13 * len(labels) + 1.6 * (rows - 1)
-    with figure_of(height, nrows=rows, sharex=True, squeeze=False, **how) as (figure, axes):
+    with figure_of(2.6, nrows=rows, sharex=True, squeeze=False, **how) as (figure, axes):
         colour, upper = colours(labels), axes[0][0]
-        ends = []
+        lines = []
         for number, label in enumerate(labels):
             mine = table.select(run=label)
             x, y = [row["step"] for row in mine], [row["loss"] for row in mine]
             style = {"linewidth": 2.6 if number == 0 else 1.5, "marker": marker(x)}
-            ends.append(_curve(upper, x, y, label, number, colour[label], **style))
-        label_ends(upper, ends)
+            lines += _curve(upper, x, y, label, number, colour[label], **style)
         upper.set_ylabel("loss")
         if rows == 2:
-            _differences(axes[1][0], table, apart, colour)
+            _differences(axes[1][0], table, apart, labels, colour)
         axes[-1][0].set_xlabel("step")
         whole_numbers(axes[-1][0])
+        figure.set_figheight(2.5 + 1.6 * (rows - 1) + legend(figure, lines))
         return as_svg(figure)
 
 
 def _curve(
     axis: Any, x: list[Any], y: list[float], label: str, number: int, colour: str, **style: Any
-) -> tuple[float, float, str, str]:
-    """Draw a line with a dash of its own; where it ends, and what to write there."""
-    axis.plot(x, y, color=colour, linestyle=dashes(number), **style)
-    last = max(at for at, value in enumerate(y) if not math.isnan(value))
-    return x[last], y[last], label, colour
+) -> Any:
+    """Draw a line with a dash of its own."""
+    return axis.plot(x, y, color=colour, linestyle=dashes(number), label=label, **style)
 
 
-def _differences(axis: Any, table: Table, apart: list[str], colour: dict[str, str]) -> None:
-    ends = []
-    for number, label in enumerate(apart):
+def _differences(
+    axis: Any, table: Table, apart: list[str], labels: list[str], colour: dict[str, str]
+) -> None:
+    for label in apart:
         mine = [row for row in table.select(run=label) if row["difference"] is not None]
         x = [row["step"] for row in mine]
         y = [abs(row["difference"]) or math.nan for row in mine]  # a gap: a log axis has no zero
-        style = {"linewidth": 2.2 if number == 0 else 1.3, "marker": "o", "markersize": 2.5}
-        ends.append(_curve(axis, x, y, label, number, colour[label], **style))
+        style = {"linewidth": 2.2 if label == apart[0] else 1.3, "marker": "o", "markersize": 2.5}
+        _curve(axis, x, y, label, labels.index(label), colour[label], **style)
     zeros = any(value == 0 for label in apart for value in table.column("difference", run=label))
     axis.set_ylabel("difference to\nthe reference" + ("\n(none: a gap)" if zeros else ""))
     if apart:
         axis.set_yscale("log")
-        label_ends(axis, ends)
     else:
         axis.set_ylim(-1, 1)
         axis.set_yticks([0])
         axis.text(0.5, 0.6, "no difference at any step", transform=axis.transAxes, ha="center")
 
 
+@for_page_and_phone
 def seconds(table: Table) -> str:
     """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    rows = table.rows[::-1]
-    with figure_of(1.5 + 0.36 * len(rows)) as (figure, axis):
-        for place, row in enumerate(rows):
-            left = 0.0
-            for phase, fill in PHASE_COLOURS.items():
-                size = row[f"{phase}_s"] or 0.0
-                axis.barh(place, size, left=left, height=0.68, color=fill, linewidth=0)
-                left += size
-            if not left:
-                axis.barh(place, row["mean_s"], height=0.68, color=PHASE_COLOURS["other"])
-            half = row["high_s"] - row["mean_s"] if row["high_s"] is not None else 0.0
-            axis.errorbar(row["mean_s"], place, xerr=half, color=INK, capsize=3, linewidth=1.2)
-            right = max(left, row["mean_s"] + half)
-            note(axis, f"{row['mean_s']:.4g}", (right, place))
-        names = [row["run"] for row in rows]
-        _finish(axis, names, f"seconds per iteration{_of_interval(rows)}", 1.1)
-        axis.set_ylim(-0.6, len(rows) - 0.4)
-        _name_phases(figure)
-        return as_svg(figure)
+    rows = []
+    for row in table.rows:
+        parts = [(row[f"{phase}_s"] or 0.0, fill) for phase, fill in PHASE_COLOURS.items()]
+        if not any(size for size, _ in parts):
+            parts = [(row["mean_s"], PHASE_COLOURS["other"])]
+        bar = Bar(parts, f"{row['mean_s']:.4g}", _interval(row, "low_s", "high_s"), row["mean_s"])
+        rows.append(BarRow(row["run"], [bar]))
+    return bar_rows.draw(rows, f"seconds per iteration{_of_interval(table.rows)}", PHASE_COLOURS)
+
+
+def _interval(row: Row, low: str, high: str) -> tuple[float, float] | None:
+    """No time is negative, whatever the interval of a few values says."""
+    return (max(0.0, row[low]), row[high]) if row[high] is not None else None
 
 
 def _of_interval(rows: list[Row], high: str = "high_s") -> str:
@@ -115,90 +116,97 @@ def _of_interval(rows: list[Row], high: str = "high_s") -> str:
     )
 
 
-def _name_phases(figure: Any) -> None:
-    """The phases' names in their colours above the bars, each beside a square of it."""
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=fill, label=phase) for phase, fill in PHASE_COLOURS.items()]
-    figure.legend(
-        handles=handles,
-        ncols=len(handles),
-        loc="outside upper left",
-        frameon=False,
-        handlelength=0.9,
-        handleheight=0.9,
-        columnspacing=1.1,
-        handletextpad=0.4,
-        borderaxespad=0.1,
-    )
-
-
+@for_page_and_phone
 def speedup(table: Table) -> str:
-    """Speed-up and efficiency over workers; a row of panels for each base, which is named.
+    """Speed-up and efficiency over workers; panels for each base, which is named.
 
     A series has the points that were measured and no other; hollow ones are doubtful.
     """
+    from matplotlib.lines import Line2D
+
     bases, series = table.unique("base"), table.unique("series")
-    height = (2.4 if len(bases) < 3 else 1.7) * len(bases) + 0.1 * len(series)
-    with figure_of(height, nrows=len(bases), ncols=2, squeeze=False) as (figure, axes):
+    count = 2 * len(bases)
+    shape = {"nrows": count, "ncols": 1} if is_slim() else {"nrows": len(bases), "ncols": 2}
+    with figure_of(2.4, squeeze=False, **shape) as (figure, axes):
         colour = colours(series, ink_first=False)
-        for base, panels in zip(bases, axes, strict=True):
-            _against(base, panels, table.select(base=base), colour)
+        style = {name: (colour[name], MARKERS[n % len(MARKERS)]) for n, name in enumerate(series)}
+        panels = axes.reshape(len(bases), 2)
+        for base, pair in zip(bases, panels, strict=True):
+            _against(base, pair, table.select(base=base), style)
+        lines = [Line2D([], [], color=c, marker=m, label=name) for name, (c, m) in style.items()]
+        lines.append(Line2D([], [], color=INK, linewidth=1, linestyle=(0, (2, 2)), label="ideal"))
+        if any(row["efficiency"] > DOUBTFUL for row in table.rows):
+            lines.append(Line2D([], [], color=INK, marker="o", markerfacecolor="none",
+                                linestyle="none", label="doubtful: above ideal"))  # fmt: skip
+        each = 1.9 if is_slim() or len(bases) > 2 else 2.2
+        figure.set_figheight(each * shape["nrows"] + legend(figure, lines))
         return as_svg(figure)
 
 
-def _against(base: str, panels: Any, rows: list[Row], colour: dict[str, str]) -> None:
+def _against(base: str, panels: Any, rows: list[Row], style: dict[str, tuple[str, str]]) -> None:
     left, right = panels
     few, most = rows[0]["base_workers"], max(row["workers"] for row in rows)
-    left.plot([few, most], [1, most / few], color=INK, linewidth=1, linestyle=(0, (2, 2)))
-    note(left, "ideal", (most, most / few), (-14, 0), ha="right", va="top")
-    right.axhline(1, color=INK, linewidth=1, linestyle=(0, (2, 2)))
-    ends = []
-    for name in dict.fromkeys(row["series"] for row in rows):
+    ideal = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2))}
+    left.plot([few, most], [1, most / few], **ideal)
+    right.axhline(1, **ideal)
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    for number, name in enumerate(names):
         mine = sorted((r for r in rows if r["series"] == name), key=lambda row: row["workers"])
         x = [row["workers"] for row in mine]
+        colour, shape = style[name]
+        size = 4 + 1.3 * min(5, len(names) - 1 - number)  # points at one place stay visible
         for axis, value in ((left, "speedup"), (right, "efficiency")):
-            axis.plot(x, [row[value] for row in mine], color=colour[name])
+            axis.plot(x, [row[value] for row in mine], color=colour)
             for row in mine:
-                fill = "none" if row["efficiency"] > DOUBTFUL else colour[name]
+                fill = "none" if row["efficiency"] > DOUBTFUL else colour
                 axis.plot(
-                    row["workers"], row[value], color=colour[name], marker="o", markersize=4,
-                    markerfacecolor=fill,
+                    row["workers"], row[value], color=colour, marker=shape, markersize=size,
+                    markerfacecolor=fill, clip_on=False,
                 )  # fmt: skip
-        end = x[-1], mine[-1]["efficiency"]
-        if x[-1] == most:
-            ends.append((*end, name, colour[name]))
-        else:  # beside its point: a leader to the edge would look like a line of its own
-            note(right, name, end, (5, -4), color=colour[name], va="top")
-    left.set_title(plain(f"against {base}"), loc="left", fontsize=9.5)
     for axis, title in ((left, "speed-up"), (right, "efficiency")):
         axis.set_xlabel("workers")
         axis.set_ylabel(title)
-        axis.set_xticks(sorted({few, *(row["workers"] for row in rows)}))
+        _ticks_of_workers(axis, sorted({few, *(row["workers"] for row in rows)}))
         axis.set_ylim(bottom=0)
-    label_ends(right, ends)
+    left.set_title(
+        plain(wrapped(f"against {base}", width_pt() * 0.8)), loc="left", fontsize=TYPE_PT
+    )
 
 
+def _ticks_of_workers(axis: Any, workers: list[int]) -> None:
+    """A tick for each number that was run, less those whose labels would touch the next."""
+    low, high = workers[0], workers[-1]
+    least = (high - low) * (0.09 if is_slim() else 0.11)
+    kept = [high]
+    for one in reversed(workers[:-1]):
+        if kept[-1] - one >= least:
+            kept.append(one)
+    axis.set_xticks(kept[::-1])
+
+
+@for_page_and_phone
 def metrics(table: Table) -> str:
     """A panel for each metric, over epochs."""
     names, labels = table.unique("metric"), table.unique("run")
-    height = (1.9 + 0.1 * len(labels)) * len(names)
-    with figure_of(height, nrows=len(names), squeeze=False, sharex=True) as (figure, axes):
+    with figure_of(2, nrows=len(names), squeeze=False, sharex=True) as (figure, axes):
         colour = colours(labels)
+        lines: dict[str, Any] = {}
         for axis, metric in zip(axes[:, 0], names, strict=True):
-            ends = []
             for number, label in enumerate(labels):
                 mine = table.select(run=label, metric=metric)
                 x = [row["epoch"] or row["step"] for row in mine]
                 y = [row["value"] for row in mine]
                 if x:
-                    style = {"marker": "o", "markersize": 4, "clip_on": False}
-                    ends.append(_curve(axis, x, y, label, number, colour[label], **style))
+                    style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+                    (line,) = _curve(
+                        axis, x, y, label, number, colour[label], clip_on=False, **style
+                    )
+                    lines.setdefault(label, line)
             _range(axis, table.column("value", metric=metric))
-            label_ends(axis, ends)
             axis.set_ylabel(plain(metric))
             whole_numbers(axis)
         axes[-1][0].set_xlabel("epoch")
+        figure.set_figheight(1.7 * len(names) + 0.2 + legend(figure, list(lines.values())))
         return as_svg(figure)
 
 
@@ -213,48 +221,53 @@ def _range(axis: Any, values: list[float]) -> None:
     axis.set_ylim(low, 1.0 if max(values) <= 1.0 < high else high)
 
 
+@for_page_and_phone
 def pairs(
     table: Table, labels: list[str], first: str, second: str, unit: str, scale: float = 1.0
 ) -> str:
     """Two bars for each row: what was expected or predicted, and what was measured."""
-    both = zip(table.rows, labels, strict=True)
-    found = [one for one in both if one[0][first] is not None or one[0][second] is not None][::-1]
-    if not found:
-        return ""
-    with figure_of(1.1 + 0.42 * len(found)) as (figure, axis):
-        for place, (row, _) in enumerate(found):
-            for name, up, fill, alpha in ((first, 0.19, INK, 0.45), (second, -0.19, COLOURS[0], 1)):
-                value = (row[name] or 0.0) / scale
-                axis.barh(place + up, value, height=0.34, color=fill, alpha=alpha)
-                text = f"{value:.4g}" if row[name] is not None else "none"
-                if place == len(found) - 1:
-                    text += f"  {name.rsplit('_', 1)[0].replace('_', ' ')}"
-                note(axis, text, (value, place + up), (4, 0), fontsize=8)
-        _finish(axis, [label for _, label in found], unit, 1.2)
-        return as_svg(figure)
+    keys = {
+        name.rsplit("_", 1)[0].replace("_", " "): fill
+        for name, fill in ((first, EXPECTED), (second, COLOURS[0]))
+    }
+    rows = []
+    for row, label in zip(table.rows, labels, strict=True):
+        values = [row[first], row[second]]
+        if any(value is not None for value in values):
+            bars = [
+                Bar([((value or 0.0) / scale, fill)],
+                    "none" if value is None else f"{value / scale:.4g}")
+                for value, fill in zip(values, keys.values(), strict=True)
+            ]  # fmt: skip
+            rows.append(BarRow(label.replace("\n", ", "), bars))
+    return bar_rows.draw(rows, unit, keys) if rows else ""
 
 
+@for_page_and_phone
 def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") -> str:
     """A bar a run, with the confidence interval where there is one."""
-    rows = table.rows[::-1]
-    with figure_of(1.0 + 0.34 * len(rows)) as (figure, axis):
-        for place, row in enumerate(rows):
-            value = right = row[column] or 0.0
-            axis.barh(place, value, height=0.62, color=COLOURS[0], linewidth=0)
-            if high and row[high] is not None:
-                # no time is negative, whatever the interval of a few values says
-                reach = [[value - max(0.0, row[low])], [row[high] - value]]
-                axis.errorbar(value, place, xerr=reach, color=INK, capsize=3, linewidth=1.2)
-                right = row[high]
-            note(axis, f"{value:.4g}", (right, place))
-        of_interval = _of_interval(rows, high) if high else ""
-        _finish(axis, [row["run"] for row in rows], unit + of_interval, 1.1)
-        return as_svg(figure)
+    rows = []
+    for row in table.rows:
+        value = row[column] or 0.0
+        interval = _interval(row, low, high) if high else None
+        rows.append(
+            BarRow(row["run"], [Bar([(value, COLOURS[0])], f"{value:.4g}", interval, value)])
+        )
+    return bar_rows.draw(rows, unit + (_of_interval(table.rows, high) if high else ""), {})
 
 
-def _finish(axis: Any, names: list[str], unit: str, room: float) -> None:
-    """Names beside horizontal bars, and room for the numbers at their ends."""
-    axis.set_yticks(range(len(names)), [plain(name) for name in names])
-    axis.set_xlabel(unit)
-    axis.set_xlim(0, axis.get_xlim()[1] * room)
-    axis.grid(axis="y", visible=False)
+@for_page_and_phone
+def throughput(table: Table) -> str:
+    """Samples per second of all workers together, by workers, in a colour for each precision.
+
+    The table has run, workers, samples_per_s and precision, which may be None.
+    """
+    precisions = [str(one) for one in table.unique("precision") if one is not None]
+    keys = dict(zip(precisions, COLOURS * len(precisions), strict=False))
+    rows, before = [], None
+    for row in sorted(table.rows, key=lambda row: row["workers"]):
+        fill = keys.get(str(row["precision"]), COLOURS[0])
+        bar = Bar([(row["samples_per_s"], fill)], f"{row['samples_per_s']:.4g}")
+        rows.append(BarRow(row["run"], [bar], apart=before not in (None, row["workers"])))
+        before = row["workers"]
+    return bar_rows.draw(rows, "samples per second, all workers", keys if len(keys) > 1 else {})

@@ -81,14 +81,14 @@ def _seconds(subject: Subject) -> Section:
 
 
 def _throughput(subject: Subject) -> Section:
-    per_worker = "samples_per_s_per_worker"
-    table = Table("throughput", "Throughput", ["run", "workers", "samples_per_s", per_worker])
+    columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
+    table = Table("throughput", "Throughput", columns)
+    precision = {entry.label: entry.settings.get("precision") for entry in subject.entries}
     for row in tables.seconds(subject).rows:
         if row["samples_per_s"] is not None:
-            table.add(**{name: row[name] for name in table.columns})
-    several = len(table.rows) > 1
-    figure = plots.bars(table, per_worker, "samples per second and worker") if several else ""
-    return Section("Throughput", table, figure=figure)
+            row = row | {"precision": precision.get(row["run"])}
+            table.add(**{name: row[name] for name in columns})
+    return Section("Throughput", table, figure=plots.throughput(table) if table.rows[1:] else "")
 
 
 def _speedup(subject: Subject) -> Section:
