@@ -121,15 +121,18 @@ def plain(text: Any) -> str:
     return str(text).replace("$", r"\$")
 
 
+@functools.lru_cache(maxsize=4096)
 def text_pt(text: str, size_pt: float = TYPE_PT) -> float:
     """How wide the longest line of `text` is drawn."""
     from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
+    from matplotlib.textpath import text_to_path
 
-    font = FontProperties(family=FONT)
-    lines = [line for line in text.split("\n") if line.strip()]
-    return max((TextPath((0, 0), plain(one), size_pt, prop=font).get_extents().x1 for one in lines),
-               default=0.0)  # fmt: skip
+    font = FontProperties(family=FONT, size=size_pt)
+    sizes = [
+        text_to_path.get_text_width_height_descent(line, font, ismath=False)
+        for line in text.split("\n")
+    ]
+    return max(float(width) for width, _, _ in sizes)
 
 
 def wrapped(text: str, room_pt: float, size_pt: float = TYPE_PT) -> str:

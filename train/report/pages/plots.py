@@ -212,7 +212,7 @@ def metrics(table: Table) -> str:
 
 def _range(axis: Any, values: list[float]) -> None:
     """Differences in the last digits do not fill the axis, and no share is above 1."""
-    axis.ticklabel_format(axis="y", useOffset=False)
+    axis.yaxis.set_major_formatter("{x:.4g}")
     low, high = axis.get_ylim()
     least = 0.02 * max(abs(value) for value in values)
     if high - low < least:
