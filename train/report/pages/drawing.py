@@ -95,10 +95,15 @@ def as_svg(figure: Any, colour: str = "currentColor") -> str:
     return text[text.index("<svg") :].replace(INK, colour)
 
 
-def alone(svg: str) -> str:
-    """The broad figure as a file of its own: on white, whatever the reader's desktop is."""
+def broad(svg: str) -> str:
+    """Of both drawings of a figure the broad one: that of paper and of files."""
     end = "</svg>"
-    svg = svg[: svg.index(end) + len(end)].replace("currentColor", PRINT_INK)
+    return svg[: svg.index(end) + len(end)] if svg else ""
+
+
+def alone(svg: str) -> str:
+    """The figure as a file of its own: on white, whatever the reader's desktop is."""
+    svg = broad(svg).replace("currentColor", PRINT_INK)
     cut = svg.index(">") + 1
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
     return f'<?xml version="1.0" encoding="utf-8"?>\n{svg[:cut]}{paper}{svg[cut:]}\n'

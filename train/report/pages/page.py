@@ -12,7 +12,6 @@ from train.report.pages import drawing, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
-PRINT_INK = "#1b1f24"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
 
@@ -53,11 +52,16 @@ def as_heading(column: str) -> str:
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
-    """The page; `ink` is the colour of figures' text and axes."""
+    """The page; `ink` is the colour of figures' text and axes, which paper has to be told."""
     from markupsafe import Markup
 
     # Figures are our own drawings, in which all text is outlines.
-    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
+    figures = {one.title: Markup(one.figure) for one in parts}
+    if ink != "currentColor":
+        figures = {
+            title: Markup(drawing.broad(one).replace("currentColor", ink))
+            for title, one in figures.items()
+        }
     return _render("report.html.j2", subject, parts, figures=figures)
 
 
@@ -132,7 +136,7 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
         if part.figure:
             alone = drawing.alone(part.figure)
             (figures / f"{part.table.name}.svg").write_text(alone, encoding="utf-8")
-    problem = write_pdf(html(subject, parts, ink=PRINT_INK), folder / "report.pdf")
+    problem = write_pdf(html(subject, parts, ink=drawing.PRINT_INK), folder / "report.pdf")
     return parts, problem
 
 
