@@ -192,6 +192,15 @@ def test_axe_finds_nothing_in_contrast_and_structure(view):
     assert view.execute_async_script(AXE) == []
 
 
+@pytest.mark.parametrize("view", [("study", 390, "dark")], indirect=True, ids=lambda v: v[0])
+def test_the_browser_shows_all_sections_and_their_sentences(view):
+    shown = view.execute_script("return document.body.innerText")
+    assert "A quick study" in shown and "Latency bounds it." in shown
+    assert "<script>alert(1)</script>" in shown  # a message, as it was written
+    titles = {one.text for one in view.find_elements("css selector", "h2")}
+    assert {"Losses", "Seconds per iteration", "Traffic"} <= titles
+
+
 def test_a_report_asks_for_nothing(view):
     script = "return performance.getEntriesByType('resource').map((one) => one.name)"
     assert view.execute_script(script) == []
