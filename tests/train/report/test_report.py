@@ -10,6 +10,7 @@ import pytest
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data.subject import read_subject
+from train.report.data.tables import Table
 from train.report.pages import drawing, page, sections
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -124,18 +125,23 @@ def test_the_pdf_has_pages(tmp_path):
 def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_path):
     weasyprint = pytest.importorskip("weasyprint", exc_type=OSError)
     subject = read_subject([full_study(tmp_path / "study")])
-    made = page.html(subject, sections.build(subject), ink=drawing.PRINT_INK)
+    parts = sections.build(subject)
+    for rows in (17, 52, 34, 45):
+        table = Table("more", "", ["step", "value"])
+        table.rows = [{"step": number, "value": number} for number in range(rows)]
+        parts.append(sections.Section(f"{rows} rows", table))
+    made = page.html(subject, parts, ink=drawing.PRINT_INK)
     pages = [
         list(one._page_box.descendants()) for one in weasyprint.HTML(string=made).render().pages
     ]
-    parts = {}  # rows of each table's body, by the page that they are on
+    split = {}  # rows of each table's body, by the page that they are on
     for boxes in pages:
         for body in (box for box in boxes if box.element_tag == "tbody"):
             rows = sum(box.element_tag == "tr" for box in body.descendants())
-            parts.setdefault(body.element, []).append(rows)
-    assert any(len(of_pages) > 1 for of_pages in parts.values())
-    assert all(min(of_pages) >= 3 for of_pages in parts.values() if len(of_pages) > 1), (
-        parts.values()
+            split.setdefault(body.element, []).append(rows)
+    assert any(len(of_pages) > 1 for of_pages in split.values())
+    assert all(min(of_pages) >= 3 for of_pages in split.values() if len(of_pages) > 1), (
+        split.values()
     )
     for boxes in pages[:-1]:
         shown = [box for box in boxes if box.element_tag in ("h2", "h3", "p", "tr", SVG)]
