@@ -19,6 +19,8 @@ from tests.train.report.test_report import full_study
 from train.report.data.subject import read_subject
 from train.report.pages import page, sections
 
+pytestmark = pytest.mark.slow
+
 WIDTHS_PX, SCHEMES = (390, 1280), ("light", "dark")
 SMALLEST_TYPE_PX = 10.5
 LONG = "a-folder-with-a-name-as-long-as-some-are"

@@ -132,6 +132,12 @@ def test_throughput_is_the_total_by_workers_and_precision(drawn):
     assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
 
 
+def test_numbers_at_bars_are_written_out():
+    seconds = [plots._number(value, "seconds per step") for value in (0.006735, 0.9997, 4.368)]
+    assert seconds == ["6.73 ms", "1 s", "4.37 s"]
+    assert [plots._number(value) for value in (37875.2, 812.34)] == ["37\xa0875", "812.3"]
+
+
 def test_a_figure_as_a_file_is_on_white_and_drawn_once(tmp_path):
     table = bars([(1.0, None), (2.0, None)])
     both = plots.bars(table, "eval_s", "seconds")

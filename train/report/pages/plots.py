@@ -27,6 +27,7 @@ from train.report.pages.drawing import (
     width_pt,
     wrapped,
 )
+from train.report.pages.units import duration
 
 PHASE_COLOURS = dict(
     zip(
@@ -96,9 +97,16 @@ def seconds(table: Table) -> str:
         parts = [(row[f"{phase}_s"] or 0.0, fill) for phase, fill in PHASE_COLOURS.items()]
         if not any(size for size, _ in parts):
             parts = [(row["mean_s"], PHASE_COLOURS["other"])]
-        bar = Bar(parts, f"{row['mean_s']:.4g}", _interval(row, "low_s", "high_s"), row["mean_s"])
+        bar = Bar(parts, duration(row["mean_s"]), _interval(row, "low_s", "high_s"), row["mean_s"])
         rows.append(BarRow(row["run"], [bar]))
     return bar_rows.draw(rows, f"seconds per iteration{_of_interval(table.rows)}", PHASE_COLOURS)
+
+
+def _number(value: float, unit: str = "") -> str:
+    """What stands at a bar's end; never as a power of ten where digits can be read."""
+    if unit.startswith("seconds"):
+        return duration(value)
+    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
 def _interval(row: Row, low: str, high: str) -> tuple[float, float] | None:
@@ -236,7 +244,7 @@ def pairs(
         if any(value is not None for value in values):
             bars = [
                 Bar([((value or 0.0) / scale, fill)],
-                    "none" if value is None else f"{value / scale:.4g}")
+                    "none" if value is None else _number(value / scale, unit))
                 for value, fill in zip(values, keys.values(), strict=True)
             ]  # fmt: skip
             rows.append(BarRow(label.replace("\n", ", "), bars))
@@ -251,7 +259,7 @@ def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") ->
         value = row[column] or 0.0
         interval = _interval(row, low, high) if high else None
         rows.append(
-            BarRow(row["run"], [Bar([(value, COLOURS[0])], f"{value:.4g}", interval, value)])
+            BarRow(row["run"], [Bar([(value, COLOURS[0])], _number(value, unit), interval, value)])
         )
     return bar_rows.draw(rows, unit + (_of_interval(table.rows, high) if high else ""), {})
 
@@ -267,7 +275,7 @@ def throughput(table: Table) -> str:
     rows, before = [], None
     for row in sorted(table.rows, key=lambda row: row["workers"]):
         fill = keys.get(str(row["precision"]), COLOURS[0])
-        bar = Bar([(row["samples_per_s"], fill)], f"{row['samples_per_s']:.4g}")
+        bar = Bar([(row["samples_per_s"], fill)], _number(row["samples_per_s"]))
         rows.append(BarRow(row["run"], [bar], apart=before not in (None, row["workers"])))
         before = row["workers"]
     return bar_rows.draw(rows, "samples per second, all workers", keys if len(keys) > 1 else {})

@@ -5,7 +5,7 @@ import math
 
 def duration(seconds: float) -> str:
     """Three digits, in milliseconds below one second."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
 def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
