@@ -98,9 +98,10 @@ def _speedup(subject: Subject) -> Section:
     shown = ["series", "workers", "samples_per_s", "base", "speedup", "ideal", "efficiency"]
     lines = sentences.of_speedup(table)
     best = max(table.rows, key=lambda row: row["speedup"])
-    conclusion = (
-        f"{best['run']}: {best['speedup']:.2f} times the samples per second of {best['base']}."
-    )
+    conclusion = ""
+    if best["run"] != best["base"]:
+        gain = f"{best['speedup']:.2f} times the samples per second of {best['base']}"
+        conclusion = f"{best['run']}: {gain}."
     figure = plots.speedup(table)
     return Section("Speed-up and efficiency", table, lines, figure, conclusion, shown)
 
