@@ -78,7 +78,7 @@ figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as
 	@$(BIN)/python -m tests.figures.architecture
 	@$(BIN)/python -m tests.figures.recording
 	@$(BIN)/python -m tests.figures.losses
-	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.bench --rates 1gbit --batch-size 16 \
+	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.bench --rates 1gbit --batch-size 16 --rounds 2 --steps 10 \
 		--only $(TITLED) --figure docs/figures/speed.svg
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.split_auto \
 		--figure docs/figures/split-auto.svg
