@@ -1,10 +1,12 @@
 """The main job, as a user starts it: every sync mode shows the first five losses of `single`."""
 
 import json
+import re
 
 import pytest
 
 from configs import plugins
+from configs.plugins import REPOSITORY
 from tests.launch.submit import submit
 
 NAMES = plugins.names("train.sync.modes")
@@ -33,6 +35,11 @@ def single(logs):
     return first_losses("single", 1, logs)
 
 
+def losses_in(text: str) -> list[float]:
+    """The first five, as a run prints them."""
+    return [float(one) for one in re.findall(r"^step \d  loss (\S+)$", text, re.M)]
+
+
 def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     """As `make run` starts it; the test of the generator holds that a bag of words stays low."""
     run = ["--nodes", "4", "--sync", "ddp", "--run-id", "main", "--logs-dir", str(tmp_path)]
@@ -42,6 +49,16 @@ def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     assert summary["accuracy"] > 0.9 and summary["batch_size"] == 64
     assert [one["epoch"] for one in summary["evaluations"]] == [1, 2, 3]
     assert "epoch 3" in out and "run folder" in out
+    shown = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    assert losses_in(out) == pytest.approx(losses_in(shown), abs=1e-4)  # another processor rounds
+
+
+def test_readme_shows_the_losses_that_one_process_has(single):
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `.*?((?:\| 0\.\d{6} ){5})\|$", readme, re.M)
+    assert len(rows) == 2
+    for row in rows:
+        assert [float(one) for one in row.split("|")[1:]] == pytest.approx(single, abs=1e-4)
 
 
 @pytest.mark.quick
