@@ -6,7 +6,7 @@ from train.report.data import event_tables, scaling, tables
 from train.report.data.event_tables import add_up
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
-from train.report.pages import plots, sentences, verdict
+from train.report.pages import findings, plots, sentences
 
 
 @dataclass
@@ -52,7 +52,7 @@ def _losses(subject: Subject) -> Section:
     lines = sentences.of_losses(first, subject)
     first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
     return Section(
-        "Losses", first, lines, figure, verdict.equal_losses(subject), data=[first, every]
+        "Losses", first, lines, figure, findings.equal_losses(subject), data=[first, every]
     )
 
 
@@ -76,7 +76,7 @@ def _seconds(subject: Subject) -> Section:
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
     shown += ["sync_s", "overlapped_s", "exposed_s", "waited_share", "hidden_share"]
-    conclusion = verdict.fastest(table.rows, subject)
+    conclusion = findings.fastest(table.rows, subject)
     return Section("Seconds per iteration", table, lines, figure, conclusion, shown)
 
 
