@@ -7,6 +7,7 @@ step that both runs have, and what no run has on record is not concluded from th
 from train.report.data import tables
 from train.report.data.reader import Row
 from train.report.data.subject import Entry, Subject
+from train.report.data.tables import Table
 
 PARTED = 1e-3  # losses that are further apart are not called equal
 WORTH_SAYING = 0.1  # of a step: below it, waiting is no finding
@@ -63,6 +64,14 @@ def waiting(rows: list[Row]) -> str:
     if len(known) < len(several):
         return ""
     return f"No run waits more than {WORTH_SAYING:.0%} of a step for communication."
+
+
+def counted(table: Table) -> str:
+    """How many times the expected bytes interfaces counted, where that is judged."""
+    ratios = [row["ratio"] for row in table.rows if row["band"] in ("inside", "outside")]
+    if not ratios:
+        return ""
+    return f"Interfaces counted {min(ratios):.2f} to {max(ratios):.2f} times the expected bytes."
 
 
 def equal_losses(subject: Subject) -> str:

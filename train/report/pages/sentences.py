@@ -1,10 +1,11 @@
 """Numbers become sentences, and each sentence names the number it rests on."""
 
 from train.records.summary import PHASES
-from train.report.data.event_tables import BAND, BAND_FROM_BYTES
+from train.report.data.event_tables import BAND, BAND_FROM_BYTES, FAR, is_far_off
+from train.report.data.rank_work import is_clear, straggler
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import Table, curve, curve_key, reference, straggler
+from train.report.data.tables import Table, curve, curve_key, reference
 from train.report.pages.findings import PARTED, largest_gap
 from train.report.pages.units import duration
 
@@ -153,7 +154,8 @@ def of_ranks(table: Table) -> list[str]:
     """Which rank the others wait for, where it is clear."""
     found = []
     for label in table.unique("run"):
-        if slow := straggler(table.select(run=label)):
+        rows = table.select(run=label)
+        if (slow := straggler(rows)) and is_clear(slow[0], rows):
             row, mean_s = slow
             found.append(
                 f"{label}: the others wait for rank {row['rank']}, whose own work takes "
@@ -214,4 +216,6 @@ def of_prediction(table: Table) -> list[str]:
         f"{worst['error']:+.1%} ({duration(worst['predicted_s'])}, "
         f"measured {duration(worst['measured_s'])})."
     )
+    if is_far_off(table):
+        text += f" With errors above {FAR:.0%} nothing is shown for what was not measured."
     return [text]
