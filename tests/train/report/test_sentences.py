@@ -5,7 +5,7 @@ import json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report import compare
-from train.report.data import event_tables, rank_work, tables
+from train.report.data import event_tables, rank_work, scaling, tables
 from train.report.data.subject import read_subject
 from train.report.pages import page, provenance, sections, sentences
 
@@ -225,3 +225,16 @@ def test_short_seconds_are_shown_in_milliseconds_and_kept_in_the_data(tmp_path):
     long = make_run(tmp_path / "long", step_s=4.37)
     text = page.markdown(read_subject([long]), sections.build(read_subject([long])))
     assert "mean_s" in text and "mean_ms" not in text
+
+
+def test_gains_of_several_series_are_one_table_and_no_list_of_lines(tmp_path):
+    make_run(tmp_path / "one", sync="single", workers=1, step_s=0.2)
+    for name in ("ddp", "all_reduce"):
+        make_run(tmp_path / name, sync=name, workers=4)
+    few = scaling.speedup(read_subject([tmp_path / "one", tmp_path / "ddp"]))
+    (line,) = sentences.of_speedup(few)
+    assert "4 workers do 2.00 times" in line
+    many = scaling.speedup(
+        read_subject([tmp_path / "one", tmp_path / "ddp", tmp_path / "all_reduce"])
+    )
+    assert sentences.of_speedup(many) == []

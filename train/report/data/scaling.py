@@ -17,7 +17,8 @@ WIDTH = frozenset({"workers", "nodes"})
 SAME_WORK = frozenset(
     "sync split bucket_mb overlap sparse_rows levels local_group compress compress_rank"
     " compress_share sync_every outer_lr outer_momentum backend network rate busy timeout_s"
-    " save_model evaluate eval_batch_size max_steps keep_last keep_best max_restarts stop_signal".split()
+    " save_model evaluate eval_batch_size max_steps keep_last keep_best max_restarts"
+    " stop_signal".split()
 )
 DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 

@@ -123,8 +123,10 @@ def of_seconds(table: Table) -> list[str]:
 
 
 def of_speedup(table: Table) -> list[str]:
+    """What the widest run of a series gains; of several series that is the table's to say."""
     found = []
-    for series in table.unique("series"):
+    wider = {row["series"] for row in table.rows if row["ideal"] > 1}
+    for series in table.unique("series") if len(wider) == 1 else ():
         widest = max(table.select(series=series), key=lambda row: row["workers"])
         if widest["ideal"] > 1:
             found.append(
