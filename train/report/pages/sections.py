@@ -8,7 +8,7 @@ from train.report.data.scaling import DOUBTFUL
 from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
-from train.report.pages import findings, plots, sentences
+from train.report.pages import conclusions, plots, sentences
 
 
 @dataclass
@@ -68,7 +68,7 @@ def _losses(subject: Subject) -> Section:
     lines = sentences.of_losses(first, subject)
     first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
     return Section(
-        "Losses", first, lines, figure, findings.equal_losses(subject), data=[first, every]
+        "Losses", first, lines, figure, conclusions.equal_losses(subject), data=[first, every]
     )
 
 
@@ -92,7 +92,7 @@ def _seconds(subject: Subject) -> Section:
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
     shown += ["sync_s", "overlapped_s", "exposed_s", "waited_share", "hidden_share"]
-    conclusion = findings.fastest(table.rows, subject)
+    conclusion = conclusions.fastest(table.rows, subject)
     return Section("Seconds per iteration", table, lines, figure, conclusion, shown)
 
 
@@ -157,7 +157,7 @@ def _evaluation(subject: Subject) -> Section:
     if len(table.rows) > 1:
         unit = "seconds per evaluation"
         figure = plots.bars(table, "eval_s", unit, "low_s", "high_s")
-    conclusion = findings.fastest(table.rows, subject, "eval_s")
+    conclusion = conclusions.fastest(table.rows, subject, "eval_s")
     return Section("Evaluation", table, figure=figure, conclusion=conclusion)
 
 
@@ -172,7 +172,7 @@ def _traffic(subject: Subject) -> Section:
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     lines = sentences.of_traffic(table)
-    conclusion = findings.counted(table)
+    conclusion = conclusions.counted(table)
     if table.rows:
         lines.append(
             "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "

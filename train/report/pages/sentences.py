@@ -6,7 +6,7 @@ from train.report.data.rank_work import is_clear, straggler
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table, curve, curve_key, reference
-from train.report.pages.findings import PARTED, largest_gap
+from train.report.pages.conclusions import PARTED, largest_gap
 from train.report.pages.units import duration
 
 # How far rounding alone can move the first loss, as a part of it.

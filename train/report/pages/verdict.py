@@ -9,7 +9,7 @@ from train.report.data.reader import Row
 from train.report.data.statistics import mean
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table
-from train.report.pages import findings, provenance, sentences
+from train.report.pages import conclusions, provenance, sentences
 from train.report.pages.units import with_interval
 
 MOST_FINDINGS = 3
@@ -33,9 +33,9 @@ def build(subject: Subject) -> Verdict:
     gains = speedup if is_wider else Table("speedup", "")
     bases = gains.unique("base")
     said = [
-        findings.fastest(seconds.rows, subject),
-        findings.waiting(seconds.rows),
-        findings.equal_losses(subject),
+        conclusions.fastest(seconds.rows, subject),
+        conclusions.waiting(seconds.rows),
+        conclusions.equal_losses(subject),
     ]
     return Verdict(
         _ran(subject),
@@ -72,7 +72,7 @@ def _table(subject: Subject, seconds: Table, speedup: Table) -> Table:
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
         if metric:
             row[metric] = mean(_last_metric(one, metric) for one in entries)
-        row["losses"] = findings.equality(entries, subject)
+        row["losses"] = conclusions.equality(entries, subject)
         rows.append({**row, **_traffic(entries, subject)})
     table = Table("verdict", "In short")
     if not any(row["state"] != "done" for row in rows):

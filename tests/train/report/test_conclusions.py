@@ -6,7 +6,7 @@ from tests.train.report import folders
 from tests.train.report.folders import make_run, step
 from train.report.data import tables
 from train.report.data.subject import read_subject
-from train.report.pages import findings, sentences, verdict
+from train.report.pages import conclusions, sentences, verdict
 
 
 def subject_of(path, **runs):
@@ -30,43 +30,43 @@ def plain(tmp_path):
 
 def test_the_fastest_is_faster_than_all_others_and_not_than_the_next_alone(plain):
     apart = [row("a", 1.0, 0.1), row("b", 1.5, 0.1), row("c", 3.0, 0.1)]
-    told = findings.fastest(apart, plain)
+    told = conclusions.fastest(apart, plain)
     assert told.startswith("a is the fastest: 1.50 times as fast as b, 3.00 times as fast as c.")
     uneven = [row("a", 1.0, 0.1), row("b", 1.5, 0.1), row("c", 3.0, 2.5)]
-    assert "is the fastest" not in findings.fastest(uneven, plain)
-    assert "a and c are equally fast as far as was measured" in findings.fastest(uneven, plain)
+    assert "is the fastest" not in conclusions.fastest(uneven, plain)
+    assert "a and c are equally fast as far as was measured" in conclusions.fastest(uneven, plain)
 
 
 def test_among_many_that_overlap_none_is_the_fastest(plain):
     rows = [row("a", 1.0, 0.2), row("b", 1.1, 0.2), row("c", 1.2, 0.2), row("d", 9.0, 0.2)]
-    told = findings.fastest(rows, plain)
+    told = conclusions.fastest(rows, plain)
     assert told.startswith("No run is clearly the fastest: the 95 % intervals of b, c overlap")
     assert told.endswith("d takes 9.00 times as long.")
-    assert "as long" not in findings.fastest(rows[:3], plain)
+    assert "as long" not in conclusions.fastest(rows[:3], plain)
 
 
 def test_without_an_interval_nothing_is_the_fastest(plain):
-    assert findings.fastest([row("a", 1.0, 0.1), row("b", 5.0, None)], plain) == ""
+    assert conclusions.fastest([row("a", 1.0, 0.1), row("b", 5.0, None)], plain) == ""
 
 
 def test_that_no_run_waits_is_said_of_runs_that_are_all_on_record(plain):
     known, unknown = row("a", 1.0, 0.1, exposed_s=0.05), row("b", 1.0, 0.1, exposed_s=None)
-    assert findings.waiting([known]).startswith("No run waits more than 10%")
-    assert findings.waiting([known, unknown]) == ""
+    assert conclusions.waiting([known]).startswith("No run waits more than 10%")
+    assert conclusions.waiting([known, unknown]) == ""
     alone = row("single", 1.0, 0.1, exposed_s=None, workers=1)
-    assert findings.waiting([known, alone]).startswith("No run waits")
+    assert conclusions.waiting([known, alone]).startswith("No run waits")
     long = row("c", 1.0, 0.1, exposed_s=0.4)
-    assert findings.waiting([long, unknown]) == "c waits for communication during 40% of a step."
+    assert conclusions.waiting([long, unknown]) == "c waits for communication during 40% of a step."
 
 
 def test_all_losses_are_equal_only_where_all_were_compared(tmp_path):
     single, ddp = {"sync": "single", "workers": 1}, {"sync": "ddp"}
     equal = subject_of(tmp_path / "equal", a=single, b=ddp)
-    assert findings.equal_losses(equal).startswith("All losses equal those of single, 1 worker")
+    assert conclusions.equal_losses(equal).startswith("All losses equal those of single, 1 worker")
     other = ddp | {"precision": "bf16"}
-    some = findings.equal_losses(subject_of(tmp_path / "some", a=single, b=ddp, c=other))
+    some = conclusions.equal_losses(subject_of(tmp_path / "some", a=single, b=ddp, c=other))
     assert "those of 1 run." in some and "without a reference: 1." in some and "All" not in some
-    assert findings.equal_losses(subject_of(tmp_path / "none", a=single, c=other)) == ""
+    assert conclusions.equal_losses(subject_of(tmp_path / "none", a=single, c=other)) == ""
 
 
 def test_losses_that_part_are_told_with_the_step(tmp_path):
@@ -74,7 +74,7 @@ def test_losses_that_part_are_told_with_the_step(tmp_path):
     subject = subject_of(
         tmp_path, a={"sync": "single", "workers": 1}, b={"rows": {0: moved, 1: moved}}
     )
-    told = findings.equal_losses(subject)
+    told = conclusions.equal_losses(subject)
     assert told.endswith("by up to 0.5; by more than 0.001 first at step 5.")
 
 
@@ -83,7 +83,7 @@ def test_a_loss_that_is_no_number_equals_none(tmp_path):
     subject = subject_of(
         tmp_path, a={"sync": "single", "workers": 1}, b={"rows": {0: broken, 1: broken}}
     )
-    told = findings.equal_losses(subject)
+    told = conclusions.equal_losses(subject)
     assert "is no number at step 5" in told and "equal" not in told
     by_run = {one["run"]: one["losses"] for one in verdict.build(subject).table.rows}
     assert by_run["ddp, 2 workers"] == "not a number"
