@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 
 from train.cost.algorithms import payload_share, ring_all_reduce
-from train.cost.comparison import FAR, Cell, Outcome
+from train.cost.comparison import Cell, Outcome
 from train.cost.measured_runs import Run
+from train.report.data.event_tables import FAR
 
 SMALL = 0.05  # smaller parts of a step are not mentioned
 # What one may change to by a flag alone, with the same losses.

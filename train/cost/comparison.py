@@ -11,10 +11,10 @@ from train.cost.algorithms import payload_share
 from train.cost.fit import Bench, ComputeFit, ComputePoint, fit_compute
 from train.cost.measured_runs import OVERLAPPING, Run
 from train.cost.predict import FURTHER, MODES, Prediction, predict
+from train.report.data.event_tables import FAR
 from train.report.data.statistics import Estimate, estimate
 
 BACKWARD_OF_FORWARD = 2.0  # taken where every measured backward pass includes communication
-FAR = 0.15  # with a larger error on what was measured, nothing else is predicted
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from muster import run_files
+from train.report.data.rank_work import own_work_s, straggler
 from train.report.data.reader import Row, Run, read_run
 from train.report.data.statistics import numbers
-from train.report.data.tables import mean_of, own_work_s, rate, straggler
+from train.report.data.tables import mean_of, rate
 
 POLL_S = 1.0
 SILENT_S = 30.0

@@ -113,3 +113,29 @@ def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
     assert "all_reduce" not in warning
     lines = sentences.of_speedup(courses(tmp_path / "sound"))
     assert not any(line.startswith("An efficiency") for line in lines)
+
+
+def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path):
+    """One series over workers; what else differs keeps its own."""
+    cells = []
+    for workers, split in ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto")):
+        name = f"{workers}-{split}"
+        make_run(tmp_path / "runs" / name, workers=workers, split=split, step_s=0.1 / workers)
+        cells.append(cell(name, nodes=workers) | {"name": "Task 3: DDP"})
+    table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
+    assert set(table.column("series")) == {"Task 3: DDP, even", "Task 3: DDP, auto"}
+    assert len(table.select(series="Task 3: DDP, even")) == 3
+
+
+def test_names_do_not_part_what_does_the_same_work(tmp_path):
+    """The courses' tasks by their names, against one base."""
+    cells = []
+    for name, sync, workers, mb in (
+        ("Task 1", "single", 1, 25.0), ("Task 2a", "gather_scatter", 4, 0.0),
+        ("Task 2b", "all_reduce", 4, 0.0), ("Task 3", "ddp", 4, 25.0),
+    ):  # fmt: skip
+        make_run(tmp_path / "runs" / name, sync=sync, workers=workers, bucket_mb=mb)
+        cells.append(cell(name, nodes=workers) | {"name": name})
+    table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
+    assert table.unique("base") == ["Task 1"]
+    assert table.column("run") == ["Task 1", "Task 2a", "Task 2b", "Task 3"]

@@ -4,7 +4,7 @@ from muster.errors import UsageError
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report.data import event_tables, scaling, tables
+from train.report.data import event_tables, rank_work, scaling, tables
 from train.report.data.subject import read_subject
 from train.report.pages import sentences
 
@@ -103,7 +103,7 @@ def test_the_rank_that_others_wait_for_is_named(tmp_path):
     fast = [step(n, 0, sync_s=0.05) for n in range(1, 9)]
     slow = [step(n, 1, forward_s=0.08, sync_s=0.0) for n in range(1, 9)]
     path = make_run(tmp_path / "run", sync="all_reduce", rows={0: fast, 1: slow})
-    (sentence,) = sentences.of_ranks(tables.per_rank(read_subject([path])))
+    (sentence,) = sentences.of_ranks(rank_work.per_rank(read_subject([path])))
     assert "wait for rank 1" in sentence
     assert "121 ms" in sentence
 

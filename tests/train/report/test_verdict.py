@@ -1,5 +1,7 @@
 """What a report says first is true: each finding is left out where it was not measured."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +88,9 @@ def test_the_page_begins_with_it_and_its_contents_lead_to_sections(tmp_path):
     assert 0 < text.index('class="verdict"') < text.index("<h2")
     assert '<a href="#seconds-per-iteration">' in text
     assert '<h2 id="seconds-per-iteration">' in text
+    links = re.findall('<a href="#([^"]+)">', text)
+    assert {"hardware", "repeat"} <= set(links)
+    assert all(text.count(f'id="{link}"') == 1 for link in links)
     assert page.markdown(subject, sections.build(subject)).index("| run") > 0
 
 

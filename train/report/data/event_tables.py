@@ -11,6 +11,7 @@ from train.report.data.tables import Table, all_steps, mean_of, timed
 # Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
+FAR = 0.15  # with a larger error on what was measured, no other prediction is shown
 RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
 
 
@@ -157,6 +158,7 @@ def short(text: Any, longest: int = 300) -> str:
 
 
 def prediction(subject: Subject) -> Table:
+    """What the model of cost says of each mode; of what was not measured only where it is good."""
     table = Table("prediction", "Seconds per iteration: predicted and measured")
     modes = subject.prediction.get("seconds_per_iteration")
     for mode, by_workers in modes.items() if isinstance(modes, dict) else ():
@@ -171,11 +173,19 @@ def prediction(subject: Subject) -> Table:
                     measured_s=measured,
                     error=None if ratio is None else ratio - 1,
                 )
+    if is_far_off(table):
+        table.rows = [row for row in table.rows if row["error"] is not None]
     return table
+
+
+def is_far_off(table: Table) -> bool:
+    """Whether the model misses anything that was measured by more than `FAR`."""
+    return any(abs(error) > FAR for error in numbers(table.column("error")))
 
 
 def overview(subject: Subject) -> Table:
     columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
+    columns += [key for key in subject.varying if key not in columns]
     table = Table("runs", "What was run", [*columns, "final_loss"])
     for entry in subject.entries:
         steps = all_steps(entry.run)

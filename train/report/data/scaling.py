@@ -8,16 +8,17 @@ seconds per step, so that it also holds where the batch grows with the workers (
 from collections.abc import Callable
 from typing import Any
 
-from train.report.data.subject import Entry, Subject, label_part
+from train.report.data.subject import Entry, Subject, label_part, varying_of
 from train.report.data.tables import Table, cells, seconds
 
 WIDTH = frozenset({"workers", "nodes"})
 # How gradients become equal, over which links, and who computes what: runs that differ in these
 # alone do the same work, and are measured against the same run.
 SAME_WORK = frozenset(
-    "sync split bucket_mb overlap sparse_rows compress compress_rank compress_share sync_every"
-    " outer_lr outer_momentum backend network rate busy timeout_s save_model evaluate"
-    " eval_batch_size max_steps keep_last keep_best max_restarts stop_signal".split()
+    "sync split bucket_mb overlap sparse_rows levels local_group compress compress_rank"
+    " compress_share sync_every outer_lr outer_momentum backend network rate busy timeout_s"
+    " save_model evaluate eval_batch_size max_steps keep_last keep_best max_restarts"
+    " stop_signal".split()
 )
 DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
@@ -82,9 +83,12 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
 
 
 def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
-    """Its title, or the settings in which it differs from other series."""
+    """The settings in which it differs from other series; after its title, from others of that."""
     if entry.title:
-        return entry.title
+        own = [one for one in entries if one.title == entry.title]
+        keys = [key for key in varying_of(own) if key not in WIDTH | {"batch_size"}]
+        parts = [found for key in keys if (found := label_part(key, entry))]
+        return ", ".join([entry.title, *parts])
     size, text = _batch(entries)
     several = len({repr(size(one)) for one in entries}) > 1
     parts = [text.format(size(entry))] if several and size(entry) is not None else []

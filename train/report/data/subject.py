@@ -18,7 +18,10 @@ ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
 # Settings of a study's testbed: the rate of its links, and how many nodes are busy.
 OF_TESTBED = ("rate", "busy")
 # Settings of modes that send gradients; single ignores them.
-OF_SENDING = ("bucket_mb", "overlap", "sparse_rows")
+OF_SENDING = frozenset(
+    "bucket_mb overlap sparse_rows levels local_group compress compress_rank compress_share"
+    " sync_every outer_lr outer_momentum".split()
+)
 
 
 @dataclass
@@ -28,9 +31,8 @@ class Entry:
     run: Run
     settings: Row
     title: str = ""  # that the study gives it
-    label: str = (
-        ""  # the title, or the settings in which it differs from the others: the same for repeats
-    )
+    # The title, or the settings in which it differs from the others: the same for repeats.
+    label: str = ""
     name: str = ""  # the label, with a number where there are repeats
     repeat: int = 0
 
@@ -157,12 +159,12 @@ def _workers(run: Run, planned: int) -> int:
 def _label(subject: Subject) -> None:
     """Name each entry by the settings in which it differs from the others."""
     entries = subject.entries
-    subject.varying = _varying(entries)
+    subject.varying = varying_of(entries)
     for entry in entries:
         of_name = [one for one in entries if one.title == entry.title]
         parts = [
             found
-            for key in (_varying(of_name) if entry.title else subject.varying)
+            for key in (varying_of(of_name) if entry.title else subject.varying)
             if (found := label_part(key, entry))
         ]
         own = [entry.title, *parts] if entry.title else parts
@@ -177,7 +179,7 @@ def _label(subject: Subject) -> None:
     entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
-def _varying(entries: list[Entry]) -> list[str]:
+def varying_of(entries: list[Entry]) -> list[str]:
     """Settings in which they differ, in the order in which a label has them."""
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
     found = [

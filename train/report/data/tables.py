@@ -7,7 +7,6 @@ in `FREE`: one rule makes all sync modes and splits compute the same mean gradie
 should differ by rounding alone.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +21,9 @@ FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
     " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
     " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
-    " length_balance pad compile".split()
+    " length_balance pad compile levels".split()
 )
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
-OVERLAPPED = frozenset({"ddp", "accelerate"})
 
 
 @dataclass
@@ -233,47 +231,6 @@ def of_runs(per_run: list[list[Row]]) -> Estimate | None:
     if len(per_run) > 1:
         return estimate(mean_of(rows, "step_s") for rows in per_run)
     return estimate(row["step_s"] for rows in per_run for row in rows)
-
-
-def per_rank(subject: Subject) -> Table:
-    """Each rank's part; what a rank does before it waits for others is its own work."""
-    table = Table("ranks", "What each rank does")
-    for entry in subject.entries:
-        for rank, kinds in sorted(entry.run.ranks.items()):
-            steps = kinds["step"][1:]
-            step_s, local = mean_of(steps, "step_s"), mean_of(steps, "local_samples")
-            if step_s and entry.workers > 1:
-                table.add(
-                    run=entry.name,
-                    rank=rank,
-                    steps=len(steps),
-                    local_samples=local,
-                    own_work_s=own_work_s(steps, entry.sync),
-                    sync_s=mean_of(steps, "sync_s"),
-                    samples_per_s=local / step_s if local is not None else None,
-                )
-    return table
-
-
-def own_work_s(steps: list[Row], sync: str) -> float | None:
-    """Mean seconds before a rank can wait for others: with overlap, the backward pass waits."""
-    names = ["data_s", "forward_s"] + ([] if sync in OVERLAPPED else ["backward_s"])
-    parts = numbers(mean_of(steps, name) for name in names)
-    return sum(parts) if len(parts) == len(names) else None
-
-
-def straggler(rows: list[Row]) -> tuple[Row, float] | None:
-    """Of a run's rows by rank, that of the rank that others wait for, and their mean own work.
-
-    None where no rank works at least a tenth longer than the others do.
-    """
-    known = [row for row in rows if row["own_work_s"] is not None]
-    if len(known) < 2:
-        return None
-    slow = max(known, key=lambda row: row["own_work_s"])
-    others_s = [row["own_work_s"] for row in known if row is not slow]
-    mean_s = math.fsum(others_s) / len(others_s)
-    return (slow, mean_s) if slow["own_work_s"] > 1.1 * mean_s else None
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:

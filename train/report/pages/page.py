@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
 from train.report.pages import drawing, provenance, sections, verdict
@@ -37,6 +38,34 @@ def as_text(value: Any, column: str = "") -> str:
     return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def in_readable_units(table: Table, names: list[str]) -> tuple[Table, list[str]]:
+    """The table with columns of seconds in milliseconds where all of them are below one second.
+
+    Only what is shown: data/ keeps seconds.
+    """
+    renamed = {
+        name: name.removesuffix("_s") + "_ms"
+        for name in names
+        if name.endswith("_s") and "per_s" not in name and _is_short(table.column(name))
+    }
+    rows = [
+        {
+            renamed.get(name, name): value * 1e3
+            if name in renamed and isinstance(value, int | float)
+            else value
+            for name, value in row.items()
+        }
+        for row in table.rows
+    ]
+    columns = [renamed.get(name, name) for name in table.columns]
+    return Table(table.name, table.title, columns, rows), [renamed.get(one, one) for one in names]
+
+
+def _is_short(values: list[Any]) -> bool:
+    known = numbers(values)
+    return bool(known) and max(map(abs, known)) < 1
+
+
 def as_anchor(title: str) -> str:
     """What a section is linked by."""
     return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
@@ -45,7 +74,7 @@ def as_anchor(title: str) -> str:
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", which does not break before its unit."""
     column = column.replace("samples_per_s", "samples/s")
-    for unit in ("s", "bytes"):
+    for unit in ("s", "ms", "bytes"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"
     return column.replace("_", " ")
@@ -80,9 +109,11 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    chosen, defaults = provenance.settings(subject)
     environment.filters |= {
         "as_anchor": as_anchor,
         "as_text": as_text,
+        "in_readable_units": in_readable_units,
         "as_heading": as_heading,
         "as_markdown": markdown_table,
     }
@@ -91,7 +122,8 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         parts=parts,
         hosts=provenance.hosts(subject),
         versions=provenance.versions(subject),
-        settings=provenance.settings(subject),
+        chosen=chosen,
+        defaults=defaults,
         commands=provenance.commands(subject),
         verdict=verdict.build(subject),
         **more,
@@ -107,6 +139,7 @@ def markdown_table(
     """
     names = columns or table.columns
     names = [name for name in names if any(row[name] is not None for row in table.rows)]
+    table, names = in_readable_units(table, names)
     lines = [
         [as_text(row[name], name).replace("|", "\\|").replace("\n", " ") for name in names]
         for row in table.rows[:longest]

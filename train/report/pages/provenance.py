@@ -39,8 +39,33 @@ def versions(subject: Subject) -> list[Row]:
     return [{"name": name, "version": ", ".join(every)} for name, every in found.items()]
 
 
-def settings(subject: Subject) -> list[Row]:
-    """All settings that the runs share; those that vary stand in the table of runs."""
+def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
+    """Settings that all runs share: those that somebody or the task has set, and the defaults.
+
+    Those that vary stand in the table of runs.
+    """
+    usual = _defaults()
+    chosen: list[Row] = []
+    default: list[Row] = []
+    for row in _shared(subject):
+        is_usual = row["setting"] in usual and usual[row["setting"]] == row["value"]
+        (default if is_usual else chosen).append(row)
+    return chosen, default
+
+
+def _defaults() -> Row:
+    """The default of every setting, as config.yaml writes it."""
+    from dataclasses import fields
+
+    from configs.settings.bench import BenchConfig
+    from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+    from configs.settings.train import TrainConfig
+
+    classes = (LaunchConfig, SshConfig, SlurmConfig, BenchConfig, TrainConfig)
+    return {one.name: one.default for each in classes for one in fields(each)}
+
+
+def _shared(subject: Subject) -> list[Row]:
     if not subject.entries:
         return []
     configs = [entry.run.config for entry in subject.entries]
@@ -62,16 +87,36 @@ def commands(subject: Subject) -> list[str]:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    found = list(subject.notes)
-    for entry in subject.entries:
-        parts = [entry.run, *entry.run.attempts]
-        found += [f"{entry.run.name}: {note}" for part in parts for note in part.notes]
-    found += _without_steps(subject)
+    found = [*subject.notes, *_of_runs(subject), *_without_steps(subject)]
     states = [str(cell.get("state")) for cell in subject.cells]
-    for state in ("failed", "waiting", "running"):
-        if state in states:
-            found.append(f"{states.count(state)} of {len(states)} cells of the study: {state}")
+    found += [
+        f"{states.count(state)} of {len(states)} cells of the study: {state}"
+        for state in ("failed", "waiting", "running")
+        if state in states
+    ]
     return list(dict.fromkeys(found))
+
+
+def _of_runs(subject: Subject) -> list[str]:
+    """What is missing or broken in runs; the same of several runs or ranks is one note."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for entry in subject.entries:
+        name = entry.name if entry.title else entry.run.name
+        for note in (note for part in (entry.run, *entry.run.attempts) for note in part.notes):
+            _file, of_rank, text = note.partition(".jsonl: ")
+            key = text if of_rank else note
+            found.setdefault(key, []).append((name, f"{name}: {note}"))
+    return [_joined(text, every, len(subject.entries)) for text, every in found.items()]
+
+
+def _joined(text: str, every: list[tuple[str, str]], runs: int) -> str:
+    if len(every) == 1:
+        return every[0][1]
+    names = list(dict.fromkeys(name for name, _ in every))
+    if len(names) == 1:
+        return f"{names[0]}, {len(every)} times: {text}"
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{len(names)} of {runs} runs ({shown}): {text}"
 
 
 def _without_steps(subject: Subject) -> list[str]:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from train.report.data import event_tables, scaling, tables
+from train.report.data import event_tables, rank_work, scaling, tables
 from train.report.data.event_tables import add_up
+from train.report.data.scaling import DOUBTFUL
+from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
-from train.report.pages import plots, sentences, verdict
+from train.report.pages import conclusions, plots, sentences
 
 
 @dataclass
@@ -25,17 +27,17 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
-    ranks, balance = tables.per_rank(subject), event_tables.balance(subject)
+    balance = event_tables.balance(subject)
     checkpoints = event_tables.checkpoints(subject)
     found = [
-        Section("What was run", event_tables.overview(subject)),
+        _overview(subject),
         _losses(subject),
         _metrics(subject),
         _seconds(subject),
         _throughput(subject),
         _speedup(subject),
         _prediction(subject),
-        Section("Ranks", ranks, sentences.of_ranks(ranks), longest=40),
+        _ranks(subject),
         _evaluation(subject),
         _traffic(subject),
         Section("Collectives of a step", event_tables.collectives(subject), longest=24),
@@ -46,13 +48,27 @@ def build(subject: Subject) -> list[Section]:
     return [section for section in found if section.table.rows]
 
 
+def _overview(subject: Subject) -> Section:
+    """Of several runs the settings in which they differ; of one its main ones."""
+    table = event_tables.overview(subject)
+    always = {"run", "folder", "state", "workers", "steps", "final_loss"}
+    shown = [name for name in table.columns if name in {*always, *subject.varying, "seed"}]
+    return Section("What was run", table, shown=shown if len(table.rows) > 1 else None)
+
+
+def _ranks(subject: Subject) -> Section:
+    table = rank_work.per_rank(subject)
+    shown = [name for name in table.columns if name not in ("own_work_low_s", "own_work_high_s")]
+    return Section("Ranks", table, sentences.of_ranks(table), shown=shown, longest=40)
+
+
 def _losses(subject: Subject) -> Section:
     first, every = tables.first_losses(subject), tables.losses(subject)
     figure = plots.losses(every) if every.rows else ""
     lines = sentences.of_losses(first, subject)
     first.rows = [row for row in first.rows if row["loss_1"] is not None or row["steps_compared"]]
     return Section(
-        "Losses", first, lines, figure, verdict.equal_losses(subject), data=[first, every]
+        "Losses", first, lines, figure, conclusions.equal_losses(subject), data=[first, every]
     )
 
 
@@ -76,7 +92,7 @@ def _seconds(subject: Subject) -> Section:
         )
     shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
     shown += ["sync_s", "overlapped_s", "exposed_s", "waited_share", "hidden_share"]
-    conclusion = verdict.fastest(table.rows, subject)
+    conclusion = conclusions.fastest(table.rows, subject)
     return Section("Seconds per iteration", table, lines, figure, conclusion, shown)
 
 
@@ -99,7 +115,7 @@ def _speedup(subject: Subject) -> Section:
     lines = sentences.of_speedup(table)
     best = max(table.rows, key=lambda row: row["speedup"])
     conclusion = ""
-    if best["run"] != best["base"]:
+    if best["run"] != best["base"] and best["efficiency"] <= DOUBTFUL:
         gain = f"{best['speedup']:.2f} times the samples per second of {best['base']}"
         conclusion = f"{best['run']}: {gain}."
     figure = plots.speedup(table)
@@ -109,12 +125,31 @@ def _speedup(subject: Subject) -> Section:
 def _prediction(subject: Subject) -> Section:
     table = event_tables.prediction(subject)
     lines = sentences.of_prediction(table)
-    for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
-        more = subject.prediction.get(name)
-        lines += [opening + str(one) for one in more] if isinstance(more, list) else []
+    if _holds_doubtful_words(subject, table):
+        lines.append("What an older version wrote of it is left out; `python -m train.cost` anew.")
+    else:
+        for name, opening in (("words", ""), ("assumptions", "Assumed: ")):
+            more = subject.prediction.get(name)
+            lines += [opening + str(one) for one in more] if isinstance(more, list) else []
     labels = [f"{row['mode']}, {row['workers']} workers" for row in table.rows]
     figure = plots.pairs(table, labels, "predicted_s", "measured_s", "seconds per iteration")
-    return Section("Predicted and measured", table, lines, figure)
+    return Section("Predicted and measured", table, lines, figure, _of_model(table))
+
+
+def _of_model(table: Table) -> str:
+    errors = numbers(table.column("error"))
+    if not errors:
+        return ""
+    if event_tables.is_far_off(table):
+        return "The model of cost does not explain all that was measured."
+    return f"The model of cost is within {max(map(abs, errors)):.0%} of all that was measured."
+
+
+def _holds_doubtful_words(subject: Subject, table: Table) -> bool:
+    """Whether the file predicts what was not measured although the model is far off."""
+    modes = subject.prediction.get("seconds_per_iteration")
+    every = [one for by in modes.values() for one in by.values()] if table.rows and modes else []
+    return event_tables.is_far_off(table) and len(every) > len(table.rows)
 
 
 def _evaluation(subject: Subject) -> Section:
@@ -122,7 +157,8 @@ def _evaluation(subject: Subject) -> Section:
     if len(table.rows) > 1:
         unit = "seconds per evaluation"
         figure = plots.bars(table, "eval_s", unit, "low_s", "high_s")
-    return Section("Evaluation", table, figure=figure)
+    conclusion = conclusions.fastest(table.rows, subject, "eval_s")
+    return Section("Evaluation", table, figure=figure, conclusion=conclusion)
 
 
 def _traffic(subject: Subject) -> Section:
@@ -136,12 +172,15 @@ def _traffic(subject: Subject) -> Section:
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     lines = sentences.of_traffic(table)
+    conclusion = conclusions.counted(table)
     if table.rows:
         lines.append(
             "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
             "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
         )
-    return Section("Traffic", table, lines, figure, shown=shown, data=[table, totals], longest=40)
+    return Section(
+        "Traffic", table, lines, figure, conclusion, shown, data=[table, totals], longest=40
+    )
 
 
 def _traffic_totals(table: Table) -> Table:

@@ -1,13 +1,14 @@
 """Numbers become sentences, and each sentence names the number it rests on."""
 
 from train.records.summary import PHASES
-from train.report.data.event_tables import BAND, BAND_FROM_BYTES
+from train.report.data.event_tables import BAND, BAND_FROM_BYTES, FAR, is_far_off
+from train.report.data.rank_work import is_clear, straggler
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import Table, curve, curve_key, reference, straggler
+from train.report.data.tables import Table, curve, curve_key, reference
+from train.report.pages.conclusions import PARTED, largest_gap
 from train.report.pages.units import duration
 
-PARTED = 1e-3  # a larger difference of losses is explained
 # How far rounding alone can move the first loss, as a part of it.
 ROUNDING = {"fp64": 1e-9, "fp32": 1e-5}
 COARSE = 2e-4  # with numbers of 16 bits
@@ -20,7 +21,7 @@ def of_losses(table: Table, subject: Subject) -> list[str]:
     worst = max(compared, key=lambda row: row["largest_difference"])
     if worst["largest_difference"] == 0:
         return [
-            f"The losses of {len(compared)} run(s) equal those of their reference at every step."
+            f"The losses of {len(compared)} run(s) equal their reference's wherever both have one."
         ]
     opening = (
         f"The largest difference between the loss of a run and its reference is "
@@ -43,7 +44,8 @@ def _why_apart(subject: Subject) -> list[str]:
             continue
         precision = str(entry.settings.get("precision"))
         if abs(first - second) > ROUNDING.get(precision, COARSE) * max(1.0, abs(first)):
-            at_once.append(entry)
+            if _draws_otherwise(entry, base):
+                at_once.append(entry)
         elif precision in ROUNDING:
             later.append(entry)
     found = []
@@ -54,7 +56,7 @@ def _why_apart(subject: Subject) -> list[str]:
             "Rounding that training amplifies does so; other samples, weights or dropout masks "
             "would show in the first loss."
         )
-    if any(entry.settings.get("dropout") not in (0, 0.0) for entry in at_once):
+    if at_once:
         found.append(
             "Losses differ from the first step on, and dropout was not set to 0: where a model has "
             "dropout, another number of workers or another split draws other masks, so that only "
@@ -62,6 +64,14 @@ def _why_apart(subject: Subject) -> list[str]:
         )
         found += _same_draw(subject)
     return found
+
+
+def _draws_otherwise(entry: Entry, base: Entry) -> bool:
+    """Whether dropout can have had other masks: it is not off, and samples are shared otherwise."""
+    if 0 in (entry.settings.get("dropout"), base.settings.get("dropout")):
+        return False
+    splits = [one.settings.get("split") or "even" for one in (entry, base)]
+    return entry.workers != base.workers or splits[0] != splits[1]
 
 
 def _same_draw(subject: Subject) -> list[str]:
@@ -88,28 +98,9 @@ def _same_draw(subject: Subject) -> list[str]:
     return found
 
 
-def largest_gap(entry: Entry, base: Entry) -> float | None:
-    """The largest difference of their losses; None where they have no step in common."""
-    first, second = curve(base.run), curve(entry.run)
-    return max((abs(first[s] - second[s]) for s in first.keys() & second.keys()), default=None)
-
-
 def of_seconds(table: Table) -> list[str]:
     found = []
     rows = [row for row in table.rows if row["mean_s"]]
-    if len(rows) > 1:
-        fast, slow = (pick(rows, key=lambda row: row["mean_s"]) for pick in (min, max))
-    if len(rows) > 1 and fast is not slow:
-        found.append(
-            f"Fastest is {fast['run']} with {duration(fast['mean_s'])} per iteration, slowest "
-            f"{slow['run']} with {duration(slow['mean_s'])}: "
-            f"{slow['mean_s'] / fast['mean_s']:.2f} times as long."
-        )
-        if None not in (fast["high_s"], slow["low_s"]) and fast["high_s"] >= slow["low_s"]:
-            found.append(
-                f"Their confidence intervals overlap (up to {duration(fast['high_s'])}, "
-                f"from {duration(slow['low_s'])}), so the order may be chance."
-            )
     if len(rows) == 1:
         (row,) = rows
         largest = max(PHASES, key=lambda phase: row[f"{phase}_s"] or 0.0)
@@ -132,8 +123,10 @@ def of_seconds(table: Table) -> list[str]:
 
 
 def of_speedup(table: Table) -> list[str]:
+    """What the widest run of a series gains; of several series that is the table's to say."""
     found = []
-    for series in table.unique("series"):
+    wider = {row["series"] for row in table.rows if row["ideal"] > 1}
+    for series in table.unique("series") if len(wider) == 1 else ():
         widest = max(table.select(series=series), key=lambda row: row["workers"])
         if widest["ideal"] > 1:
             found.append(
@@ -163,7 +156,8 @@ def of_ranks(table: Table) -> list[str]:
     """Which rank the others wait for, where it is clear."""
     found = []
     for label in table.unique("run"):
-        if slow := straggler(table.select(run=label)):
+        rows = table.select(run=label)
+        if (slow := straggler(rows)) and is_clear(slow[0], rows):
             row, mean_s = slow
             found.append(
                 f"{label}: the others wait for rank {row['rank']}, whose own work takes "
@@ -224,4 +218,6 @@ def of_prediction(table: Table) -> list[str]:
         f"{worst['error']:+.1%} ({duration(worst['predicted_s'])}, "
         f"measured {duration(worst['measured_s'])})."
     )
+    if is_far_off(table):
+        text += f" With errors above {FAR:.0%} nothing is shown for what was not measured."
     return [text]
