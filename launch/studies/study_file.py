@@ -1,6 +1,5 @@
 """A study's file says what to run; here it becomes cells, each a command line of its own."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
 # many of its nodes another program takes its share of the cores.
 RATE, BUSY = "rate", "busy"
 OF_TESTBED = (RATE, BUSY)
-NAME = "name"  # of an entry of the grid: what its runs are called in tables and figures
+# Of an entry of the grid: what its runs are called in tables and figures. Entries of one name are
+# one series, as the runs of one entry are.
+NAME = "name"
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,9 @@ def _unknown(collectives: list[Any]) -> Iterator[str]:
 
 
 def _name_problems(blocks: list[Mapping[str, Any]]) -> Iterator[str]:
-    names = [block[NAME] for block in blocks if NAME in block]
-    for name in names:
+    for name in (block[NAME] for block in blocks if NAME in block):
         if not isinstance(name, str) or not name.strip():
             yield f"{NAME} must be a text, such as 'Task 2a: gather and scatter' (got {name!r})"
-    for name, count in Counter(map(str, names)).items():
-        if count > 1:
-            yield f"{count} entries of the grid have the name {name!r}; give each its own"
 
 
 def _cells(

@@ -79,7 +79,6 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
         ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of nodes (got 'many')"),
         ("{grid: [{sync: ddp, name: 3}]}", "name must be a text, such as 'Task 2a"),
-        ("{grid: [{name: a, lr: 1}, {name: a, lr: 2}]}", "2 entries of the grid have the name 'a'"),
         ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
         ("{grid: [{sync: ddp}], collectives: [gossip]}", "unknown 'gossip'; known: sendrecv"),
     ],
@@ -93,7 +92,7 @@ def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, messag
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_shipped_can_be_run(path):
     study = study_file.read(path)
-    assert study.about and len(study.cells) >= 4
+    assert study.about and len(study.cells) >= 3
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
