@@ -4,8 +4,9 @@ import pytest
 
 from tests.train.report import folders
 from tests.train.report.folders import make_run, step
-from train.report.data import tables
+from train.report.data import event_tables, tables
 from train.report.data.subject import read_subject
+from train.report.data.tables import Table
 from train.report.pages import conclusions, sentences, verdict
 
 
@@ -47,6 +48,54 @@ def test_among_many_that_overlap_none_is_the_fastest(plain):
 
 def test_without_an_interval_nothing_is_the_fastest(plain):
     assert conclusions.fastest([row("a", 1.0, 0.1), row("b", 5.0, None)], plain) == ""
+
+
+def test_most_samples_per_second_are_those_of_a_run_whose_interval_is_apart():
+    slow = row("a", 2.0, 0.1, samples_per_s=10.0)
+    fast = row("b", 4.0, 0.1, samples_per_s=20.0)  # of a larger batch
+    assert conclusions.most_samples([slow, fast]) == "b does the most samples per second: 20."
+    near = row("c", 2.0, 0.2, samples_per_s=19.0)
+    told = conclusions.most_samples([slow, fast, near])
+    assert told.endswith("their 95 % intervals overlap: b, c.")
+    assert "No run clearly" in conclusions.most_samples([fast, near])
+    assert conclusions.most_samples([fast]) == ""
+    assert conclusions.most_samples([fast, row("d", 1.0, None, samples_per_s=1.0)]) == ""
+
+
+def of_metrics(*rows):
+    table = Table("metrics", "")
+    for run, step_, value in rows:
+        table.add(run=run, step=step_, metric="accuracy", value=value)
+    return conclusions.metrics(table)
+
+
+def test_metrics_are_the_same_only_where_runs_were_evaluated_at_the_same_step():
+    assert "have the same accuracy" in of_metrics(("a", 1, 0.5), ("a", 2, 0.75), ("b", 1, 0.5))
+    assert of_metrics(("a", 1, 0.5), ("b", 2, 0.5)) == ""
+    apart = of_metrics(("a", 1, 0.5), ("b", 1, 0.5), ("a", 2, 0.5), ("b", 2, 0.75))
+    assert apart == "At the same step, accuracy differs by at most 0.25 (step 2)."
+    assert of_metrics(("a", 1, 0.5), ("a", 9, 0.25)) == (
+        "accuracy is 0.5 at step 1 and 0.25 at step 9."
+    )
+
+
+def test_a_plan_that_was_no_gain_is_not_called_one(tmp_path):
+    rows = [step(n, step_s=0.1 if n <= 10 else 0.2) for n in range(1, 21)]
+    subject = subject_of(
+        tmp_path, a={"rows": {0: rows, 1: rows}, "more": [folders.split(10, [48, 16], 1.8)]}
+    )
+    (told,) = sentences.of_balance(event_tables.balance(subject))
+    assert "promised 1.80 times" in told and "were 0.50 times as fast as those before it" in told
+
+
+def test_of_a_plan_without_steps_after_it_nothing_is_said(tmp_path):
+    subject = subject_of(tmp_path, a={"more": [folders.split(99, [48, 16], 1.8)]})
+    assert sentences.of_balance(event_tables.balance(subject)) == []
+
+
+def test_of_checkpoints_that_stopped_nobody_no_longest_is_named(tmp_path):
+    subject = subject_of(tmp_path, a={"more": [folders.checkpoint(10, 0.0)]})
+    assert sentences.of_checkpoints(event_tables.checkpoints(subject)) == []
 
 
 def test_that_no_run_waits_is_said_of_runs_that_are_all_on_record(plain):

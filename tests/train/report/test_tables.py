@@ -171,3 +171,13 @@ def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):
     old = make_run(tmp_path / "old", rows={0: steps, 1: steps})
     (row,) = tables.seconds(read_subject([old])).rows
     assert row["overlapped_s"] is row["exposed_s"] is None
+
+
+def test_runs_with_names_stand_in_the_order_of_their_study(tmp_path):
+    names = {"z": "Task 1", "b": "Task 2", "a": "Task 3"}
+    cells = [cell(one) | {"name": name} for one, name in names.items()]
+    study = make_study(tmp_path / "study", cells)
+    for one, sync in zip(names, ("single", "ddp", "all_reduce"), strict=True):
+        make_run(study / "runs" / one, sync=sync, workers=1 if sync == "single" else 2)
+    labels = [entry.label for entry in read_subject([study]).entries]
+    assert labels == ["Task 1", "Task 2", "Task 3"]

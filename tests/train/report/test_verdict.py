@@ -102,6 +102,14 @@ def test_seconds_read_well():
     assert units.with_interval(0.1, None, None) == "100 ms"
 
 
+def test_link_rates_are_written_as_people_write_them():
+    assert units.link_rate("1gbit") == "1 Gbit/s"
+    assert units.link_rate("2.5gbit") == "2.5 Gbit/s"
+    assert units.link_rate("100mbit") == "100 Mbit/s"
+    assert units.link_rate("9600bit") == "9600 bit/s"
+    assert units.link_rate("unlimited") == "unlimited"
+
+
 @given(st.floats(1e-6, 1e4), st.floats(1e-9, 1e3))
 def test_an_interval_is_written_with_two_digits(mean_s, half_s):
     text = units.with_interval(mean_s, mean_s - half_s, mean_s + half_s)

@@ -176,7 +176,11 @@ def _label(subject: Subject) -> None:
     for entry in entries:
         alike = seen[entry.label] > 1
         entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
-    entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
+    if all(entry.title for entry in entries):  # a study that names its runs: in its order
+        labels = list(dict.fromkeys(entry.label for entry in entries))
+        entries.sort(key=lambda entry: (labels.index(entry.label), entry.repeat))
+    else:
+        entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
 def varying_of(entries: list[Entry]) -> list[str]:

@@ -51,6 +51,50 @@ def _times(slow: Row, fast: Row, seconds: str) -> str:
     return f"{slow[seconds] / fast[seconds]:.2f}"
 
 
+def most_samples(rows: list[Row]) -> str:
+    """Which run does the most samples per second, where that is more than chance; of `seconds`."""
+    rows = [row for row in rows if row["samples_per_s"] and row["mean_s"]]
+    if len(rows) < 2 or any(None in (row["low_s"], row["high_s"]) for row in rows):
+        return ""
+    first, *others = sorted(rows, key=lambda row: row["samples_per_s"], reverse=True)
+    # Samples of a step are fixed: their rate is lowest where a step takes longest.
+    least = first["samples_per_s"] * first["mean_s"] / first["high_s"]
+    close = [
+        row
+        for row in others
+        if not row["low_s"] or row["samples_per_s"] * row["mean_s"] / row["low_s"] >= least
+    ]
+    if not close:
+        return f"{first['run']} does the most samples per second: {first['samples_per_s']:.4g}."
+    if len(close) == len(others):
+        return "No run clearly does the most samples per second: 95 % intervals overlap."
+    names = ", ".join(row["run"] for row in [first, *close])
+    return f"These do the most samples per second, their 95 % intervals overlap: {names}."
+
+
+def metrics(table: Table) -> str:
+    """Of the first metric: where one run ends, or how far several are apart at the same step."""
+    name = next(iter(table.unique("metric")), None)
+    rows = table.select(metric=name)
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    if len(runs) == 1:
+        first, last = rows[0], rows[-1]
+        return (
+            f"{name} is {first['value']:.4g} at step {first['step']} and {last['value']:.4g} at "
+            f"step {last['step']}."
+        )
+    by_step: dict[int, list[float]] = {}
+    for row in rows:
+        by_step.setdefault(row["step"], []).append(row["value"])
+    gaps = {step: max(values) - min(values) for step, values in by_step.items() if len(values) > 1}
+    if not gaps:
+        return ""
+    step = max(gaps, key=lambda one: gaps[one])
+    if gaps[step] == 0:
+        return f"Runs that were evaluated at the same step have the same {name}."
+    return f"At the same step, {name} differs by at most {gaps[step]:.2g} (step {step})."
+
+
 def waiting(rows: list[Row]) -> str:
     """Who waits longest for others, of a step; of all only where all are on record."""
     several = [row for row in rows if row["mean_s"] and row["workers"] > 1]
@@ -71,7 +115,9 @@ def counted(table: Table) -> str:
     ratios = [row["ratio"] for row in table.rows if row["band"] in ("inside", "outside")]
     if not ratios:
         return ""
-    return f"Interfaces counted {min(ratios):.2f} to {max(ratios):.2f} times the expected bytes."
+    least, most = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    times = least if least == most else f"{least} to {most}"
+    return f"Interfaces counted {times} times the expected bytes."
 
 
 def equal_losses(subject: Subject) -> str:

@@ -76,7 +76,8 @@ def _metrics(subject: Subject) -> Section:
     table = tables.metrics(subject)
     over_time = len({row["step"] for row in table.rows}) > 1
     figure = plots.metrics(table) if over_time else ""
-    return Section("Metrics", table, figure=figure, longest=30)
+    conclusion = conclusions.metrics(table) if over_time else ""
+    return Section("Metrics", table, figure=figure, conclusion=conclusion, longest=30)
 
 
 def _seconds(subject: Subject) -> Section:
@@ -100,11 +101,13 @@ def _throughput(subject: Subject) -> Section:
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     table = Table("throughput", "Throughput", columns)
     precision = {entry.label: entry.settings.get("precision") for entry in subject.entries}
-    for row in tables.seconds(subject).rows:
+    rows = tables.seconds(subject).rows
+    for row in rows:
         if row["samples_per_s"] is not None:
             row = row | {"precision": precision.get(row["run"])}
             table.add(**{name: row[name] for name in columns})
-    return Section("Throughput", table, figure=plots.throughput(table) if table.rows[1:] else "")
+    figure = plots.throughput(table) if table.rows[1:] else ""
+    return Section("Throughput", table, figure=figure, conclusion=conclusions.most_samples(rows))
 
 
 def _speedup(subject: Subject) -> Section:

@@ -196,7 +196,7 @@ def of_balance(table: Table) -> list[str]:
 
 
 def of_checkpoints(table: Table) -> list[str]:
-    known = [row for row in table.rows if row["stall_s"] is not None]
+    known = [row for row in table.rows if row["stall_s"]]
     found = []
     if known:
         worst = max(known, key=lambda row: row["stall_s"])

@@ -1,6 +1,9 @@
-"""Seconds as a person reads them: `6.7 ms`, `4.37 s`, and with their interval `6.70 ± 0.12 ms`."""
+"""Quantities as a person reads them: `6.7 ms`, `4.37 s`, `6.70 ± 0.12 ms`, `1 Gbit/s`."""
 
 import math
+import re
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # as a testbed takes it
 
 
 def duration(seconds: float) -> str:
@@ -16,3 +19,9 @@ def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> s
     half = (high_s - low_s) / 2 * scale
     digits = max(0, 1 - math.floor(math.log10(half)))
     return f"{mean_s * scale:.{digits}f} ± {half:.{digits}f} {unit}"
+
+
+def link_rate(text: str) -> str:
+    """`1gbit` as "1 Gbit/s"; other texts, such as "unlimited", as they are."""
+    found = _RATE.fullmatch(text)
+    return f"{found[1]} {found[2].upper() if found[2] != 'k' else 'k'}bit/s" if found else text

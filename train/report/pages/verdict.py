@@ -10,7 +10,7 @@ from train.report.data.statistics import mean
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import Table
 from train.report.pages import conclusions, provenance, sentences
-from train.report.pages.units import with_interval
+from train.report.pages.units import link_rate, with_interval
 
 MOST_FINDINGS = 3
 
@@ -140,7 +140,8 @@ def _ran(subject: Subject) -> str:
 
 def _rates(subject: Subject) -> list[str]:
     """The link rates of the study's testbeds."""
-    rates = [str(one.settings["rate"]) for one in subject.entries if one.settings.get("rate")]
+    named = [one.settings["rate"] for one in subject.entries if one.settings.get("rate")]
+    rates = [link_rate(str(one)) for one in named]
     return [f"links of {' and '.join(dict.fromkeys(rates))}"] if rates else []
 
 
