@@ -73,7 +73,6 @@ soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each,
 bench: $(TEST) ## measure this beside hand-written training, on the testbed (as root, takes an hour)
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
-# Those of docs/results come from its studies, as that page says.
 figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as root: half an hour)
 	@$(BIN)/python -m tests.figures.architecture
 	@$(BIN)/python -m tests.figures.recording
@@ -82,6 +81,9 @@ figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as
 		--only $(TITLED) --figure docs/figures/speed.svg
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.split_auto \
 		--figure docs/figures/split-auto.svg
+
+results: $(TEST) ## run a study of docs/results anew, and take its report: ARGS='cs744 --rate 1gbit --data-dir cifar10' (as root)
+	@tests/cluster/boxed.sh $(BIN)/python -m tests.figures.results $(ARGS)
 
 gpu-check: $(TEST) ## what a machine with GPUs can show, as a page: logs/gpu-check.md, or ARGS='--page FILE'
 	@$(BIN)/python -m tests.benchmarks.gpu_check $(ARGS)

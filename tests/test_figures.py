@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pyte
 import pytest
 
-from tests.figures import architecture, recording, terminal_svg
+from tests.figures import architecture, recording, results, terminal_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -56,3 +56,26 @@ def test_the_architecture_is_drawn_on_white(tmp_path):
     drawn = path.read_text()
     assert all(f"<!-- {box.title} -->" in drawn for box in architecture.COMMANDS)
     assert "fill: #ffffff" in drawn
+
+
+def test_a_page_of_results_has_the_report_and_the_figures_of_its_study(tmp_path):
+    report = tmp_path / "report"
+    (report / "figures").mkdir(parents=True)
+    (report / "report.pdf").write_text("pdf")
+    for figure in results.SHOWN["cs744"]:
+        (report / "figures" / f"{figure}.svg").write_text(figure)
+    results.copy("cs744", report, tmp_path)
+    assert (tmp_path / "reports" / "cs744.pdf").read_text() == "pdf"
+    assert (tmp_path / "figures" / "cs744-seconds.svg").read_text() == "seconds"
+
+
+def test_each_page_of_results_shows_what_its_study_is_said_to_give():
+    pages = {one.stem: one.read_text() for one in results.RESULTS.glob("*.md")}
+    text = "".join(pages.values())
+    kept = {one.name for one in (results.RESULTS / "figures").iterdir()}
+    named = {f"{name}-{one}.svg" for name, figures in results.SHOWN.items() for one in figures}
+    assert kept == named
+    assert all(f"(figures/{name})" in text for name in named)
+    assert all(f"(reports/{name}.pdf)" in text for name in results.SHOWN)
+    for name in results.SHOWN:
+        assert (results.REPOSITORY / f"configs/studies/{name}.yaml").is_file()

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.results import Results
+from train.report.pages.units import link_rate
 
 COLOURS = {"others": "#8c8c8c", "one line changed": "#56B4E9", "Muster's trainer": "#0072B2"}
 INK = "#1b1f24"
@@ -34,7 +35,7 @@ def draw(found: Sequence[Results], cases: Sequence[Case], path: Path) -> None:
             mean = fmean(results.seconds(case.name))
             axes.barh(at, mean, color=COLOURS[_side(case)], height=0.7)
             axes.text(mean, at, f"  {mean:.2f} s   {mean / base:.2f} x", va="center", color=INK)
-        axes.set(xlabel="seconds per step", title=f"links of {results.rate}")
+        axes.set(xlabel="seconds per step", title=f"links of {link_rate(results.rate)}")
         axes.set_xlim(right=axes.get_xlim()[1] * 1.25)
         axes.set_yticks(range(len(shown)), [case.title for case in shown])
         axes.spines[["top", "right"]].set_visible(False)
