@@ -2,8 +2,8 @@
 # Sourced by the scripts beside it, on the first node of a job: what all of them do alike.
 #
 #   begin STARTER [flags]   -> $run_dir; wrong flags end the job here, with exit code 2
-#   run SRUN_OPTIONS...     srun, to its end; signals reach the workers
-#   finish                  says why it failed, and ends the script with the right exit code
+#   run SRUN_OPTIONS...     srun, to its end; signals reach the workers; says why it failed
+#   finish                  ends the script with the right exit code
 #
 # As a program it does the same for a run that launch/submit.py has made:
 #
@@ -48,12 +48,15 @@ run() {
     trap 'stop KILL' QUIT
     trap 'stop USR2' USR1 # the time limit is near: workers write a checkpoint, see batch.py
     if [[ $early ]]; then remind & fi
-    step "$@"
-    # A worker or a node was lost: all start again on the nodes that answer, while --max-restarts
-    # lets them; further options for srun say on which.
-    while ((code != 0)) && more=$("$python" -m launch.slurm.batch again "$run_dir" "$code"); do
-        read -ra options <<<"$more"
-        step "$@" "${options[@]}"
+    local more words=()
+    while true; do
+        step "$@" "${words[@]:1}"
+        # The run is over, which is said with the reason and the exit code; or a worker or a node
+        # was lost, and all start again on the nodes that answer, while --max-restarts lets them:
+        # "again", and options for srun that say on which.
+        more=$("$python" -m launch.slurm.batch next "$run_dir" "$code") || code=$?
+        [[ $more ]] || break
+        read -ra words <<<"$more"
     done
 }
 
@@ -109,7 +112,6 @@ own_steps() {
 }
 
 finish() {
-    "$python" -m launch.slurm.batch end "$run_dir" "$code" || code=$?
     exit "$code"
 }
 

@@ -1,19 +1,19 @@
 """What a Slurm batch script asks on the first node of its job, before and after srun.
 
     run_dir=$(python -m launch.slurm.batch begin torchrun [train flags])
-    options=$(python -m launch.slurm.batch again "$run_dir" "$exit_code") && srun once more
-    python -m launch.slurm.batch end "$run_dir" "$exit_code"
+    more=$(python -m launch.slurm.batch next "$run_dir" "$exit_code")
 
 `begin` refuses wrong flags, makes the run folder, and decides at which address and ports the
 nodes meet; `prepare` does only the last, for a run folder that is there, and `meet` for a run that
-is led from elsewhere, in a job that is not its own (`lead`). `again` says whether a run
-that lost a worker or a node is to be started once more, makes it ready, and prints further options
-for srun. `end` says why a run failed, and ends with the exit code that the job should have; a job
-that ran out of time or lost a node is requeued.
+is led from elsewhere, in a job that is not its own (`lead`). `next` says what comes after srun.
+A run that lost a worker or a node is made ready to start once more, if it may: then `next` prints
+"again" and further options for srun. Else it prints nothing, says why the run failed, and ends with
+the exit code that the job should have; a job that ran out of time or lost a node is requeued.
 """
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError, refuse
 DEFAULT_REQUEUES = "3"
 USAGE = (
     "usage: python -m launch.slurm.batch begin {torchrun,manual,accelerate} [flags]"
-    " | prepare RUN_DIR | again RUN_DIR CODE | end RUN_DIR CODE | meet RUN_DIR"
+    " | prepare RUN_DIR | next RUN_DIR CODE | meet RUN_DIR"
     " | lead RUN_DIR SRUN_OPTIONS..."
 )
 
@@ -65,14 +65,12 @@ def main() -> int:
         case ["lead", *arguments]:
             process_tree.die_with_parent(signal.SIGTERM)  # which job.sh passes on to its step
             become_job(sys.executable, arguments)
-        case ["again", run_dir, code] if code.isdigit():
-            options = job_restart.again(Path(run_dir), int(code))
+        case ["next", run_dir, code] if code.isdigit():
+            options = _restart(Path(run_dir), int(code))
             if options is None:
-                return 1
-            print(*options)
+                return end(Path(run_dir), int(code))
+            print("again", *options)
             return 0
-        case ["end", run_dir, code] if code.isdigit():
-            return end(Path(run_dir), int(code))
     raise UsageError(USAGE)
 
 
@@ -166,6 +164,17 @@ def go_on(run_dir: Path) -> None:
         spec = restart.next_attempt(spec)
         job_files.write_spec(spec, job)
     job_files.decide_coordinator(run_dir)
+
+
+def _restart(run_dir: Path, code: int) -> list[str] | None:
+    """srun's further options for another attempt; None: there is none."""
+    if code == 0:
+        return None
+    try:
+        return job_restart.again(run_dir, code)
+    except (MusterError, OSError, subprocess.SubprocessError) as error:
+        print(f"error: the run is not started again: {error}", file=sys.stderr)
+        return None
 
 
 def end(run_dir: Path, code: int) -> int:

@@ -163,7 +163,7 @@ def test_what_breaks_is_named_and_all_end(cluster, begin, fault, way, program):
     run = begin(way, program)
     try:
         run.hit(lambda: fault.hit(run))
-        # torchrun, the program's own end and a job's script take their time on a slow machine
+        # torchrun and the program's own end take their time
         run.gone_after_s(fault.limit_s * (2 if isinstance(program, Script) else 1))
     finally:
         fault.after(run)
