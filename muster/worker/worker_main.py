@@ -35,6 +35,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,10 +60,12 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
     # behind the program's own path, but before packages that are installed as links
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder) + 1, MusterFinder())
     faulthandler.enable()
-    answer_agent()
+    if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
+        load_beside("inspection").start(RANK)
     if begin is not None:
         begin(sys.modules.get(INSPECTION))
     atexit.register(leave_process_group)  # after what the program registers
+    os._exit = partial(sudden_exit, os.getpid(), os._exit)
     try:
         if words[0] == "--function":  # on a node with a disk of its own, below its checkout
             folder = FACE.parent / words[1]
@@ -72,7 +75,7 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
             exec(code, sys.modules["__main__"].__dict__)
     except BaseException as error:  # noqa: BLE001
         end_with(error)
-    write_exit(0, "done")
+    write_exit(0)
 
 
 def leave_process_group() -> None:
@@ -80,12 +83,6 @@ def leave_process_group() -> None:
     found: Any = sys.modules.get("torch.distributed")
     if getattr(found, "is_initialized", bool)() and "nccl" not in found.get_backend_config():
         found.destroy_process_group()
-
-
-def answer_agent() -> None:
-    """Say what this process does, when its agent asks."""
-    if "MUSTER_INSPECTION" in os.environ:
-        load_beside("inspection").start(RANK)
 
 
 def load_beside(name: str) -> Any:
@@ -138,19 +135,16 @@ def run_command(argv: list[str]) -> NoReturn:
     try:
         process = subprocess.Popen(argv, preexec_fn=end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
-        write_exit(127, "exit", f"{argv[0]}: {error.strerror}")
+        write_exit(127, f"{argv[0]}: {error.strerror}")
         sys.stderr.write(f"error: {argv[0]}: {error.strerror}\n")
         sys.exit(127)
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: process.send_signal(number))
     code = process.wait()
-    if code < 0:
-        write_exit(128 - code, "exit", f"{argv[0]} was killed by {signal.Signals(-code).name}")
-    elif code:
-        write_exit(code, "stopped" if code == STOPPED else "exit", f"{argv[0]}: exit code {code}")
-    else:
-        write_exit(0, "done")
-    sys.exit(128 - code if code < 0 else code)
+    how = f" was killed by {signal.Signals(-code).name}" if code < 0 else f": exit code {code}"
+    code = 128 - code if code < 0 else code
+    write_exit(code, argv[0] + how)
+    sys.exit(code)
 
 
 def end_with_parent() -> None:
@@ -165,11 +159,8 @@ def end_with(error: BaseException) -> NoReturn:
     if code not in (0, STOPPED):
         atexit.unregister(leave_process_group)  # which could wait for ranks that do not come
     if isinstance(error, SystemExit):
-        cause = "done" if code == 0 else "stopped" if code == STOPPED else "exit"
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
-        if cause == "stopped":
-            text = note_stop()
-        write_exit(code, cause, text)
+        write_exit(code, note_stop() if code == STOPPED else text)
         raise error
     frame = error.__traceback__
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
@@ -179,9 +170,9 @@ def end_with(error: BaseException) -> NoReturn:
         load_beside("lost_peer").report_timeout(str(error), frame)
     lines = "".join(traceback.format_exception(type(error), error, frame))
     is_signal = isinstance(error, KeyboardInterrupt)
-    code = 128 + signal.SIGINT if is_signal else 1
+    code, cause = (128 + signal.SIGINT, "signal") if is_signal else (1, "crash")
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    write_exit(code, "signal" if is_signal else "crash", text, lines)
+    write_exit(code, text, cause, lines)
     sys.excepthook(type(error), error, frame)
     sys.exit(code)
 
@@ -196,6 +187,13 @@ def note_stop() -> str:
     return f"stopped cleanly ({why}); go on with the same command"
 
 
+def sudden_exit(own: int, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
+    """os._exit, of which nothing else would write down how the program ended."""
+    if os.getpid() == own:  # not a forked child
+        write_exit(status & 0xFF, f"exit code {status & 0xFF}")
+    leave(status)
+
+
 def is_ours(filename: str) -> bool:
     """Whether a frame of a traceback is this file's, or of what it loads programs with."""
     beside = filename.rpartition("/")[0] == __file__.rpartition("/")[0]
@@ -207,7 +205,7 @@ def exit_code(error: SystemExit) -> int:
     return (error.code or 0) & 0xFF if isinstance(error.code, (int, type(None))) else 1
 
 
-def write_exit(code: int, cause: str, message: str = "", lines: str = "") -> None:
+def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -> None:
     """Leave exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
@@ -219,7 +217,7 @@ def write_exit(code: int, cause: str, message: str = "", lines: str = "") -> Non
         "pid": os.getpid(),
         "time_unix_s": time.time(),
         "code": code,
-        "cause": cause,
+        "cause": cause or {0: "done", STOPPED: "stopped"}.get(code, "exit"),
         "message": message,
         "traceback": lines,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -253,11 +251,10 @@ def redirect_output(run_dir: Path) -> None:
 
 def restore_tmpdir() -> None:
     """TMPDIR as the user has it: programs stage data there."""
-    own = os.environ.pop("MUSTER_USER_TMPDIR", None)
-    if own:
-        os.environ["TMPDIR"] = own
-    elif own is not None:
-        os.environ.pop("TMPDIR", None)
+    own = os.environ.pop("MUSTER_USER_TMPDIR", os.environ.get("TMPDIR", ""))
+    os.environ["TMPDIR"] = own
+    if not own:
+        del os.environ["TMPDIR"]
 
 
 def end_with_agent() -> None:
