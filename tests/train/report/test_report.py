@@ -62,6 +62,25 @@ def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
     assert (folder / "report.pdf").exists() or "install" in done.stderr
 
 
+def traffic_of(path: Path, runs: int) -> sections.Section:
+    """Of four hosts, the last of which moves the most."""
+    more = [
+        folders.traffic(1, rank, payload_sent_bytes=(90 + rank) * 1_000_000) for rank in range(4)
+    ]
+    made = [make_run(path / f"run{number}", workers=4, more=more) for number in range(runs)]
+    found = {one.title: one for one in sections.build(read_subject(made))}
+    return found["Traffic"]
+
+
+def test_a_figure_of_traffic_has_all_hosts_or_the_busiest(tmp_path):
+    few, many = traffic_of(tmp_path / "few", 1), traffic_of(tmp_path / "many", 3)
+    said = "The figure has the host of each run that moves the most bytes."
+    assert said not in few.sentences and said in many.sentences
+    assert "node0, sent" in few.figure and "node3, sent" in few.figure
+    assert "node0, sent" not in many.figure and many.figure.count("node3, sent") >= 3
+    assert len(many.data[1].rows) == 24  # all of them are in the files
+
+
 class Outside(HTMLParser):
     """Whatever a page would fetch or run."""
 

@@ -1,14 +1,18 @@
 """A subject becomes the sections of its report: sentences, a figure and a table each."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from train.report.data import event_tables, rank_work, scaling, tables
 from train.report.data.event_tables import add_up
+from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import Table
 from train.report.pages import conclusions, plots, sentences
+
+MOST_PAIRS = 12  # of bars, in a figure that can be read
 
 
 @dataclass
@@ -167,14 +171,17 @@ def _evaluation(subject: Subject) -> Section:
 def _traffic(subject: Subject) -> Section:
     table = event_tables.traffic(subject)
     totals = _traffic_totals(table)
-    labels = [f"{row['run']}\n{row['host']}, {row['direction']}" for row in totals.rows]
+    drawn = _busiest(totals)
+    labels = [f"{row['run']}\n{row['host']}, {row['direction']}" for row in drawn.rows]
     figure = ""
-    if len(totals.rows) <= 40:
+    if len(drawn.rows) <= 40:
         names = ("expected_bytes", "observed_bytes")
-        figure = plots.pairs(totals, labels, *names, "MB, all epochs", 1e6)
+        figure = plots.pairs(drawn, labels, *names, "MB, all epochs", 1e6)
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     lines = sentences.of_traffic(table)
+    if figure and len(drawn.rows) < len(totals.rows):
+        lines.append("The figure has the host of each run that moves the most bytes.")
     conclusion = conclusions.counted(table)
     if table.rows:
         lines.append(
@@ -200,6 +207,19 @@ def _traffic_totals(table: Table) -> Table:
         sums = {name: add_up(row[name] for row in parts) for name in sizes}
         totals.add(run=run, host=host, direction=direction, **sums)
     return totals
+
+
+def _busiest(totals: Table) -> Table:
+    """Those that a figure has room for: all, those of each run's busiest host, or one of a run."""
+    kept = totals.rows
+    for keys in (("run", "host", "direction"), ("run", "direction"), ("run",)):
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in totals.rows:
+            groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+        kept = [max(rows, key=lambda row: row["expected_bytes"] or 0) for rows in groups.values()]
+        if len(kept) <= MOST_PAIRS:
+            break
+    return replace(totals, rows=kept)
 
 
 def _failures(subject: Subject) -> Section:
