@@ -77,7 +77,8 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
         missing = [
             other
             for other in _members(views, collective.group)
-            if other != rank and _begun(views, other, collective.group) < collective.number
+            if other != rank and not _is_echo(views, other)
+            if _begun(views, other, collective.group) < collective.number
         ]
         if missing:
             found[rank] = missing
@@ -94,6 +95,12 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
 def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
     known = (view.groups[group].ranks for view in views.values() if group in view.groups)
     return next((ranks for ranks in known if ranks), tuple(views))
+
+
+def _is_echo(views: Mapping[int, RankView], rank: int) -> bool:
+    """Whether it has ended only because another rank was gone: one that gave up, for instance."""
+    view = views.get(rank)
+    return view is not None and view.lost_peer
 
 
 def _begun(views: Mapping[int, RankView], rank: int, group: str) -> int:

@@ -211,10 +211,12 @@ class RunInspection:
             if record["code"]:
                 text += f" ({str(record['message'])[:200]})"
             waited = record["cause"] in ("crash", "lost_peer")
+            timed_out = bool(waited and TIMED_OUT.search(str(record["message"])))
             found[str(rank)] = {
                 "text": text,
                 "node": record["host"],
-                "timed_out": bool(waited and TIMED_OUT.search(str(record["message"]))),
+                "timed_out": timed_out,
+                "lost_peer": record["cause"] == "lost_peer" and not timed_out,
             }
         return found
 

@@ -124,6 +124,15 @@ def test_a_rank_that_timed_out_gave_up():
     assert sentence.endswith("and sleeps; ranks 0, 1, 3 gave up after 30 min")
 
 
+def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
+    gone = [replace(waiting(rank), timed_out=True) for rank in (1, 3)]
+    ended = replace(view(0), groups={}, collectives=(), ended="exit code 1 at 12:00:03")
+    stopped = replace(view(2), letter="T", words="is stopped by a signal (SIGSTOP)", place=None)
+    (sentence,) = diagnosed(replace(ended, lost_peer=True), *gone, stopped)
+    assert sentence.startswith("rank 2 on node2 has not come to all_reduce 6 of the default group")
+    assert "rank 0 on node0" in diagnosed(ended, *gone, stopped)[0]  # of its own accord
+
+
 def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     plain = [replace(view(r), groups={}, collectives=()) for r in range(4)]
     odd = replace(plain[2], place=LINE)
