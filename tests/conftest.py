@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import preload
+from tests import own_processes, preload
 from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
@@ -65,6 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """xdist's own process, which starts those that test, starts what they share."""
+    own_processes.pytest_configure(config)  # before any process is started
+    config.pluginmanager.register(own_processes)
     if config.getoption("numprocesses", None):
         preload.share()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.submit import wait_until
-from tests.preload import interpreter
+from tests.preload import interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -86,6 +86,7 @@ def jobs(checkout: Path, *words: str) -> str:
 
 def test_a_launcher_is_one_file(checkout):
     """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
+    skip_if_quick()
     words = [sys.executable, "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
     shown = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True)
     assert len(shown.stdout.splitlines()) == 2 and "--node-rank 1" in shown.stdout, shown.stderr

@@ -59,6 +59,15 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+def stand_ins() -> set[int]:
+    """The warm interpreter, and what it has forked; who has asked for that is another process."""
+    found = set()
+    for record in _folder().glob("socket.*"):
+        with suppress(FileNotFoundError, ValueError):  # it has just ended, or just begun
+            found.add(int(record.read_text()))
+    return found
+
+
 def share() -> None:
     """Have the processes that test take this one's, each of which would else make its own."""
     _begin()
@@ -70,7 +79,9 @@ def _folder() -> Path:
     shared = os.environ.get(SHARED, "")
     if shared and not OWN_BOX.exists():  # from where that one's processes cannot be seen
         return Path(shared)
-    return Path(tempfile.mkdtemp(prefix="muster-preload-"))
+    folder = tempfile.mkdtemp(prefix="muster-preload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @cache
@@ -106,11 +117,11 @@ def _begin() -> None:
         stderr=log,
         start_new_session=True,
     )
+    (folder / "socket.server").write_text(str(server.pid))
 
     def end() -> None:
         assert server.stdin is not None
         server.stdin.close()
-        server.wait(timeout=30)
-        shutil.rmtree(folder, ignore_errors=True)
+        server.wait()
 
     atexit.register(end)

@@ -1,0 +1,61 @@
+"""A session ends what its tests have left, names it, and fails."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import alive
+
+REPOSITORY = Path(__file__).parents[1]
+TESTS = """
+import os, pathlib, signal, subprocess, sys, time
+import psutil, pytest
+
+HERE = pathlib.Path(__file__).parent
+CODE = "import os, pathlib, sys, time; path = pathlib.Path(sys.argv[1]); " \\
+    "path.with_suffix('.new').write_text(str(os.getpid())); " \\
+    "path.with_suffix('.new').rename(path); time.sleep(10_000)"
+
+def test_it():
+    subprocess.Popen([sys.executable, "-c", CODE, HERE / "pid"], start_new_session=True)
+    while not (HERE / "pid").exists():
+        time.sleep(0.01)
+    ENDS
+
+def test_whether_it_goes_on():
+    assert psutil.pid_exists(int((HERE / "pid").read_text())) is GOES_ON
+"""
+# What the test ends with, whether its process is there in the next one, the session's exit code.
+ENDS = {
+    "passes": ("pass", True, 1),
+    "is skipped": ("pytest.skip('not now')", False, 0),
+    "fails": ("assert False", False, 1),
+    "takes too long": ("time.sleep(10_000)", False, 1),
+    "is interrupted": ("os.kill(CONTROLLER, signal.SIGINT); time.sleep(10_000)", False, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "processes"), [*((how, 0) for how in ENDS), ("passes", 1), ("is interrupted", 1)]
+)
+def test_no_process_outlives_the_session(tmp_path, how, processes):
+    ends, goes_on, wanted = ENDS[how]
+    text = TESTS.replace("ENDS", ends).replace("GOES_ON", str(goes_on))
+    text = text.replace("CONTROLLER", "os.getppid()" if processes else "os.getpid()")
+    (tmp_path / "test_it.py").write_text(text)
+    limit_s = "5" if how == "takes too long" else "0"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.own_processes", "-p", "no:cacheprovider",
+         "-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}", f"-n{processes}",
+         "test_it.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"},
+    )  # fmt: skip
+    assert done.returncode == wanted, done.stdout + done.stderr
+    named = re.findall(r"^\d+: .*/pid, of test_it.py::test_it \(call\)$", done.stdout, re.M)
+    assert len(named) == (how in ("passes", "is interrupted")), done.stdout
+    assert alive(tmp_path) == []
