@@ -43,7 +43,7 @@ def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedPro
         cwd=checkout,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
     )
 
 
@@ -79,7 +79,7 @@ LONG = ["--epochs", "100000", "--evaluate", "never", "--task", "synthetic", "--t
 
 def jobs(checkout: Path, *words: str) -> str:
     command = [interpreter(), "launch/jobs.py", *words]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -90,10 +90,10 @@ def test_a_launcher_is_one_file(checkout):
     words = [sys.executable, "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
     shown = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True)
     assert len(shown.stdout.splitlines()) == 2 and "--node-rank 1" in shown.stdout, shown.stderr
-    subprocess.run([*words, "--run-id", "nice0", "--detach"], cwd=checkout, check=True, timeout=100)
+    subprocess.run([*words, "--run-id", "nice0", "--detach"], cwd=checkout, check=True, timeout=300)
     try:
         records = checkout / "logs" / "nice0" / "metrics" / "rank_00001.jsonl"
-        assert wait_until(lambda: records.exists() and records.stat().st_size > 500, timeout_s=60)
+        assert wait_until(lambda: records.exists() and records.stat().st_size > 500)
         assert re.search(r"nice0 +nice +\d+ +running", jobs(checkout, "list"))
         assert jobs(checkout, "status", "nice0").startswith("nice0: running (led by process")
         assert "node0.0| step 1  loss" in jobs(checkout, "logs", "nice0")

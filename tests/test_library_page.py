@@ -33,7 +33,7 @@ def run(project: Path, text: str, ranks: int = 2, *words: str) -> str:
     env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
         [sys.executable, *start, "train.py", *words],
-        cwd=project, env=env, capture_output=True, text=True, timeout=120,
+        cwd=project, env=env, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -71,5 +71,5 @@ def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project
     assert losses(2, begun) == pytest.approx(alone[1:], abs=2e-4)  # from step 10
     runs = sorted((project / "logs").iterdir())
     report = [Path(sys.executable).with_name("muster"), "report", runs[0]]
-    done = subprocess.run(report, cwd=project, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(report, cwd=project, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "loss_1" in done.stdout and "weights" in done.stdout

@@ -21,7 +21,7 @@ def logs(tmp_path_factory):
 
 def first_losses(mode, nodes, logs):
     run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
-    code, out, err = submit(*run, *FLAGS, timeout_s=200)
+    code, out, err = submit(*run, *FLAGS, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())
     assert summary["world_size"] == nodes
@@ -43,7 +43,7 @@ def losses_in(text: str) -> list[float]:
 def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     """As `make run` starts it; the test of the generator holds that a bag of words stays low."""
     run = ["--nodes", "4", "--sync", "ddp", "--run-id", "main", "--logs-dir", str(tmp_path)]
-    code, out, err = submit(*run, timeout_s=280)
+    code, out, err = submit(*run, timeout_s=300)
     assert code == 0, err
     summary = json.loads((tmp_path / "main" / "summary.json").read_text())
     assert summary["accuracy"] > 0.9 and summary["batch_size"] == 64

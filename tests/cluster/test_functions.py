@@ -37,16 +37,16 @@ if __name__ == "__main__":
     flags = json.loads(sys.argv[2])
     if sys.argv[1] == "results":
         job = muster.launch(work, 2, env={"KEY": "mine"}, **flags)
-        found = [(total.item(), rank, key) for total, rank, key in job.results(timeout_s=150)]
+        found = [(total.item(), rank, key) for total, rank, key in job.results(timeout_s=300)]
         print(json.dumps(found))
     elif sys.argv[1] == "map":
         jobs = muster.map(square, [2, 3, 4], at_once=2, workers="manual", **flags)
-        found = [job.results(timeout_s=150) for job in jobs]
+        found = [job.results(timeout_s=300) for job in jobs]
         hosts = [sorted({host for _, host in one}) for one in found]
         print(json.dumps([[one[0][0] for one in found], hosts]))
     elif sys.argv[1] == "failure":
         try:
-            muster.launch(work, 13, env={"KEY": "mine"}, **flags).results(timeout_s=150)
+            muster.launch(work, 13, env={"KEY": "mine"}, **flags).results(timeout_s=300)
         except muster.RunFailed as error:
             print(json.dumps([error.rank, error.host, str(error), repr(error.__cause__)]))
     else:
@@ -74,7 +74,7 @@ def flags_of(cluster, way: str, nodes: int = 4) -> dict[str, object]:
 
 def run(cluster, project: Path, what: str, flags: dict[str, object]) -> tuple[int, str, str]:
     argv = [sys.executable, "script.py", what, json.dumps(flags)]
-    return ways.finish(ways.start(cluster, argv, project), timeout_s=200)
+    return ways.finish(ways.start(cluster, argv, project), timeout_s=300)
 
 
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
@@ -116,7 +116,7 @@ def test_results_are_there_after_their_process_was_killed(cluster, project, way,
     for name, value in ways.environment(cluster).items():
         monkeypatch.setenv(name, value)
     job = muster.Job(Path((project / "run_dir").read_text()))
-    assert len(set(job.results(timeout_s=100))) == 4
+    assert len(set(job.results(timeout_s=300))) == 4
     assert job.status().word == "done"
 
 

@@ -43,7 +43,7 @@ def ask(cluster, run: str, *flags: str) -> str:
         env=ways.environment(cluster),
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
         try:
             for name, sentence in SENTENCES.items():
                 sign = signs / f"at-{name}"
-                assert wait_until(lambda sign=sign: sign.exists() and sign.read_text(), 60), name
+                assert wait_until(lambda sign=sign: sign.exists() and sign.read_text()), name
                 run = only_run(project).name
                 expected = re.compile(
                     rf"rank 2 on \S+ has not come to all_reduce \d+ .*: {sentence}"
@@ -98,12 +98,12 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
                     found[:] = ask(cluster, run).splitlines()[:1]
                     return bool(expected.search(found[0])) and "ranks 0, 1, 3 wait" in found[0]
 
-                assert wait_until(is_answered, 15), (name, found)
+                assert wait_until(is_answered), (name, found)
                 if name == "held":
                     fcntl.flock(lock, fcntl.LOCK_UN)
                 let_go(signs, name, int(sign.read_text()))
-            assert wait_until(lambda: len(list(signs.glob("at-order-*"))) == 4, 20)
-            assert wait_until(lambda: "in different orders" in ask(cluster, run), 15)
+            assert wait_until(lambda: len(list(signs.glob("at-order-*"))) == 4)
+            assert wait_until(lambda: "in different orders" in ask(cluster, run))
             answer = ask(cluster, run)
             assert "rank 3 is in all_reduce 1 of group 1 (pair), in main, hangs.py:" in answer, (
                 answer
@@ -124,7 +124,7 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
         cluster, slurm(*words) if way == "slurm" else ssh(cluster, *words), project
     )
     try:
-        assert wait_until(lambda: (project / "logs").exists() and only_run(project), 60)
+        assert wait_until(lambda: (project / "logs").exists() and only_run(project))
         run = only_run(project)
         errors = run / "workers" / "rank_00002.err"
         assert wait_until(
@@ -140,7 +140,7 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
             stdout=subprocess.PIPE,
             text=True,
         )
-        answer, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=30)
+        answer, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=300)
         assert "holds.py" in answer and "(rank 2) 2\n" in answer, answer
         code, out, err = ways.finish(process)
     finally:
@@ -180,7 +180,7 @@ def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path, way):
     argv = slurm(*words) if way == "slurm" else ssh(cluster, *words)
     process = ways.start(cluster, argv, project)
     try:
-        assert wait_until((tmp_path / "signs" / "at-asleep").exists, 60)
+        assert wait_until((tmp_path / "signs" / "at-asleep").exists)
         run = only_run(project).name
         ask(cluster, run)
         time.sleep(3)  # who has waited for less does not hang

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path):
     assert err.splitlines()[-1].startswith("stopped cleanly after step ")
     assert err.count(f"run folder: {run.run_dir}") == 1
     assert jobs(cluster, tmp_path, "status").startswith(f"{run.run_dir.name}: stopped (")
-    assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"}, timeout_s=20)
+    assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
 
 
 @WHOLE_MATRIX
@@ -146,10 +146,10 @@ def test_a_worker_that_is_killed_is_the_runs_exit_code_and_a_restart_its_own(
     cluster, held, tmp_path
 ):
     run = Run(cluster, in_held_job, tmp_path, "--max-restarts", "1", "--checkpoint-every", "20")
-    assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
+    assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
     run.worker(2).kill()
-    assert wait_until((run.run_dir / "attempts" / "0").exists, timeout_s=60)
-    assert wait_until(run._all_train, timeout_s=60)
+    assert wait_until((run.run_dir / "attempts" / "0").exists)
+    assert wait_until(run._all_train)
     run.worker(1).kill()
     code, _, err = run.end()
     assert code == 137 and "restart 1 of 1: 4 nodes go on from the last checkpoint" in err, err

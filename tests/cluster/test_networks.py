@@ -114,8 +114,8 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
                 login = pool.submit(openssh.run, NodeSpec("node1", 1, port=2222), config, ["id"])
                 while "maxstartups" not in (line := server.stderr.readline()).lower():
                     assert line
-            done = login.result(timeout=60)
+            done = login.result(timeout=300)
         assert done.returncode == 0 and done.stdout.startswith("uid=0"), done.stderr
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)

@@ -33,7 +33,7 @@ class Run:
         self.cluster, self.folder = cluster, folder
         self.process = start(cluster, [*argv, *ENDLESS, "--logs-dir", str(folder)])
         begun = wait_until(lambda: self._job().get("job_id") or self.has_failed(), PATIENCE_S)
-        assert begun and not self.has_failed(), self.process.communicate(timeout=10)
+        assert begun and not self.has_failed(), self.process.communicate(timeout=5)
 
     def _job(self) -> dict:
         for path in self.folder.glob("*/job.json"):
@@ -60,7 +60,7 @@ class Run:
 
     def jobs(self, *words: str) -> str:
         argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), *words]
-        return self.cluster.run(*argv, timeout_s=240).stdout
+        return self.cluster.run(*argv, timeout_s=300).stdout
 
     def is_queued(self) -> bool:
         queue = self.cluster.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
@@ -105,7 +105,7 @@ def test_a_controller_that_is_down_ends_nothing(run):
         status = one.jobs("status")
         assert ": unknown (job " in status and "does not answer" in status
         with pytest.raises(subprocess.TimeoutExpired):
-            one.process.wait(timeout=15)
+            one.process.wait(timeout=300)
     finally:
         bring_up(*USUAL)
     assert one.jobs("cancel").endswith(": stopped\n")

@@ -104,15 +104,15 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
         (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
         cluster.run("scancel", "--batch", "--signal=USR1", job)
         again = f"*job{job}-attempt1/metrics/rank_00000.jsonl"
-        assert wait_until(lambda: any(tmp_path.glob(again)), timeout_s=120)
+        assert wait_until(lambda: any(tmp_path.glob(again)))
         (second,) = (path.parent.parent for path in tmp_path.glob(again))
         stopped = json.loads((run.run_dir / "stopped.json").read_text())
         assert stopped["why"] == "notice" and steps(run.run_dir)[-1] == stopped["step"]
-        assert wait_until(lambda: len(steps(second)) > 20, timeout_s=60)
+        assert wait_until(lambda: len(steps(second)) > 20)
         assert steps(second)[0] == stopped["step"] + 1
         # it has been requeued as often as it may
         cluster.run("scancel", "--batch", "--signal=USR1", job)
-        code, _, _ = finish(run.process, timeout_s=120)
+        code, _, _ = finish(run.process, timeout_s=300)
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
         ways.cancel_all(cluster)
@@ -127,11 +127,11 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
 def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path, way):
     run = Run(cluster, way, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
     try:
-        assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")), timeout_s=60)
+        assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
         run.worker(2).kill()
-        assert wait_until((run.run_dir / "attempts" / "0").exists, timeout_s=60)
+        assert wait_until((run.run_dir / "attempts" / "0").exists)
         records = run.run_dir / "metrics" / "rank_00003.jsonl"
-        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000, timeout_s=60)
+        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)
         assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
     finally:
@@ -150,8 +150,8 @@ def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
             cluster.run("scontrol", "requeue", job)
             if attempt == 1:
                 again = f"*job{job}-attempt1/metrics/rank_00003.jsonl"
-                assert wait_until(lambda again=again: any(tmp_path.glob(again)), timeout_s=120)
-        code, _, _ = finish(run.process, timeout_s=120)
+                assert wait_until(lambda again=again: any(tmp_path.glob(again)))
+        code, _, _ = finish(run.process, timeout_s=300)
     finally:
         del ways.PYTHON["MUSTER_MAX_REQUEUES"]
         ways.cancel_all(cluster)

@@ -50,7 +50,7 @@ def sweep(cluster, project: Path, *flags: str) -> tuple[int, str, str]:
     # the program needs no torchrun, which would take seconds to start
     argv = [sys.executable, SWEEP, *GRID, "--workers", "manual", "--nodes", "2", *flags]
     words = [*argv, "--", "train.py", "--betas", "0.9,0.999"]
-    return finish(ways.start(cluster, words, project), timeout_s=200)
+    return finish(ways.start(cluster, words, project), timeout_s=300)
 
 
 def folder_of(project: Path) -> Path:
@@ -147,7 +147,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
         assert wait_until(lambda: any(path.stat().st_size for path in project.glob(output)))
         place = json.loads((folder_of(project) / "sweep.json").read_text())["cells"][1]["place"]
         assert cluster.run("scontrol", "requeue", place).returncode == 0
-        code, out, err = finish(process, timeout_s=200)
+        code, out, err = finish(process, timeout_s=300)
     finally:
         ways.cancel_all(cluster)
     assert code == 0, out + err
@@ -164,5 +164,5 @@ def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
     (tmp_path / "train.py").write_text(script[1])
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     argv = [sys.executable, SWEEP, "--ssh-config", str(cluster.ssh_config), *words]
-    code, out, err = finish(ways.start(cluster, argv, tmp_path), timeout_s=280)
+    code, out, err = finish(ways.start(cluster, argv, tmp_path), timeout_s=300)
     assert code == 0 and "4 of 4 done" in out and "0.4994" in out, out + err

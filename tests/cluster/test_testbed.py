@@ -97,7 +97,7 @@ def test_two_jobs_share_a_node_and_short_is_short(cluster):
         assert beside.stdout == "node0\n"
     finally:
         holder.terminate()
-        holder.wait(timeout=30)
+        holder.wait(timeout=300)
     limits = cluster.run("sinfo", "--noheader", "--format=%P %l %D").stdout.splitlines()
     assert limits == ["main* infinite 4", "short 2:00 2"]
     assert cluster.run("sacct").returncode != 0
@@ -109,9 +109,9 @@ def test_a_requeued_job_starts_again_soon(cluster, tmp_path):
     job = message.stdout.strip()
     starts = tmp_path / "starts"
     try:
-        assert wait_until(lambda: starts.exists() and starts.read_text(), 15)
+        assert wait_until(lambda: starts.exists() and starts.read_text())
         assert cluster.run("scontrol", "requeue", job).returncode == 0
-        assert wait_until(lambda: starts.read_text() == "\n1\n", 40)
+        assert wait_until(lambda: starts.read_text() == "\n1\n")
     finally:
         cluster.run("scancel", job)
 

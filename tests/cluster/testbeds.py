@@ -13,7 +13,7 @@ STATE = Path("/run/muster-testbed")
 
 
 def testbed(
-    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 120
+    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """`python launch/testbed.py WORDS`, to its end."""
     return subprocess.run(
@@ -37,17 +37,19 @@ class Cluster:
     hosts: list[str]
 
     def exec(
-        self, node: str, *argv: str, private: bool = False, timeout_s: float = 120
+        self, node: str, *argv: str, private: bool = False, timeout_s: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node; with `private`, where sshd's sessions are."""
         flags = ["--private"] if private else []
         return testbed("exec", *flags, node, "--", *argv, timeout_s=timeout_s)
 
-    def ssh(self, node: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def ssh(
+        self, node: str, *argv: str, timeout_s: float = 300
+    ) -> subprocess.CompletedProcess[str]:
         """Log in from the box."""
         return self.run("ssh", "-F", str(self.ssh_config), node, *argv, timeout_s=timeout_s)
 
-    def run(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a command on the box, which is the cluster's login node."""
         return subprocess.run(
             argv,

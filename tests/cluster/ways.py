@@ -68,7 +68,7 @@ def sbatch(script: str) -> Callable[..., list[str]]:
     return way
 
 
-def finish(process: subprocess.Popen, timeout_s: float = 120) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen, timeout_s: float = 300) -> tuple[int, str, str]:
     try:
         out, err = process.communicate(timeout=timeout_s)
     finally:
@@ -200,13 +200,13 @@ class Run:
         return alive
 
     def end(self) -> tuple[int, str, str]:
-        return finish(self.process, timeout_s=60)
+        return finish(self.process, timeout_s=300)
 
 
 def cancel_all(cluster: Cluster) -> None:
     """Leave no job behind: the next test has the testbed to itself."""
     cluster.run("scancel", "--user", "root")
-    assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), timeout_s=60)
+    assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip())
 
 
 def interrupt(process: subprocess.Popen) -> None:

@@ -34,7 +34,7 @@ def start(
 
 
 def submit(
-    *flags: str, cwd: str | Path = "/", timeout_s: float = 120, python: str | None = None
+    *flags: str, cwd: str | Path = "/", timeout_s: float = 300, python: str | None = None
 ) -> tuple[int, str, str]:
     """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
     process = start(*flags, cwd=cwd, python=python or interpreter())
@@ -80,7 +80,7 @@ def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
     return None
 
 
-def wait_until(condition, timeout_s: float = 60) -> bool:  # type: ignore[no-untyped-def]
+def wait_until(condition, timeout_s: float = 300) -> bool:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():

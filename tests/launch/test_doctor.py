@@ -12,7 +12,7 @@ from tests.preload import interpreter
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 
 
-def doctor(*flags, timeout_s=120):
+def doctor(*flags, timeout_s=300):
     done = subprocess.run(
         [interpreter(), DOCTOR, "--launcher", "local", *flags],
         capture_output=True,

@@ -17,7 +17,7 @@ ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 def jobs(logs, *words: str) -> tuple[int, str, str]:
     argv = [sys.executable, JOBS, "--logs-dir", str(logs), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd="/")
     return done.returncode, done.stdout, done.stderr
 
 
@@ -91,10 +91,10 @@ def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
     code, out, _ = jobs(tmp_path, "status")
     assert code == 0 and out.startswith(f"{run.name}: running (led by process")
     assert "node1: 127.0.0.1 on lo, rank 1" in out
-    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1], 20)
+    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
     assert jobs(tmp_path, "logs", "--rank", "1")[1] == ""
     code, out, err = jobs(tmp_path, "cancel")
     assert code == 0 and out == f"{run.name}: stopped\n", err
-    assert wait_until(lambda: alive(tmp_path) == [], 5)
+    assert wait_until(lambda: alive(tmp_path) == [])
     assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
     assert jobs(tmp_path, "logs", "-f")[0] == 0

@@ -74,7 +74,7 @@ def test_ctrl_z_suspends_the_launcher_and_not_the_run(tmp_path):
         assert wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
         time.sleep(SILENT_S + 1)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(timeout=60) == 0, run_record.read_end(tmp_path)
+        assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
     finally:
         process.kill()
         process.wait()

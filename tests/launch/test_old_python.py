@@ -45,7 +45,7 @@ def run():
             input="".join(lines),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         parts = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines()]

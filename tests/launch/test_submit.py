@@ -50,7 +50,7 @@ def test_several_workers_per_node_by_the_planned_lines(tmp_path):
     lines = out.splitlines()
     assert len(lines) == 2 and all(shlex.split(line)[0] == "cd" for line in lines)
     shells = [subprocess.Popen(["bash", "-c", line], cwd="/") for line in lines]
-    assert [shell.wait(timeout=120) for shell in shells] == [0, 0]
+    assert [shell.wait(timeout=300) for shell in shells] == [0, 0]
     summary = json.loads((tmp_path / "pasted" / "summary.json").read_text())
     assert summary["world_size"] == 4 and summary["sync"] == "gather_scatter"
 
@@ -149,7 +149,7 @@ def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):
     process = start(*flags)
     assert wait_until(lambda: trains(tmp_path / "bereft", rank=2))
     worker(process, 2).kill()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 137, err
     assert "error: rank 2 ended without a word (killed? out of memory?)" in err.splitlines()[-1]
     assert "Traceback" not in err
@@ -166,8 +166,8 @@ def test_nothing_outlives_the_launcher(number, moment, tmp_path):
     else:
         assert wait_until(lambda: trains(tmp_path / run_id))
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
-    assert wait_until(lambda: alive(tmp_path) == [], timeout_s=10)
+    _, err = process.communicate(timeout=300)
+    assert wait_until(lambda: alive(tmp_path) == [])
     if number == signal.SIGINT and moment == "training":
         assert process.returncode == STOPPED
         assert (tmp_path / run_id / "stopped.json").exists()
@@ -187,7 +187,7 @@ def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     time.sleep(0.5)
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 130 and time.monotonic() - asked < 3
     assert alive(tmp_path) == []
 
@@ -199,7 +199,7 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path):
     process.stdout.close()
     err = process.stderr.read()
     # before or after its first step
-    assert process.wait(timeout=60) in (128 + signal.SIGPIPE, STOPPED)
+    assert process.wait(timeout=300) in (128 + signal.SIGPIPE, STOPPED)
     assert "Traceback" not in err and "stopped" in err.splitlines()[-1]
     assert alive(tmp_path) == []
 
@@ -207,7 +207,7 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path):
 @pytest.mark.parametrize("script", [SUBMIT, str(REPOSITORY / "train" / "run_glue.py")])
 def test_without_the_environment_it_says_how_to_activate_it(script):
     bare = [sys.executable, "-I", "-S", script, "--nodes", "4"]
-    done = subprocess.run(bare, capture_output=True, text=True, timeout=60, cwd="/")
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=300, cwd="/")
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
 
@@ -222,4 +222,4 @@ def test_help_and_dry_run_need_no_torch(flags):
         "finally: os._exit(42 if 'torch' in sys.modules else 0)\n"
     )
     command = [sys.executable, "-c", probe, SUBMIT, *flags]
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0

@@ -69,7 +69,7 @@ def start(project: Path, *words: str, python: str | None = None) -> subprocess.P
 def sweep(project: Path, *words: str, python: str | None = None) -> tuple[int, str, str]:
     process = start(project, *words, python=python)
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()
@@ -169,7 +169,7 @@ def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
         assert wait_until(lambda: set(begun(project)) == both)
         assert wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

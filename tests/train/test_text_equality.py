@@ -23,7 +23,7 @@ def found(tmp_path_factory):
     (folder / "cases.json").write_text(json.dumps(dict(zip(CASES, settings(folder), strict=True))))
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     command = [interpreter(), text_worker.__file__, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return {
         ranks: torch.load(folder / f"ranks_{ranks}.pt", weights_only=True)

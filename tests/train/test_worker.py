@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_ends_the_others_at_once(logs):
         time.sleep(0.1)
     workers[2].send_signal(signal.SIGKILL)
     killed_at = time.monotonic()
-    ended = finish(workers, timeout_s=30)
+    ended = finish(workers, timeout_s=300)
     assert time.monotonic() - killed_at < 20
     assert [code for code, *_ in ended] == [1, 1, -signal.SIGKILL]
     assert all("error: lost rank 2 on " in err for _, _, err in ended[:2]), ended
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_ends_the_others_at_once(logs):
 
 def test_a_wrong_split_is_refused_before_anything_starts(logs):
     more = flags(logs, "split", "--split", "1,2,3")
-    (ended,) = finish([start_by_hand(0, 2, free_port(), *more)], timeout_s=20)
+    (ended,) = finish([start_by_hand(0, 2, free_port(), *more)], timeout_s=300)
     assert ended[0] == 2 and "has 3 weights, but world_size is 2" in ended[2]
     assert not (logs / "split").exists()
 

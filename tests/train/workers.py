@@ -48,7 +48,7 @@ def start(
 
 
 def finish(
-    processes: Sequence[subprocess.Popen[str]], timeout_s: float = 120
+    processes: Sequence[subprocess.Popen[str]], timeout_s: float = 300
 ) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each; ends whatever is still running at the deadline."""
     deadline = time.monotonic() + timeout_s
@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 250) -> None:
+def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -> None:
     """Run `script` as each worker of one group on this machine; all of them must end well."""
     torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, f"--nproc-per-node={ranks}", script, *words]

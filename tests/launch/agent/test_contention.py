@@ -5,10 +5,12 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from launch.agent.processes import contention
 from launch.agent.processes.contention import Contention, causes, contention_of
+from tests.launch.submit import wait_until
 
 SPIN = "while True: pass"
 
@@ -17,24 +19,32 @@ def test_two_on_one_core_wait_for_it():
     core = min(os.sched_getaffinity(0))
     argv = ["taskset", "-c", str(core), sys.executable, "-c", SPIN]
     pair = [subprocess.Popen(argv) for _ in range(2)]
+
+    def is_said() -> bool:
+        found = causes(before, contention_of(pair[0].pid))
+        return any(one.startswith("its threads wait ") and "for a core" in one for one in found)
+
     try:
-        time.sleep(0.5)
         before = contention_of(pair[0].pid)
-        time.sleep(1.5)
-        (cause,) = causes(before, contention_of(pair[0].pid))
+        assert wait_until(is_said)
     finally:
         for one in pair:
             one.kill()
             one.wait()
-    assert cause.startswith("its threads wait 0.") and "for a core" in cause
 
 
-def test_one_that_sleeps_waits_for_nothing():
-    process = subprocess.Popen(["sleep", "30"])
+def test_one_that_sleeps_waits_for_no_core():
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        before = contention_of(process.pid)
-        time.sleep(0.5)
-        assert causes(before, contention_of(process.pid)) == []
+        with process.stdin, process.stdout:
+            process.stdin.write(b"it has begun\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert wait_until(lambda: psutil.Process(process.pid).status() == "sleeping")
+            before = contention_of(process.pid)
+            time.sleep(0.5)
+            found = causes(before, contention_of(process.pid))
+            assert not any("for a core" in one for one in found), found
     finally:
         process.kill()
         process.wait()

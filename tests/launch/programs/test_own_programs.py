@@ -59,7 +59,7 @@ def only_run(project: Path) -> Path:
 
 def jobs(*words: str) -> str:
     command = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), *words]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -156,9 +156,9 @@ def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
         process = start(*flags, "--run-id", f"run{attempt}", "--", "stops.py", cwd=project)
         folder = project / "logs" / f"run{attempt}" / "workers"
         output = folder / "rank_00001.out"
-        assert wait_until(lambda folder=folder: printed(folder) == 2, 60)
+        assert wait_until(lambda folder=folder: printed(folder) == 2)
         os.kill(process.pid, signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == STOPPED
         found = int(output.read_text().split()[2])
         assert (found > 0) == (attempt == 1)

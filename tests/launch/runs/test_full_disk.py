@@ -30,7 +30,7 @@ def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_
         ["unshare", "--mount", "sh", "-c", SMALL, str(logs), *argv],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
     )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -39,11 +39,11 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     assert code == 0, err
     hurt = [*flags, "--run-id", "hurt", "--max-restarts", "2"]
     process = start(*hurt, python=interpreter())
-    assert wait_until(lambda: any(tmp_path.glob("hurt/checkpoints/step_????????")), timeout_s=60)
+    assert wait_until(lambda: any(tmp_path.glob("hurt/checkpoints/step_????????")))
     victim = worker(process, rank)
     assert victim is not None
     victim.kill()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "restart 1 of 2: 2 nodes go on from the last checkpoint\n" in out
     assert "going on from step " in out, out
@@ -131,9 +131,9 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
     flags = [*FLAGS, "--epochs", "100000", "--evaluate", "never", "--logs-dir", str(tmp_path)]
     process = start(*flags, "--max-restarts", "3", "--run-id", "run")
     records = tmp_path / "run" / "metrics" / "rank_00001.jsonl"
-    assert wait_until(lambda: records.exists() and records.stat().st_size > 2000, timeout_s=60)
+    assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
     os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == STOPPED
     assert "stopping at the end of this step, with a checkpoint; Ctrl-C again" in out
     assert not (tmp_path / "run" / "attempts").exists()

@@ -18,7 +18,7 @@ def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
         env={**os.environ, **JOB, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     return done.returncode, done.stdout, done.stderr
 

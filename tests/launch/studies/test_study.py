@@ -22,7 +22,7 @@ grid:
 """
 
 
-def study(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess:
+def study(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
     return subprocess.run(
         [interpreter(), STUDY, *words], capture_output=True, text=True, timeout=timeout_s
     )
@@ -82,7 +82,7 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
         records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 1
+        assert process.wait(300) == 1
     finally:
         process.kill()
         process.wait()
@@ -113,7 +113,7 @@ def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report
         "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
         "collectives: [all_reduce]\ngrid: [{sync: all_reduce}]\n"
     )
-    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=280)
+    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "collectives: measuring all_reduce" in done.stdout
     bench = json.loads((folder / "collectives" / "network" / "collectives.json").read_text())

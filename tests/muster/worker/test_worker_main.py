@@ -45,7 +45,7 @@ def run(project: Path, *words: str, through: bool = True, **env: str):
     shim = [str(WORKER_MAIN)] if through else []
     return subprocess.run(
         [sys.executable, *shim, *words],
-        cwd=project, env={**os.environ, **env}, capture_output=True, text=True, timeout=60,
+        cwd=project, env={**os.environ, **env}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
     assert sign.name == str(process.pid)
     sign.write_text("notice")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 75
+    assert process.wait(timeout=300) == 75
     record = ended(run_dir)
     assert record["cause"] == "stopped" and "notice" in record["message"]
     assert json.loads((run_dir / "stopped.json").read_text()) == {

@@ -45,7 +45,7 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
 
     def slow(*given):
         writers.append(threading.current_thread())
-        is_free.wait(60)
+        is_free.wait(300)
         write(*given)
 
     def at_step(step):

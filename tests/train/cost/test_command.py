@@ -19,7 +19,7 @@ def cost(*argv: object) -> subprocess.CompletedProcess[str]:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "COLUMNS": "160"},
         check=False,
     )

@@ -91,7 +91,7 @@ def both(rank_0, rank_1):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=300)
     return answers[0], answers[1]
 
 

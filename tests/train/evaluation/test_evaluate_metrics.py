@@ -159,6 +159,6 @@ def test_runs_beside_each_other_on_one_disk_do_not_meet(answers, monkeypatch):
         for _ in range(2)
     ]  # fmt: skip
     for run in runs:
-        _, errors = run.communicate(timeout=200)
+        _, errors = run.communicate(timeout=300)
         assert run.returncode == 0, errors[-3000:]
     assert not list((answers / "shared").rglob("*.lock"))

@@ -69,7 +69,7 @@ def run(folder, compiled_code, *flags):
     env = {"TORCHINDUCTOR_CACHE_DIR": str(compiled_code)}
     all_flags = (*work, *place, "--no-save-model", *flags)
     started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
-    for code, _, message in workers.finish(started, timeout_s=280):
+    for code, _, message in workers.finish(started, timeout_s=300):
         assert code == 0, message
     steps = workers.records(folder / "run", rank=0)
     return [one["loss"] for one in steps if one["kind"] == "step"]

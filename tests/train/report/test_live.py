@@ -85,6 +85,6 @@ def test_ctrl_c_leaves_with_0(tmp_path):
     )
     assert any("running" in line for line in started.stdout)
     started.send_signal(signal.SIGINT)
-    message, _ = started.communicate(timeout=30)
+    message, _ = started.communicate(timeout=300)
     assert started.returncode == 0
     assert "the run goes on" in message

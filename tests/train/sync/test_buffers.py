@@ -50,7 +50,7 @@ class Threads:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=20)
+            thread.join(timeout=300)
 
 
 class Holder(nn.Module):

@@ -10,10 +10,14 @@ from tests.launch.submit import SUBMIT
 from tests.preload import interpreter
 
 PROGRAM = """
-import sys
+import os, pathlib, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
+# They meet when both are there: how soon that is says nothing.
+pathlib.Path(f"{sys.argv[1]}-{os.environ['RANK']}").touch()
+while not all(os.path.exists(f"{sys.argv[1]}-{rank}") for rank in (0, 1)):
+    time.sleep(0.05)
 dist.init_process_group("gloo", timeout=timedelta(seconds=4))
 def step(number):
     if number == 3 and dist.get_rank() == 1:
@@ -30,8 +34,7 @@ def step(number):
                 load_data()
     dist.all_reduce(torch.ones(1000))
 def load_data():
-    import time
-    time.sleep(100)
+    time.sleep(10_000)
 for number in range(1, 6):
     step(number)
 """
@@ -57,7 +60,7 @@ def test_the_cause_is_the_last_line(tmp_path, how):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert re.search(SENTENCES[how], done.stderr.splitlines()[-1]), done.stderr

@@ -58,7 +58,7 @@ def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=SECONDS + 120,
+        timeout=SECONDS + 600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     try:
         time.sleep(SECONDS)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

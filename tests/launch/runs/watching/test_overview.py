@@ -52,7 +52,7 @@ def test_on_a_terminal_it_is_refreshed_until_q_is_pressed(tmp_path):
             seen += os.read(terminal, 4096)
         assert b"20260102-two" in seen and process.poll() is None
         os.write(terminal, b"q")
-        assert wait_until(lambda: process.poll() is not None, timeout_s=10)
+        assert wait_until(lambda: process.poll() is not None)
         assert process.returncode == 0
     finally:
         process.kill()

@@ -18,7 +18,7 @@ def logs(tmp_path_factory):
 
 def outcome(mode, nodes, logs, *more):
     run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
-    code, _, err = submit(*run, *FLAGS, *more, timeout_s=200)
+    code, _, err = submit(*run, *FLAGS, *more, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())
     rows = (logs / mode / "metrics" / "rank_00000.jsonl").read_text().splitlines()
