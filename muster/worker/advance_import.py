@@ -175,7 +175,13 @@ def restore_openblas() -> None:
 
 
 def reseed() -> None:
-    """After the fork: numpy's global random state is this worker's own, as Python's is anyway."""
+    """After the fork: random numbers of this worker's own, as Python's are anyway.
+
+    torch draws its CPU's seed as it is imported, and a GPU's as that is first used: in the worker.
+    """
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.seed()

@@ -220,6 +220,8 @@ def run(asked: dict[str, Any]) -> None:
     sys.executable = asked["executable"]
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
     random.seed()
+    for name, generator in (("numpy", "random"), ("torch", "default_generator")):
+        getattr(sys.modules[name], generator).seed()  # which it has drawn as it was imported
     extra = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [folder for folder in extra.split(os.pathsep) if folder]
     # It stays when the program has ended, as in a new interpreter: runpy would drop it, and then

@@ -194,14 +194,44 @@ def test_what_the_project_hides_is_not_found_elsewhere(project):
     assert "imports decimal, which the program's folder has, too" in done.stderr
 
 
+RANDOM = """
+import random, uuid, tempfile, numpy, torch
+from says import say
+SEED
+for name in ("model", "dropout", "order"):
+    drawn = {
+        "model": lambda: torch.nn.Linear(3, 1).weight.flatten().tolist(),
+        "dropout": lambda: torch.nn.functional.dropout(torch.ones(99)).tolist(),
+        "order": lambda: torch.cat(list(torch.utils.data.DataLoader(range(99), shuffle=True))),
+    }[name]()
+    say(name, str(drawn).replace(" ", "").replace("\\n", ""))
+say("numpy", numpy.random.rand())
+say("random", random.random())
+if not torch.initial_seed() == 3:
+    say("uuid", uuid.uuid4())
+    say("tempfile", next(tempfile._get_candidate_names()))
+"""
+IMPORTED = "numpy,numpy.random,torch,uuid,tempfile"
+
+
 def test_random_numbers_differ_as_they_do_between_processes(project):
+    """Those of data loaders, dropout and initial weights, too; torch draws its seed at import."""
     skip_if_quick()
-    (project / "train.py").write_text(
-        "import random, uuid, numpy\nfrom says import say\n"
-        "say(numpy.random.rand(), random.random(), uuid.uuid4())"
-    )
-    lines = run(project, "train.py", nproc=3, modules="numpy,numpy.random").stdout.splitlines()
-    assert len({word for line in lines for word in line.split()}) == 9
+    (project / "train.py").write_text(RANDOM.replace("SEED", ""))
+    lines = run(project, "train.py", nproc=3, modules=IMPORTED).stdout.splitlines()
+    assert len(lines) == len(set(lines)) == 3 * 7, lines
+
+
+def test_random_numbers_of_a_seed_are_those_of_plain_python(project):
+    skip_if_quick()
+    seed = "random.seed(3); numpy.random.seed(3); torch.manual_seed(3)"
+    (project / "train.py").write_text(RANDOM.replace("SEED", seed))
+    ours = run(project, "train.py", nproc=2, modules=IMPORTED).stdout.splitlines()
+    plain = subprocess.run(
+        [sys.executable, "train.py"], cwd=project, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stdout.splitlines()  # fmt: skip
+    assert len(plain) == 5 and sorted(ours) == sorted(2 * plain)
 
 
 @pytest.mark.parametrize("nproc, threads", [(1, os.cpu_count()), (2, 1)])
