@@ -85,7 +85,8 @@ class AdvanceImport:
         path, plain = sys.path[:], os.environ.__class__
         os.environ.update(WHILE_IMPORTING)
         # neither this folder, nor what is the program's
-        sys.path[:] = [one for one in path[1:] if one and Path(one).resolve() != Path.cwd()]
+        hidden = (Path(__file__).resolve().parent, Path.cwd())
+        sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
         asked.clear()
         os.environ.__class__ = _Environment
         failed = {}

@@ -40,13 +40,15 @@ def call(folder: Path, run_dir: Path, rank: int) -> None:
         )
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.path[:1] = [os.path.abspath(one) for one in about["path"]]  # noqa: PTH100 (no links followed)
-    result = run_dir / "results" / f"rank_{rank:05d}.pkl"
+    result, worker = run_dir / "results" / f"rank_{rank:05d}.pkl", os.getpid()
     try:
         function, args, kwargs = pickle.loads(read_private(folder / CALL))
         value = function(*args, **kwargs)
-        write_private(result, _pickled(value))
+        if os.getpid() == worker:  # what it forks may return, too
+            write_private(result, _pickled(value))
     except BaseException as error:
-        write_private(result, _pickled_error(error))
+        if os.getpid() == worker:
+            write_private(result, _pickled_error(error))
         raise
 
 
@@ -57,7 +59,8 @@ def _pickled(value: object) -> bytes:
         data: bytes = cloudpickle.dumps({"value": value})
     except Exception as error:
         raise TypeError(
-            f"the function returned a {type(value).__name__} that cannot be pickled: {error}"
+            f"the function returned a {type(value).__name__} that cannot be pickled: "
+            f"{text_of(error)}"
         ) from error
     return data
 
@@ -66,13 +69,21 @@ def _pickled_error(error: BaseException) -> bytes:
     """What was raised; where it cannot be pickled, its text alone."""
     import cloudpickle
 
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {text_of(error)}"
     try:
         data: bytes = cloudpickle.dumps({"error": error, "text": text})
         pickle.loads(data)
     except Exception:  # noqa: BLE001 (whatever its own code does)
         return cloudpickle.dumps({"error": None, "text": text})  # type: ignore[no-any-return]
     return data
+
+
+def text_of(error: BaseException) -> str:
+    """What it says; an exception of a program's own may fail where it is asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (whatever its own code does)
+        return "<its text cannot be had>"
 
 
 def read_private(path: Path) -> bytes:

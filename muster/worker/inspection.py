@@ -94,9 +94,17 @@ class Inspector:
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
-        os.register_at_fork(after_in_child=self._listener.close)
+        os.register_at_fork(after_in_child=self._leave)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
         threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
+
+    def _leave(self) -> None:
+        """In a forked process, which nobody asks: a breakpoint there is Python's own."""
+        global inspector
+        inspector = None
+        self._listener.close()
+        if "PYTHONBREAKPOINT" not in os.environ:
+            sys.breakpointhook = sys.__breakpointhook__
 
     @property
     def breakpoints(self) -> Any:

@@ -8,7 +8,7 @@ python worker_main.py --function FOLDER            what `muster.launch` has left
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
 imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
-The one name that is added, last on the path, is `muster`.
+The one name that is added, last on the path, is `muster` (`on_path/`).
 
 Its agent hands everything in through the environment:
 
@@ -35,7 +35,6 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,38 +43,48 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 STOPPED = 75
 INSPECTION = "_muster_inspection"
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
+IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then no folder of the program's is on it
 RANK = int(os.environ.get("RANK", "0"))
+run_dir: Path | None = None  # None, too, in what a worker forks: that does not speak for its rank
 
 
 def main(begin: Callable[[Any], None] | None = None) -> None:
     """Become the program that `sys.argv` names; `begin` gets this worker's inspection before."""
+    global run_dir
     words = sys.argv[1:]
     end_with_agent()
-    run_dir = os.environ.get("MUSTER_RUN_DIR")
-    if run_dir is not None:
-        redirect_output(Path(run_dir))
+    if "MUSTER_RUN_DIR" in os.environ:
+        run_dir = Path(os.environ["MUSTER_RUN_DIR"])
+        redirect_output(run_dir)
     restore_tmpdir()
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
-    sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder) + 1, MusterFinder())
+    sys.path.append(str(Path(__file__).with_name("on_path")))
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
         load_beside("inspection").start(RANK)
     if begin is not None:
         begin(sys.modules.get(INSPECTION))
     atexit.register(leave_process_group)  # after what the program registers
-    os._exit = partial(sudden_exit, os.getpid(), os._exit)
+    os._exit = sudden_exit
+    os.register_at_fork(after_in_child=leave_rank)
     try:
         if words[0] == "--function":  # on a node with a disk of its own, below its checkout
-            folder = FACE.parent / words[1]
-            load_beside("function_call").call(folder, Path(os.environ["MUSTER_RUN_DIR"]), RANK)
+            load_beside("function_call").call(FACE.parent / words[1], run_dir, RANK)
         else:
             code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
             exec(code, sys.modules["__main__"].__dict__)
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0)
+
+
+def leave_rank() -> None:
+    """In a forked process: nothing that it does is its rank's, and the group is its parent's."""
+    global run_dir
+    run_dir = None
+    atexit.unregister(leave_process_group)
 
 
 def leave_process_group() -> None:
@@ -100,7 +109,8 @@ def load_script(words: list[str]) -> types.CodeType:
     """The code of a script, with `__main__`, the path and the arguments it expects."""
     path = words[0] if os.path.isabs(words[0]) else f"{Path.cwd()}/{words[0]}"  # noqa: PTH117
     sys.argv[:] = words
-    sys.path[0] = str(Path(path).resolve().parent)
+    if not IS_SAFE_PATH:
+        sys.path[0] = str(Path(path).resolve().parent)
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     new_main(path, None, None, loader)
     return loader.source_to_code(loader.get_data(path), path)
@@ -108,7 +118,8 @@ def load_script(words: list[str]) -> types.CodeType:
 
 def load_module(name: str, arguments: list[str]) -> types.CodeType:
     """The code of `python -m name`, with `__main__`, the path and the arguments it expects."""
-    sys.path[0] = str(Path.cwd())
+    if not IS_SAFE_PATH:
+        sys.path[0] = str(Path.cwd())
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{name}.__main__")
@@ -157,7 +168,7 @@ def end_with(error: BaseException) -> NoReturn:
     """Write down what ended the program, and end as Python would."""
     code = exit_code(error) if isinstance(error, SystemExit) else 1
     if code not in (0, STOPPED):
-        atexit.unregister(leave_process_group)  # which could wait for ranks that do not come
+        atexit.unregister(leave_process_group)  # it could wait for ranks that do not come
     if isinstance(error, SystemExit):
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
         write_exit(code, note_stop() if code == STOPPED else text)
@@ -165,32 +176,40 @@ def end_with(error: BaseException) -> NoReturn:
     frame = error.__traceback__
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    error.__traceback__ = frame
+    BaseException.with_traceback(error, frame)  # also where its attributes cannot be set
+    text, lines = described(error)
     if isinstance(error, RuntimeError):
-        load_beside("lost_peer").report_timeout(str(error), frame)
-    lines = "".join(traceback.format_exception(type(error), error, frame))
+        load_beside("lost_peer").report_timeout(text, frame)
     is_signal = isinstance(error, KeyboardInterrupt)
     code, cause = (128 + signal.SIGINT, "signal") if is_signal else (1, "crash")
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     write_exit(code, text, cause, lines)
     sys.excepthook(type(error), error, frame)
     sys.exit(code)
+
+
+def described(error: BaseException) -> tuple[str, str]:
+    """One line and the traceback; the text of a program's own exception may fail itself."""
+    kind = type(error).__name__
+    try:
+        shown = traceback.TracebackException(type(error), error, error.__traceback__)
+        return f"{kind}: {' '.join(str(shown).split())}", "".join(shown.format())
+    except Exception:  # noqa: BLE001 (whatever its own code does)
+        return kind, "".join(traceback.format_tb(error.__traceback__)) + kind
 
 
 def note_stop() -> str:
     """Say, once for all ranks, that the run can be continued, and why it was to stop."""
     request = getattr(sys.modules.get("muster.orderly_stop"), "request", None)
     why = getattr(request, "why", "") or "by itself"
-    run_dir, checkpoints = os.environ.get("MUSTER_RUN_DIR"), os.environ.get("MUSTER_CHECKPOINTS")
+    checkpoints = os.environ.get("MUSTER_CHECKPOINTS")
     if run_dir is not None and RANK == 0:
-        write_json(Path(run_dir, "stopped.json"), {"why": why, "checkpoints": checkpoints})
+        write_json(run_dir / "stopped.json", {"why": why, "checkpoints": checkpoints})
     return f"stopped cleanly ({why}); go on with the same command"
 
 
-def sudden_exit(own: int, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
+def sudden_exit(status: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
     """os._exit, of which nothing else would write down how the program ended."""
-    if os.getpid() == own:  # not a forked child
-        write_exit(status & 0xFF, f"exit code {status & 0xFF}")
+    write_exit(status & 0xFF, f"exit code {status & 0xFF}")
     leave(status)
 
 
@@ -207,10 +226,9 @@ def exit_code(error: SystemExit) -> int:
 
 def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -> None:
     """Leave exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
-    run_dir = os.environ.get("MUSTER_RUN_DIR")
-    if run_dir is None:
+    path = Path(run_dir or "", "exits", f"rank_{RANK:05d}.json")
+    if run_dir is None or path.exists():
         return
-    path = Path(run_dir, "exits", f"rank_{RANK:05d}.json")
     record = {
         "rank": RANK,
         "host": socket.gethostname(),
@@ -223,8 +241,7 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "missing": [],
     }
-    if not path.exists():
-        write_json(path, record)
+    write_json(path, record)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -252,9 +269,7 @@ def redirect_output(run_dir: Path) -> None:
 def restore_tmpdir() -> None:
     """TMPDIR as the user has it: programs stage data there."""
     own = os.environ.pop("MUSTER_USER_TMPDIR", os.environ.get("TMPDIR", ""))
-    os.environ["TMPDIR"] = own
-    if not own:
-        del os.environ["TMPDIR"]
+    os.environ.update(TMPDIR=own) if own else os.environ.pop("TMPDIR", None)
 
 
 def end_with_agent() -> None:
@@ -279,18 +294,6 @@ def ancestors(pid: int) -> Iterator[int]:
             return
         pid = int(stat.rpartition(")")[2].split()[1])
         yield pid
-
-
-class MusterFinder:
-    """Finds the package `muster` of this checkout, where the program's own path has none."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec of `muster`; what is inside it is found as in any package."""
-        if name != "muster":
-            return None
-        return importlib.util.spec_from_file_location(
-            name, str(FACE / "__init__.py"), submodule_search_locations=[str(FACE)]
-        )
 
 
 if __name__ == "__main__":

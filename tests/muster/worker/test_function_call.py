@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,46 @@ def test_another_python_is_named(tmp_path):
     assert call(tmp_path / "call", tmp_path / "run").returncode == 1
     message = record(tmp_path / "run")["message"]
     assert "work was pickled by Python 3.8, and this is Python" in message
+
+
+class Mute(Exception):
+    """What a program's own exceptions may do."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def raise_mute() -> None:
+    raise Mute
+
+
+def fork_and_return() -> str:
+    if os.fork() == 0:
+        return "of the forked process"
+    os.wait()
+    return "of the worker"
+
+
+def fork_and_exit() -> str:
+    if os.fork() == 0:
+        sys.exit(3)
+    os.wait()
+    return "of the worker"
+
+
+def result(run_dir: Path) -> dict:
+    return pickle.loads(read_private(run_dir / "results" / "rank_00001.pkl"))
+
+
+def test_an_exception_without_a_text_comes_back(tmp_path):
+    write_call(tmp_path / "call", "raise_mute", raise_mute, (), {})
+    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
+    assert type(result(tmp_path / "run")["error"]).__name__ == "Mute"
+
+
+@pytest.mark.parametrize("function", [fork_and_return, fork_and_exit])
+def test_the_result_is_the_workers_and_not_of_what_it_forks(tmp_path, function):
+    write_call(tmp_path / "call", "function", function, (), {})
+    assert call(tmp_path / "call", tmp_path / "run").returncode == 0
+    assert result(tmp_path / "run") == {"value": "of the worker"}
+    assert record(tmp_path / "run")["cause"] == "done"

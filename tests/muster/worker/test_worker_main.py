@@ -20,7 +20,8 @@ import helper, configs, launch
 assert pickle.loads(pickle.dumps(Thing())).__class__ is Thing
 assert sys.modules["__main__"].Thing is Thing
 print(json.dumps({
-    "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path[0], "cwd": os.getcwd(),
+    "argv": sys.argv, "name": __name__, "file": __file__, "cwd": os.getcwd(),
+    "path": [one for one in sys.path if not one.endswith("worker/on_path")],
     "tmpdir": os.environ.get("TMPDIR"), "helper": helper.__file__, "package": __package__,
     "configs": configs.__file__, "launch": launch.__file__,
 }))
@@ -53,7 +54,14 @@ def ended(run_dir: Path, rank: int = 0) -> dict:
     return json.loads((run_dir / "exits" / f"rank_{rank:05d}.json").read_text())
 
 
-@pytest.mark.parametrize("env", [{}, {"PYTHONPATH": "."}], ids=["plain", "PYTHONPATH=."])
+ENVIRONMENTS = {
+    "plain": {},
+    "PYTHONPATH=.": {"PYTHONPATH": "."},
+    "PYTHONSAFEPATH=1": {"PYTHONPATH": ".:/nowhere", "PYTHONSAFEPATH": "1"},
+}
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 @pytest.mark.parametrize(
     "words",
     [
@@ -84,6 +92,9 @@ def test_muster_is_found_and_the_users_own_comes_first(project):
     assert run(project, "train.py").stdout.strip() == str(project / "muster.py")
 
 
+FORK = "import os, sys\nif os.fork() == 0:\n"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "cause"),
     [
@@ -95,6 +106,13 @@ def test_muster_is_found_and_the_users_own_comes_first(project):
         ("import os; os._exit(0)", 0, "done"),
         ("import os; os._exit(4)", 4, "exit"),
         ("import os\nif os.fork() == 0: os._exit(9)\nos.wait()", 0, "done"),
+        ("import os\nos.environ.clear()", 0, "done"),
+        ("import os\nos.environ.clear()\n1 / 0", 1, "crash"),
+        (FORK + "    sys.exit(3)\nos.wait()", 0, "done"),
+        (FORK + "    1 / 0\nos.wait()", 0, "done"),
+        (FORK + "    sys.exit(75)\nos.wait()", 0, "done"),
+        (FORK + "    sys.exit(0)\nos.wait()\nraise ValueError", 1, "crash"),
+        (FORK + "    pass\nelse:\n    os.wait()\n    sys.exit(5)", 5, "exit"),
         ("raise ValueError('bad sample')", 1, "crash"),
         ("def f(:", 1, "crash"),
     ],
@@ -108,6 +126,7 @@ def test_how_it_ends(project, text, code, cause):
     assert (record["code"], record["cause"]) == (code, cause)
     assert "worker_main" not in record["traceback"]
     assert (run_dir / "workers" / "rank_00000.out").exists() and not done.stdout
+    assert (run_dir / "stopped.json").exists() == (cause == "stopped")
 
 
 def test_a_traceback_is_the_programs_own(project):
@@ -115,6 +134,72 @@ def test_a_traceback_is_the_programs_own(project):
     (project / "helper.py").write_text("def fail(): raise KeyError('x')")
     with_us, plain = (run(project, "train.py", through=through) for through in (True, False))
     assert with_us.stderr == plain.stderr and with_us.returncode == plain.returncode == 1
+
+
+UNSPEAKABLE = """
+from dataclasses import dataclass
+class Mute(Exception):
+    def __str__(self): raise ValueError("no text")
+class Deaf(RuntimeError):
+    def __str__(self): return None
+@dataclass(frozen=True)
+class Frozen(Exception):
+    sample: int
+class Hidden(Exception):
+    def __getattr__(self, name): raise ValueError(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("Mute()", "Mute: <exception str() failed>"),
+        ("Deaf()", "Deaf: <exception str() failed>"),
+        ("Frozen(17)", "Frozen: 17"),
+        ("Hidden()", "Hidden"),
+    ],
+)
+def test_an_exception_that_cannot_be_told_is_a_crash_of_its_program(project, error, message):
+    (project / "train.py").write_text(f"{UNSPEAKABLE}raise {error}")
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(project / "run"))
+    record = ended(project / "run")
+    assert (done.returncode, record["code"], record["cause"]) == (1, 1, "crash")
+    assert record["message"].startswith(message)
+    assert 'train.py", line ' in record["traceback"]
+    assert "worker_main" not in record["traceback"]
+
+
+STAND_IN = """
+import os, sys, types
+group = types.SimpleNamespace(is_initialized=lambda: True, get_backend_config=lambda: "cpu:gloo")
+group.destroy_process_group = lambda: print("left by worker:", os.getpid() == worker)
+worker, sys.modules["torch.distributed"] = os.getpid(), group
+"""
+
+
+def test_a_forked_process_leaves_the_group_to_its_parent(project):
+    (project / "train.py").write_text(STAND_IN + FORK + "    sys.exit(0)\nos.wait()")
+    assert run(project, "train.py").stdout == "left by worker: True\n"
+
+
+SPAWN = """
+import multiprocessing
+def work(answers): import muster; answers.put(muster.__file__)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    answers = context.SimpleQueue()
+    process = context.Process(target=work, args=(answers,))
+    process.start()
+    process.join()
+    print(process.exitcode, None if process.exitcode else answers.get())
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_muster_is_found_in_processes_of_a_python_that_lacks_it(project, method):
+    (project / "train.py").write_text(SPAWN.replace("METHOD", method))
+    done = run(project, "-S", str(WORKER_MAIN), "train.py", through=False)
+    assert done.stdout.strip() == f"0 {WORKER_MAIN.parents[1] / '__init__.py'}", done.stderr
 
 
 def test_a_segmentation_fault_says_where(project):
