@@ -18,6 +18,8 @@ from . import resume, storage
 from .exchange import Files, gather_own, gather_text, own_of
 from .writer import Writer, warn
 
+SLOW_S = 1.0  # that writing one takes; below it, one that is skipped costs hardly any training
+
 
 class HasState(Protocol):
     """What checkpoints are made of: a training, of whatever program. All ranks call it alike."""
@@ -79,8 +81,8 @@ class CheckpointManager:
         self.folder = folder
         self._saved = -1  # the step of the last one
         self._due_since = time.monotonic()  # the last one, made or skipped
-        self._progress = ""  # of the last one, when it was last asked for
-        self._told = -1  # the step of the last one that was said to be slow
+        self._slow = ""  # why the disk is, when it was last asked whether it is busy
+        self._told = False  # that it is
         self._best: float | None = None
         self._best_step: int | None = None
         self._run: int | None = None  # among those that write into this folder
@@ -99,7 +101,8 @@ class CheckpointManager:
     def is_busy(self) -> bool:
         """Whether this rank is still writing the last one."""
         writes = self._writer is not None and self._writer.is_busy
-        self._progress = self._writer.progress if self._writer is not None and writes else ""
+        is_slow = self._writer is not None and writes and self._writer.busy_s >= SLOW_S
+        self._slow = self._writer.progress if self._writer is not None and is_slow else ""
         return writes
 
     def is_due_at_end(self, step: int) -> bool:
@@ -147,11 +150,11 @@ class CheckpointManager:
                 self._writer.require(self._saved)
 
     def _skip(self, step: int) -> None:
-        """Let a checkpoint be; a rank that is busy says so, once for each that it writes."""
+        """Let a checkpoint be; a rank whose disk is slow says so, once in a run."""
         self._due_since = time.monotonic()
-        if self._progress and self._told != self._saved:
-            self._told = self._saved
-            warn(f"step {step}: no checkpoint, for the disk is slow: {self._progress}")
+        if self._slow and not self._told:
+            self._told = True
+            warn(f"step {step}: no checkpoint, for the disk is slow: {self._slow}")
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.

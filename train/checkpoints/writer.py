@@ -74,10 +74,14 @@ class Writer:
             self._note(self._records.pop(0))
 
     @property
+    def busy_s(self) -> float:
+        """For how long the last one that was begun has been written."""
+        return time.perf_counter() - self._started
+
+    @property
     def progress(self) -> str:
         """What is being written, where, and for how long."""
-        seconds = time.perf_counter() - self._started
-        return f"step {self._step} has been written to {self.folder} for {seconds:.0f} s"
+        return f"step {self._step} has been written to {self.folder} for {self.busy_s:.0f} s"
 
     def require(self, step: int) -> storage.Checkpoint:
         """The checkpoint of `step`, when it is on the disk.
@@ -104,7 +108,7 @@ class Writer:
         try:
             self.last = storage.write(self.folder, step, tensors, state, run=run, origin=origin)
             storage.prune(self.folder, self._keep_last, best)
-        except OSError as failed:
+        except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
             error = self._complain(step, failed, origin)
         self._records.append(
             CheckpointRecord(
@@ -118,10 +122,11 @@ class Writer:
             )
         )
 
-    def _complain(self, step: int, error: OSError, origin: int) -> str:
+    def _complain(self, step: int, error: Exception, origin: int) -> str:
         left = [one for one in storage.found(self.folder) if one.origin == origin]
         good = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
-        why = "the disk is full" if is_full(error) else (error.strerror or str(error))
+        why = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
+        why = why or f"{type(error).__name__}: {error}"
         text = f"step {step}: no checkpoint in {self.folder}: {why}; {good}"
         warn(text)
         return text

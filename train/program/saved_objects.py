@@ -2,7 +2,8 @@
 
 A state is taken apart into tensors, which go into one safetensors file for each object under the
 path of their keys (`state/0/exp_avg`), and all else, which goes into state.json with a marker at
-the place of each tensor. Nothing is pickled or unpickled; what is neither is refused by its path.
+the place of each tensor. Of two paths that read alike (`{0: a, "0": b}`) the second one ends in
+`'`. Nothing is pickled or unpickled; what is neither is refused by its path.
 """
 
 import json
@@ -10,14 +11,18 @@ import math
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from muster.errors import STOPPED, UsageError
+from muster.arguments import methods, whole_number
+from muster.errors import STOPPED, UsageError, refuse
 from muster.orderly_stop import stopping
 
 from ..checkpoints.exchange import Files, gather_text
@@ -25,7 +30,7 @@ from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..sync.ranks import Ranks, current_ranks
 from .recorder import write_record
 
-TENSOR, DICT, TUPLE = "$tensor", "$dict", "$tuple"
+TENSOR, COMPLEX, DICT, TUPLE = "$tensor", "$complex", "$dict", "$tuple"
 UNITS = {"step": "step", "steps": "step", "min": "min"}
 NUMBERS = (bool, int, float, str, type(None))
 
@@ -56,23 +61,31 @@ def checkpoints(
         objects: by a name each, such as model=model, optimizer=optimizer, steps=steps.
 
     Raises:
-        UsageError: no folder is known, or `every` is not understood.
+        UsageError: no folder is known, or an argument is not what it must be.
     """
-    place = folder or os.environ.get("MUSTER_CHECKPOINTS")
-    if not place:
+    refuse(_problems(keep_last, objects), where="muster.checkpoints: ")
+    if not (place := folder or os.environ.get("MUSTER_CHECKPOINTS")):
         raise UsageError(
             "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, call muster.init() "
             "first, or start the program with one of Muster's launchers"
         )
-    if "sync" in objects or not objects:
-        raise UsageError("muster.checkpoints: give objects by names other than 'sync', model=model")
-    ranks = current_ranks()
+    interval, ranks = _interval(every), current_ranks()
     manager = CheckpointManager(
         Path(place), ranks, ranks.device,
         writes=_writes(Path(place), ranks), note=write_record,
-        interval=_interval(every), keep_last=keep_last,
+        interval=interval, keep_last=keep_last,
     )  # fmt: skip
     return Checkpoints(manager, ranks, objects)
+
+
+def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
+    yield from whole_number("keep_last", keep_last, 1)
+    if not objects:
+        yield "there is nothing to save; give objects by names: model=model"
+    for name, one in objects.items():
+        if name == "sync" or not name.isidentifier():  # files have these names
+            yield f"an object cannot be called {name!r}; give it another name: model=model"
+        yield from methods(name, one, "state_dict", "load_state_dict")
 
 
 class Checkpoints:
@@ -105,24 +118,28 @@ class Checkpoints:
     def after_step(self, step: int) -> None:
         """Save if it is time to, or if some rank was asked to stop: then end in order, with 75.
 
-        One small collective. The files are written while the training goes on.
+        One small collective. Files are written while the training goes on.
 
         Raises:
             SystemExit: a rank was asked to stop; all that is asked for is on the disk.
         """
-        self.step = step
-        mine = StepRequests(stopping(), self._manager.is_due(step), self._manager.is_busy)
+        self._count(step)
+        mine = StepRequests(stopping(), self._manager.is_due(self.step), self._manager.is_busy)
         row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
         asked = StepRequests(*self._ranks.all_gather(row).any(0).tolist())
         if asked.save or asked.stop:
-            self._manager.make(step, self._state, asked)
+            self._manager.make(self.step, self._state, asked)
         if asked.stop:
             raise SystemExit(STOPPED)
 
     def save(self, step: int) -> None:
         """Save now, and return when it is on the disk."""
-        self.step = step
-        self._manager.make(step, self._state, StepRequests(stop=True))
+        self._count(step)
+        self._manager.make(self.step, self._state, StepRequests(stop=True))
+
+    def _count(self, step: int) -> None:
+        refuse(whole_number("step", step, 0), where="muster.checkpoints: ")
+        self.step = int(step)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -170,10 +187,8 @@ def _apart(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     Raises:
         UsageError: something is neither a tensor, a number, a text, a list nor a dict.
     """
-    if isinstance(value, Tensor) and value.layout == torch.strided:
-        key = "/".join(path[1:])
-        tensors[key] = value.detach().to("cpu", copy=True).contiguous()
-        return {TENSOR: key}
+    if isinstance(value, Tensor):
+        return _kept(value, path, tensors)
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}
     if isinstance(value, NUMBERS):
@@ -185,10 +200,37 @@ def _apart(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
         pairs = []
         for key, one in value.items():
             if not isinstance(key, NUMBERS):
-                raise _refused(path, key, "a key that is")
+                raise _refused(path, f"a key that is a {type(key).__name__}")
             pairs.append([key, _apart(one, (*path, str(key)), tensors)])
         return {DICT: pairs}
-    raise _refused(path, value, "")
+    raise _refused(path, f"a {type(value).__name__}")
+
+
+def _kept(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> dict[str, str]:
+    """The marker of a tensor, which goes into `tensors`.
+
+    Raises:
+        UsageError: it is not dense, or of a type that files cannot have.
+    """
+    kind, whole = TENSOR, tensor.detach()
+    is_dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta)
+    if tensor.is_complex() and not _is_saved(tensor.dtype):
+        kind, whole = COMPLEX, torch.view_as_real(whole.resolve_conj())
+    if not is_dense or tensor.is_quantized or not _is_saved(whole.dtype):
+        raise _refused(path, f"a tensor of {tensor.dtype} ({tensor.layout}, {tensor.device})")
+    key = "/".join(path[1:])
+    while key in tensors:
+        key += "'"
+    tensors[key] = whole.to("cpu", copy=True).contiguous().resolve_neg()
+    return {kind: key}
+
+
+@cache
+def _is_saved(dtype: torch.dtype) -> bool:
+    """Whether safetensors has a word for it."""
+    with suppress(KeyError, NotImplementedError, RuntimeError):
+        return bool(safetensors.torch.save({"": torch.empty(0, dtype=dtype)}))
+    return False
 
 
 def _together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -200,6 +242,8 @@ def _together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     match kind:
         case "$tensor":
             return tensors[inner].clone()
+        case "$complex":
+            return torch.view_as_complex(tensors[inner].clone())
         case "$tuple":
             return tuple(_together(one, tensors) for one in inner)
         case "$float":
@@ -208,23 +252,23 @@ def _together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             return {key: _together(one, tensors) for key, one in inner}
 
 
-def _refused(path: tuple[str, ...], value: object, what: str) -> UsageError:
+def _refused(path: tuple[str, ...], what: str) -> UsageError:
     where = "".join([path[0], *(f"[{one}]" for one in path[1:])])
     return UsageError(
-        f"muster.checkpoints: the state of {where} holds {what}{' ' if what else ''}a "
-        f"{type(value).__name__}; only tensors, numbers, texts, lists, tuples and dicts are saved"
+        f"muster.checkpoints: the state of {where} holds {what}; only dense tensors of plain "
+        "types, numbers, texts, lists, tuples and dicts are saved"
     )
 
 
 def _interval(every: str | None) -> tuple[float, str] | None:
     if every is None:
         return None
-    count, _, unit = every.strip().partition(" ")
+    count, _, unit = str(every).strip().partition(" ")
     try:
         found = (float(count), UNITS[unit.strip()])
     except (ValueError, KeyError):
         found = (0.0, "")
-    if found[0] <= 0 or (found[1] == "step" and found[0] != int(found[0])):
+    if not 0 < found[0] < math.inf or (found[1] == "step" and not found[0].is_integer()):
         raise UsageError(f"muster.checkpoints: every is {every!r}; write '100 steps' or '10 min'")
     return found
 

@@ -30,12 +30,20 @@ STATE = {
     "big": 2**70,
     False: 0.1 + 0.2,
     "view": torch.arange(6).view(2, 3).T,
+    "complex": {
+        str(one): torch.tensor([1 + 2j], dtype=one) for one in (torch.cfloat, torch.cdouble)
+    },
+    "conjugate": torch.tensor([[1 + 2j, -0.5j]], dtype=torch.complex128).mH,
+    "negative": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
 }
 
 
 def same(one, other):
     if isinstance(one, torch.Tensor):
-        raw = [each.contiguous().view(-1).view(torch.uint8) for each in (one, other)]
+        raw = [
+            each.resolve_conj().resolve_neg().flatten().clone().view(torch.uint8)
+            for each in (one, other)
+        ]
         return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*raw)
     if isinstance(one, dict):
         pairs = list(zip(one, other, strict=True))
@@ -54,6 +62,16 @@ def test_a_state_comes_back_with_its_types(tmp_path):
     assert same(again.state, STATE) and other.state == {"b": 1}
     names = {path.suffix for path in (tmp_path / "step_00000003").iterdir()}
     assert names == {".safetensors", ".json"}
+
+
+def test_of_two_keys_whose_paths_read_alike_each_has_its_own_tensor(tmp_path):
+    keys = [0, "0", "enc/w", "enc/w'", "enc/w''"]
+    state = {key: torch.tensor(float(at)) for at, key in enumerate(keys)}
+    state["enc"] = {"w": torch.tensor(10.0), "w'": torch.tensor(11.0)}
+    muster.checkpoints(tmp_path, own=Own(state)).save(1)
+    again = Own()
+    muster.checkpoints(tmp_path, own=again).resume()
+    assert same(again.state, state)
 
 
 def trained(folder, stop=None):
@@ -95,7 +113,18 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
         ({"a": {"b": object()}}, "the state of own[a][b] holds a object"),
         ({"a": [{1}]}, "the state of own[a][0] holds a set"),
         ({(1, 2): 3}, "the state of own holds a key that is a tuple"),
-        ({"a": torch.eye(3).to_sparse()}, "the state of own[a] holds a Tensor"),
+        (
+            {"a": torch.eye(3).to_sparse()},
+            "the state of own[a] holds a tensor of torch.float32 (torch.sparse_coo, cpu)",
+        ),
+        (
+            {"a": torch.eye(3, device="meta")},
+            "the state of own[a] holds a tensor of torch.float32 (torch.strided, meta)",
+        ),
+        (
+            {"a": [torch.empty(3, dtype=torch.int4)]},
+            "the state of own[a][0] holds a tensor of torch.int4 (torch.strided, cpu); only dense tensors",
+        ),
         ({"f": print}, "the state of own[f] holds a builtin_function_or_method"),
     ],
 )
@@ -105,13 +134,47 @@ def test_anything_else_is_refused_by_its_key(tmp_path, state, problem):
     assert not list(tmp_path.glob("step_*"))
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantised_tensor_is_refused_by_its_key(tmp_path):
+    state = {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}
+    with pytest.raises(
+        muster.UsageError, match=r"the state of own\[a\] holds a tensor of torch.qint8"
+    ):
+        muster.checkpoints(tmp_path, own=Own(state)).save(1)
+
+
 def test_other_objects_are_refused(tmp_path):
     muster.checkpoints(tmp_path, model=Own({"a": 1})).save(1)
     with pytest.raises(muster.UsageError, match="it holds model; here are net"):
         muster.checkpoints(tmp_path, net=Own()).resume()
 
 
-@pytest.mark.parametrize("every", ["100", "1.5 steps", "3 epochs", "-1 min"])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "there is nothing to save; give objects by names"),
+        ({"own": Own(), "keep_last": 0}, "keep_last is 0; it must be at least 1"),
+        ({"own": Own(), "keep_last": "all"}, "keep_last is 'all'; it must be a whole number"),
+        ({"model": [1]}, "model is a list, which has no state_dict and no load_state_dict"),
+        ({"sync": Own()}, "an object cannot be called 'sync'"),
+        ({"a/b": Own()}, "an object cannot be called 'a/b'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_it_is_given(tmp_path, options, problem):
+    with pytest.raises(muster.UsageError, match=re.escape(f"muster.checkpoints: {problem}")):
+        muster.checkpoints(tmp_path, **options)
+
+
+def test_the_number_of_a_step_is_a_whole_one(tmp_path):
+    checkpoints = muster.checkpoints(tmp_path, every="1 steps", own=Own())
+    for call in (checkpoints.save, checkpoints.after_step):
+        with pytest.raises(muster.UsageError, match=r"step is 1\.5; it must be a whole number"):
+            call(1.5)
+
+
+@pytest.mark.parametrize(
+    "every", ["100", "1.5 steps", "3 epochs", "-1 min", "nan min", "inf steps", 100]
+)
 def test_an_interval_is_steps_or_minutes(tmp_path, every):
     with pytest.raises(muster.UsageError, match="write '100 steps' or '10 min'"):
         muster.checkpoints(tmp_path, every=every, own=Own())

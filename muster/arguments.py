@@ -1,0 +1,35 @@
+"""Why an argument is not what a function takes: a line for each problem, for `errors.refuse`."""
+
+import math
+import operator
+import reprlib
+from collections.abc import Iterator
+from typing import Any
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> Iterator[str]:
+    """Why `value` is no whole number, or is below `least`."""
+    try:
+        found = operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # a tensor of several raises the last
+        yield f"{name} is {reprlib.repr(value)}; it must be a whole number"
+        return
+    if least is not None and found < least:
+        yield f"{name} is {found}; it must be at least {least}"
+
+
+def number(name: str, value: Any, *, above: float | None = None) -> Iterator[str]:
+    """Why `value` is no number (a tensor of one is), or is not finite and above `above`."""
+    try:
+        found = float(value if hasattr(value, "__float__") else "")  # no text that spells one
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        yield f"{name} is {reprlib.repr(value)}; it must be a number"
+        return
+    if above is not None and not (found > above and math.isfinite(found)):
+        yield f"{name} is {found:g}; it must be finite and above {above:g}"
+
+
+def methods(name: str, value: object, *wanted: str) -> Iterator[str]:
+    """Which of the methods that are called `value` does not have."""
+    if missing := [one for one in wanted if not callable(getattr(value, one, None))]:
+        yield f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
