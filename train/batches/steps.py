@@ -1,22 +1,25 @@
 """Which samples each rank computes in each step, for a loop of one's own."""
 
 import math
-from collections.abc import Iterator, Sequence, Sized
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 import torch
+from torch import Tensor
 
-from muster.errors import refuse
+from muster.arguments import methods, number, whole_number
+from muster.errors import UsageError, refuse
 
 from ..sync.ranks import Ranks, current_ranks
-from .auto_split.splitter import DEAD_BAND
-from .auto_split.step_cost import Cost, best_weights, compute_s
+from .auto_split.step_cost import DEAD_BAND, Cost, best_weights, compute_s
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
 
 MEASURED_STEPS = 8  # between two looks at the ranks' speeds
+# Who takes steps before the loop computes them: torch's DataLoader with workers, and Accelerate's.
+READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
 
 
 class TimesItself(Protocol):
@@ -32,7 +35,7 @@ def steps(
     seed: int = 0,
     epochs: int = 1,
     split: Sequence[float] | Literal["even", "auto"] = "even",
-    lengths: Sequence[int] = (),
+    lengths: Sequence[int] | Tensor = (),
     accumulation: int = 1,
     model: TimesItself | None = None,
 ) -> "Steps":
@@ -55,42 +58,57 @@ def steps(
         model: what `muster.sync` returned.
 
     Raises:
-        UsageError: a number that makes no sense.
+        UsageError: an argument that makes no sense.
     """
     ranks = current_ranks()
-    size = dataset if isinstance(dataset, int) else len(dataset)
-    weights = (1.0,) * ranks.world_size if isinstance(split, str) else tuple(map(float, split))
-    counts = {"len(dataset)": size, "batch_size": batch_size, "epochs": epochs}
+    size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
+    parts: Any = [1.0] * ranks.world_size if isinstance(split, str) else split
+    tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) else lengths
 
     def problems() -> Iterator[str]:
-        for name, value in {**counts, "accumulation": accumulation}.items():
-            if value < 1:
-                yield f"{name} is {value}; it must be at least 1"
+        least = {"batch_size": batch_size, "epochs": epochs, "accumulation": accumulation}
+        for name, value in {"len(dataset)": size, **least}.items():
+            yield from whole_number(name, value, 1)
+        yield from whole_number("seed", seed)
         if isinstance(split, str) and split not in ("even", "auto"):
             yield f"unknown split {split!r}; known: even, auto, or a number for each rank"
         if split == "auto" and model is None:
             yield "split='auto' measures the ranks by their model; give model=muster.sync(...)"
-        if len(weights) != ranks.world_size:
-            yield f"split has {len(weights)} numbers, but there are {ranks.world_size} ranks"
-        elif not sum(weights) > 0 or not all(one >= 0 and math.isfinite(one) for one in weights):
-            yield f"split is {list(weights)}; its numbers must be >= 0, and one of them > 0"
-        if len(lengths) not in (0, size):
-            yield f"there are {len(lengths)} lengths for {size} samples"
+        elif split == "auto":
+            yield from methods("model", model, "take_compute_s")
+        yield from _no_ratios(parts, ranks.world_size)
+        if not hasattr(tokens, "__len__") or any(
+            _ for one in tokens for _ in whole_number("", one, 0)
+        ):
+            yield "lengths are whole numbers of tokens, one for each sample"
+        elif len(tokens) not in (0, size):
+            yield f"there are {len(tokens)} lengths for {size} samples"
 
     refuse(problems(), where="muster.steps: ")
     plan = BatchPlan(
-        size, batch_size, weights, accumulation, seed,
-        lengths=tuple(lengths),
-        pass_tokens=PASS_TOKENS[ranks.device.type] if len(lengths) else None,
+        int(size), int(batch_size), tuple(map(float, parts)), int(accumulation), int(seed),
+        lengths=tuple(map(int, tokens)),
+        pass_tokens=PASS_TOKENS[ranks.device.type] if len(tokens) else None,
     )  # fmt: skip
-    return Steps(plan, ranks, epochs, model if split == "auto" else None)
+    return Steps(plan, ranks, int(epochs), model if split == "auto" else None)
+
+
+def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
+    """Why `split` is not a number for each rank."""
+    if not isinstance(split, Iterable) or any(_ for one in split for _ in number("", one)):
+        yield f"split is {split!r}; give even, auto, or a number for each rank"
+    elif len(weights := [*map(float, split)]) != world_size:
+        yield f"split has {len(weights)} numbers, but there are {world_size} ranks"
+    elif not sum(weights) > 0 or not all(one >= 0 and math.isfinite(one) for one in weights):
+        yield f"split is {weights}; its numbers must be >= 0, and one of them > 0"
 
 
 class Steps:
     """Iterates over the steps that are left, from one epoch to the next; see `steps`.
 
     It has a `state_dict`, so that a training goes on where it was: with the step after the one
-    that was handed out last.
+    that was handed out last. So it is the loop that is to go through it; what reads ahead of the
+    loop gets `batches`, and is refused here.
     """
 
     def __init__(
@@ -99,6 +117,7 @@ class Steps:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the one that was handed out last
         self._ranks, self._model = ranks, model
+        self.is_read_ahead = False  # from where it was, by `batches`
         self._betas = [0.0] * ranks.world_size  # measured seconds of a sample, on each rank
         self._samples = 0  # that this rank has computed since it was last measured
 
@@ -108,16 +127,45 @@ class Steps:
 
     def __iter__(self) -> Iterator[StepPlan]:
         while self.step < len(self):
-            epoch, done = divmod(self.step, self.plan.steps_per_epoch)
             plan = self.plan  # until speeds have changed
-            for found in islice(plan.epoch(epoch, self._ranks.rank), done, None):
+            for found in self.left(self.step):
+                _refuse_reading_ahead()
                 self.step += 1
                 self._samples += found.local_samples
-                yield replace(found, step=self.step, epoch=epoch)
+                yield found
                 if self._model is not None and self.step % MEASURED_STEPS == 0:
                     self._measure(self._model)
                 if self.plan is not plan:
                     break
+
+    def left(self, after: int) -> Iterator[StepPlan]:
+        """The steps after that one, with this split; no position changes."""
+        per_epoch = self.plan.steps_per_epoch
+        for epoch in range(after // per_epoch, self.epochs):
+            every = self.plan.epoch(epoch, self._ranks.rank)
+            for step, found in enumerate(every, start=epoch * per_epoch + 1):
+                if step > after:
+                    yield replace(found, step=step, epoch=epoch)
+
+    def batches(self) -> "Batches":
+        """The samples of each micro-batch that is left, for `batch_sampler=` of a DataLoader.
+
+        It may be read ahead, as a DataLoader with workers does: what has been read there changes
+        no position. Each time that it is gone through it begins after the last step of the loop.
+
+            loader = iter(DataLoader(dataset, batch_sampler=steps.batches(), num_workers=4))
+            for step in steps:
+                for micro, batch in zip(step.micro_batches, loader):
+
+        Raises:
+            UsageError: split is "auto", which decides while it trains.
+        """
+        if self._model is not None:
+            raise UsageError(
+                "muster.steps: split='auto' changes the parts while it trains, so batches cannot "
+                "be read ahead; load the samples of step.micro_batches in the loop, or give ratios"
+            )
+        return Batches(self)
 
     def _measure(self, model: TimesItself) -> None:
         """Give faster ranks more, where that gains enough; collective."""
@@ -150,8 +198,13 @@ class Steps:
         """Go on from there, on any number of ranks and with any split.
 
         Raises:
-            UsageError: those were steps through other samples.
+            UsageError: those were steps through other samples, or a DataLoader has read ahead.
         """
+        if self.is_read_ahead:
+            raise UsageError(
+                "muster.steps: a DataLoader has begun to read steps.batches() from another place; "
+                "resume first, and call iter(loader) then"
+            )
         now = self.state_dict()
         refuse(
             f"muster.steps: {name} is {now[name]}, but was {state[name]} where this goes on from"
@@ -159,3 +212,34 @@ class Steps:
             if now[name] != state[name]
         )
         self.step = state["step"]
+
+
+class Batches:
+    """See `Steps.batches`."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._steps.is_read_ahead = True
+        plans = self._steps.left(self._steps.step)
+        return (list(micro.indices) for plan in plans for micro in plan.micro_batches)
+
+
+def _refuse_reading_ahead() -> None:
+    """Refuse to hand out a step to who will compute it later: the position would run ahead.
+
+    Raises:
+        UsageError: a DataLoader that reads ahead has asked for it, in whatever wrapping.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+        frame = frame.f_back
+        if any(module == name and one in (function, "") for name, one in READ_AHEAD):
+            raise UsageError(
+                "muster.steps: a DataLoader takes steps before the loop computes them, so that a "
+                "checkpoint would skip samples; give it batch_sampler=steps.batches(), and go "
+                "through steps in the loop: for step in steps: for micro, batch in "
+                "zip(step.micro_batches, loader)"
+            )

@@ -1,15 +1,22 @@
 """How this worker reaches rank 0: its address is checked, and its interface is used."""
 
+import ctypes
 import errno
+import fcntl
+import ipaddress
 import os
 import socket
+import struct
+import sys
 import time
-
-import psutil
+from pathlib import Path
 
 from muster.errors import MusterError
 
 from .world import World
+
+ASK_ADDRESSES, ROOM_BYTES = 0x8912, 1 << 16  # SIOCGIFCONF, see netdevice(7)
+IPV6 = Path("/proc/net/if_inet6")
 
 
 def check_own_address(world: World) -> None:
@@ -34,12 +41,7 @@ def check_own_address(world: World) -> None:
                 f"{address} is in use on {world.host}; choose another --master-port, "
                 "the same on every node"
             ) from None
-        addresses = sorted(
-            one.address
-            for interface in psutil.net_if_addrs().values()
-            for one in interface
-            if one.family in (socket.AF_INET, socket.AF_INET6)
-        )
+        addresses = sorted(one for _, one in interfaces())
         raise MusterError(
             f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
             f"({error.strerror}); it has {', '.join(addresses)}"
@@ -93,10 +95,36 @@ def choose_interface(world: World) -> None:
             own = probe.getsockname()[0]
     except OSError:
         return
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == own for one in addresses):
+    for name, address in interfaces():
+        if address == own:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             # nccl would take eth10 for eth1, too, without the sign before it.
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
             if family == socket.AF_INET6:
                 os.environ.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")
+
+
+def interfaces() -> list[tuple[str, str]]:
+    """Each address of this machine, behind the name of its interface; IPv4 comes first.
+
+    Asked of the kernel, since a program that calls `muster.init` may have no psutil.
+    """
+    if sys.platform != "linux":
+        import psutil
+
+        every = [(name, one) for name, some in psutil.net_if_addrs().items() for one in some]
+        kinds = (socket.AF_INET, socket.AF_INET6)
+        return [(name, one.address) for name, one in every if one.family in kinds]
+    buffer = ctypes.create_string_buffer(ROOM_BYTES)
+    request = struct.pack("iP", ROOM_BYTES, ctypes.addressof(buffer))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+        filled, _ = struct.unpack("iP", fcntl.ioctl(kernel, ASK_ADDRESSES, request))
+    width = 24 + 2 * struct.calcsize("P")  # of a struct ifreq: 40 bytes where a pointer has 8
+    rows = [buffer.raw[at : at + width] for at in range(0, filled, width)]
+    # a further address of eth0 may be called eth0:1
+    names = [row[:16].partition(b"\0")[0].decode().partition(":")[0] for row in rows]
+    found = [(name, socket.inet_ntoa(row[20:24])) for name, row in zip(names, rows, strict=True)]
+    if IPV6.exists():
+        lines = [line.split() for line in IPV6.read_text(encoding="ascii").splitlines()]
+        found += [(name, str(ipaddress.IPv6Address(int(one, 16)))) for one, *_, name in lines]
+    return found

@@ -1,10 +1,12 @@
-"""Every random generator of a process: seeded, its state as text, and back again."""
+"""Every random generator of a process: seeded, its state as text, and back again.
+
+numpy is imported where its generator is meant, so that `muster.steps` needs torch alone.
+"""
 
 import base64
 import json
 import random
 
-import numpy
 import torch
 
 
@@ -20,6 +22,8 @@ def hash_seed(*parts: int) -> int:
 
 def seed(number: int) -> None:
     """Seed python's, numpy's and torch's generators, on all devices."""
+    import numpy
+
     random.seed(number)
     numpy.random.seed(number % 2**32)
     torch.manual_seed(number)
@@ -27,6 +31,8 @@ def seed(number: int) -> None:
 
 def capture() -> str:
     """The state of python's, numpy's and torch's generators."""
+    import numpy
+
     _, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
     on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
@@ -41,6 +47,8 @@ def capture() -> str:
 
 def restore(text: str) -> None:
     """Have all generators go on from where `capture` found them."""
+    import numpy
+
     state = json.loads(text)
     words, gauss = state["python"]
     random.setstate((3, tuple(words), gauss))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
 
 import muster
 from train.batches import steps as steps_module
@@ -87,6 +88,80 @@ def test_other_samples_are_not_gone_on_with():
     assert "dataset_size is 11, but was 10" in str(refused.value)
 
 
+class Squares(Dataset):
+    """Sample i is i squared."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, at):
+        return at * at
+
+
+def through(steps, loader, last=99):
+    """The loop: what it computes, and where it says that it is, step by step."""
+    batches = iter(loader)
+    for step in steps:
+        for micro, batch in zip(step.micro_batches, batches, strict=False):
+            yield [i * i for i in micro.indices], batch.tolist(), steps.state_dict()["step"]
+        if step.step == last:
+            break
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_factor": 4}])
+def test_a_loader_that_reads_ahead_moves_no_position(options):
+    def made():
+        steps = muster.steps(Squares(), batch_size=6, seed=3, epochs=3, accumulation=2)
+        more = {**options, "num_workers": 2, "multiprocessing_context": "fork"}
+        return steps, DataLoader(Squares(), batch_sampler=steps.batches(), **more)
+
+    whole = [got for _, got, _ in through(*made())]
+    assert len(whole) == 3 * 5 * 2
+    steps, loader = made()
+    found = list(through(steps, loader, last=4))
+    assert [at for *_, at in found] == [1, 1, 2, 2, 3, 3, 4, 4]
+    found += through(steps, loader)  # the same loader, and workers, from step 5 on
+    assert all(wanted == got for wanted, got, _ in found)
+    assert [got for _, got, _ in found] == whole
+    again, loader = made()
+    again.load_state_dict({**steps.state_dict(), "step": 7})
+    assert [got for _, got, _ in through(again, loader)] == whole[14:]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loader_that_would_take_steps_ahead_of_the_loop_is_refused(wrapped):
+    steps = muster.steps(Squares(), batch_size=6)
+    sampler = (list(one.micro_batches[0].indices) for one in steps) if wrapped else steps
+    loader = DataLoader(
+        Squares(), batch_sampler=sampler, num_workers=1, multiprocessing_context="fork"
+    )
+    with pytest.raises(muster.UsageError, match=r"give it batch_sampler=steps\.batches\(\)"):
+        next(iter(loader))
+    assert steps.step == 0
+    # without workers it takes a step when the loop asks for it
+    alone = (list(one.micro_batches[0].indices) for one in steps)
+    for number, _ in enumerate(DataLoader(Squares(), batch_sampler=alone), start=1):
+        assert steps.step == number
+
+
+def test_accelerate_reads_ahead_too():
+    from accelerate.data_loader import DataLoaderShard
+
+    steps = muster.steps(Squares(), batch_size=6)
+    sampler = (list(one.micro_batches[0].indices) for one in steps)
+    with pytest.raises(muster.UsageError, match="before the loop computes them"):
+        next(iter(DataLoaderShard(Squares(), batch_sampler=sampler)))
+
+
+def test_what_cannot_be_read_ahead_says_so():
+    steps = muster.steps(10, batch_size=3)
+    next(iter(steps.batches()))
+    with pytest.raises(muster.UsageError, match="resume first"):
+        steps.load_state_dict(steps.state_dict())
+    with pytest.raises(muster.UsageError, match="split='auto' changes the parts"):
+        muster.steps(10, batch_size=3, split="auto", model=Clock(1.0)).batches()
+
+
 class Clock:
     """A model whose passes on this rank take so long for a sample."""
 
@@ -117,8 +192,21 @@ def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
         ({"batch_size": 4, "split": [1, 2]}, "split has 2 numbers, but there are 1 ranks"),
         ({"batch_size": 4, "split": [-1]}, "its numbers must be >= 0"),
         ({"batch_size": 4, "lengths": [3]}, "there are 1 lengths for 10 samples"),
+        ({"batch_size": 4, "lengths": [1.5] * 10}, "lengths are whole numbers of tokens"),
+        ({"batch_size": 4, "lengths": None}, "lengths are whole numbers of tokens"),
+        ({"batch_size": "4"}, "batch_size is '4'; it must be a whole number"),
+        ({"batch_size": 4, "seed": None}, "seed is None; it must be a whole number"),
+        ({"batch_size": 4, "accumulation": 1.5}, "accumulation is 1.5; it must be a whole number"),
+        ({"batch_size": 4, "split": 3}, "split is 3; give even, auto, or a number for each rank"),
+        ({"batch_size": 4, "split": ["a"]}, "split is ['a']; give even, auto, or a number"),
+        ({"batch_size": 4, "split": "auto", "model": 1}, "model is a int, which has no take_comp"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         muster.steps(10, **options)
+
+
+def test_a_dataset_without_a_length_is_refused():
+    with pytest.raises(muster.UsageError, match=r"len\(dataset\) is .*; it must be a whole"):
+        muster.steps(iter([1, 2]), batch_size=1)

@@ -123,7 +123,7 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
         ),
         (
             {"a": [torch.empty(3, dtype=torch.int4)]},
-            "the state of own[a][0] holds a tensor of torch.int4 (torch.strided, cpu); only dense tensors",
+            "the state of own[a][0] holds a tensor of torch.int4 (torch.strided, cpu)",
         ),
         ({"f": print}, "the state of own[f] holds a builtin_function_or_method"),
     ],

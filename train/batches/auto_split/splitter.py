@@ -15,10 +15,8 @@ from ...sync.ranks import Ranks
 from ..by_length import PASS_TOKENS
 from ..plan import BatchPlan, split_batch
 from .probe import Probe
-from .step_cost import Cost, best_weights, compute_s
+from .step_cost import DEAD_BAND, Cost, best_weights, compute_s
 
-# A new split must promise so much over the one there is: speeds always waver a little.
-DEAD_BAND = 1.05
 # A root's link carries (N-1) S each way at once, a ring's 2 (N-1)/N S: N/2 times as long.
 ROOT_MODES = ("gather_scatter",)
 

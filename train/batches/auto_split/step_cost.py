@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ..plan import split_batch
 
 POINT_S = 1e-9  # below any step: a rank cannot be infinitely fast
+# A new split must promise so much over the one there is: speeds always waver a little.
+DEAD_BAND = 1.05
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,18 @@
+"""The addresses of this machine, asked of the kernel, are those that psutil knows."""
+
+import socket
+
+import psutil
+
+from train.distributed.address import interfaces
+
+
+def test_every_address_has_its_interface():
+    known = {
+        (name, one.address.partition("%")[0])
+        for name, some in psutil.net_if_addrs().items()
+        for one in some
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    assert set(interfaces()) == known
+    assert ("lo", "127.0.0.1") in known
