@@ -1,30 +1,31 @@
 """A copy of the user's project as it is when a run is submitted: later edits change nothing.
 
-It has what git tracks or would track: changed and new files included, ignored ones not. What git
-ignores (data, outputs) is linked to the original, so that the program finds it in its place.
-Unchanged files are hard links to the project's previous snapshot, never to the user's own file,
-which an editor may write in place.
+It has what git tracks or would track: changed and new files included, ignored ones not, and of
+submodules and other clones inside the same. What git ignores (data, outputs) is linked to the
+original, so that the program finds it in its place. Each run has files of its own, of which none
+is a hard link: a program may write to them.
 """
 
 import fnmatch
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from muster import run_files
 from muster.errors import UsageError
-from muster.writing import write_json, write_text, writing
+from muster.writing import read_json, write_json, writing
 
-# Of a project that git does not know: more than this is data, which belongs elsewhere.
+# What git does not track: more than this is data, which belongs elsewhere.
 MOST_BYTES = 200_000_000
 MOST_NAMED = 10
 # Folders of a project without git that are no part of it.
 LEFT_OUT = frozenset((".git", "__pycache__", ".venv", "venv", "node_modules", ".pytest_cache"))
+# A diff that `git apply` takes, whatever the user's own settings of git are.
+PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
 
 
 @dataclass(frozen=True)
@@ -34,49 +35,43 @@ class Snapshot:
     root: Path
     files: int
     total_bytes: int
-    shared_bytes: int  # in files that are the previous snapshot's, too
 
     def __str__(self) -> str:
-        shared = f", {_size(self.shared_bytes)} of them shared" if self.shared_bytes else ""
-        return f"snapshot: {self.files} files, {_size(self.total_bytes)}{shared}"
+        return f"snapshot: {self.files} files, {_size(self.total_bytes)}"
 
 
 def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot:
     """Copy `project` into the run folder, and write down of which commit, with which changes.
 
     Raises:
-        UsageError: the project is not one of git's, and too large to be copied.
+        UsageError: too much of the project is not tracked by git, or a file cannot be read.
         CannotWrite: the disk is full.
     """
     root, logs = run_files.SNAPSHOT.path(run_dir), _logs_of(run_dir)
-    names = list(_tracked(project) or _found(project, logs))
-    names += _matching(project, patterns, names)
-    before = _previous(project, run_dir)
-    files, shared = {}, 0
+    repositories = list(_repositories(project))
+    sources = [path for one in repositories for path in _files(one, logs)]
+    sources += [path for one in repositories for path in _matching(project, one, patterns)]
+    copied, links = {}, []
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            source, target = project / name, root / name
-            if logs in (source, *source.parents):
-                continue  # the project's own runs
+        for source in dict.fromkeys(sources):
+            target = root / source.relative_to(project)
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_symlink():
-                target.symlink_to(source.readlink())
-                continue
-            status = source.stat()
-            state = [status.st_size, status.st_mtime_ns, status.st_mode]
-            files[name] = state
-            if before is not None and before[1].get(name) == state:
-                os.link(before[0] / name, target)
-                shared += status.st_size
-            else:
-                shutil.copy2(source, target)
-        _link_the_rest(project, root, logs)
-    total = sum(state[0] for state in files.values())
-    record = {"project": str(project), "commit": _git(project, "rev-parse", "HEAD"), "files": files}
+                links.append((source, target))
+            elif (size := _copy(source, target)) is not None:
+                copied[str(source.relative_to(project))] = size
+        for one in repositories:
+            for path in _listed(one, "--others", "--ignored", "--exclude-standard", "--directory"):
+                _link_ignored(path, root / path.relative_to(project), logs)
+        for source, target in links:  # last: they may lead to any of the others
+            _copy_link(source, target, project, root)
+        diff = _git(project, "diff", "HEAD", "--binary", *PLAIN_DIFF)
+        run_files.SNAPSHOT_DIFF.path(run_dir).write_bytes(diff)
+    commit = _git(project, "rev-parse", "HEAD").decode().strip()
+    record = {"project": str(project), "commit": commit, "files": list(copied)}
     write_json(run_files.SNAPSHOT_RECORD.path(run_dir), record)
-    write_text(run_files.SNAPSHOT_DIFF.path(run_dir), _git(project, "diff", "HEAD", "--binary"))
-    return Snapshot(root, len(files), total, shared)
+    return Snapshot(root, len(copied), sum(copied.values()))
 
 
 def new_files(run_dir: Path) -> list[str]:
@@ -85,13 +80,14 @@ def new_files(run_dir: Path) -> list[str]:
     if not found:
         return []
     more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    names = ", ".join(found[:MOST_NAMED])
+    # a name that is not UTF-8 cannot be printed as it is
+    names = ", ".join(os.fsencode(one).decode(errors="replace") for one in found[:MOST_NAMED])
     return [f"made in {run_files.SNAPSHOT.path(run_dir)}: {names}{more}"]
 
 
 def made_there(run_dir: Path) -> list[str]:
     """The files that the program has made inside the snapshot, by name."""
-    record = _read(run_files.SNAPSHOT_RECORD.path(run_dir))
+    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
     if record is None:
         return []
     found = []
@@ -110,96 +106,112 @@ def _logs_of(run_dir: Path) -> Path:
     return sweep.parent.parent if is_of_sweep else run_dir.parent
 
 
-def _tracked(project: Path) -> list[str]:
-    """What git tracks or would track, and is there; nothing where git does not know the folder."""
-    text = _git(project, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = dict.fromkeys(filter(None, text.split("\0")))
-    return [name for name in names if os.path.lexists(project / name)
-            and ((project / name).is_symlink() or (project / name).is_file())]  # fmt: skip
+def _repositories(folder: Path) -> Iterator[Path]:
+    """The folder, and the submodules and other clones inside it: git lists each by itself."""
+    yield folder
+    for path in _listed(folder, "--cached", "--others", "--exclude-standard"):
+        if (path / ".git").exists() and not path.is_symlink():
+            yield from _repositories(path)
 
 
-def _found(project: Path, logs: Path) -> Iterator[str]:
-    """All files of a folder that git does not know."""
-    total = 0
-    for folder, folders, files in os.walk(project):
-        folders[:] = [one for one in folders if one not in LEFT_OUT and Path(folder, one) != logs]
-        for name in files:
-            path = Path(folder, name)
-            total += path.lstat().st_size
-            if total > MOST_BYTES:
-                raise UsageError(
-                    f"{project} has more than {_size(MOST_BYTES)}, and git does not know which of "
-                    "it is the program: run `git init` there and ignore the data, or give "
-                    "--no-snapshot"
-                )
-            yield str(path.relative_to(project))
+def _files(folder: Path, logs: Path) -> Iterator[Path]:
+    """What git tracks or would track; where it knows nothing of the folder, all that is there."""
+    tracked = _listed(folder, "--cached")
+    others = _listed(folder, "--others", "--exclude-standard")
+    advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
+    known: Iterable[Path] = others
+    if not tracked and not others:
+        known, advice = _walked(folder, logs), f"run `git init` there, and {advice}"
+    yield from filter(_is_copied, tracked)
+    total, largest = 0, (0, folder)
+    for path in known:
+        if logs in path.parents or not _is_copied(path):
+            continue  # the project's own runs, a socket, or what is gone by now
+        with suppress(FileNotFoundError):
+            size = path.lstat().st_size
+            total, largest = total + size, max(largest, (size, path))
+        if total > MOST_BYTES:
+            raise UsageError(
+                f"{folder} has more than {_size(MOST_BYTES)} that git does not track, such as "
+                f"{largest[1].relative_to(folder)} with {_size(largest[0])}: {advice}"
+            )
+        yield path
 
 
-def _matching(project: Path, patterns: Sequence[str], known: Sequence[str]) -> list[str]:
+def _is_copied(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
+
+
+def _walked(folder: Path, logs: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        paths = [Path(parent, name) for name in folders if name not in LEFT_OUT]
+        folders[:] = [one.name for one in paths if one != logs]
+        yield from (one for one in paths if one.is_symlink())  # which are not walked through
+        yield from (Path(parent, name) for name in files)
+
+
+def _matching(project: Path, folder: Path, patterns: Sequence[str]) -> list[Path]:
     """Ignored files that were asked for."""
-    if not patterns:
-        return []
-    text = _git(project, "ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    names = [name for name in text.split("\0") if name and (project / name).is_file()]
+    paths = _listed(folder, "--others", "--ignored", "--exclude-standard") if patterns else []
     return [
-        name
-        for name in names
-        if name not in known and any(fnmatch.fnmatch(name, one) for one in patterns)
+        path
+        for path in filter(Path.is_file, paths)
+        if any(fnmatch.fnmatch(str(path.relative_to(project)), one) for one in patterns)
     ]
 
 
-def _link_the_rest(project: Path, root: Path, logs: Path) -> None:
-    """Links to what git ignores: a folder as a whole, where nothing of it was copied."""
-    arguments = ("--others", "--ignored", "--exclude-standard", "--directory")
-    for name in _git(project, "ls-files", "-z", *arguments).split("\0"):
-        path = project / name.rstrip("/")
-        target = root / name.rstrip("/")
-        ours = path.name in LEFT_OUT or path in (logs, *logs.parents)
-        if not name or ours or os.path.lexists(target) or not path.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path)
-
-
-def _previous(project: Path, run_dir: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest snapshot of the same project beside this one, with the states of its files."""
-    paths = run_dir.parent.glob(f"*/{run_files.SNAPSHOT_RECORD.pattern}")
-    for path in sorted(paths, key=lambda one: one.stat().st_mtime, reverse=True):
-        record = _read(path)
-        folder = run_files.SNAPSHOT.path(path.parent)
-        if record is not None and record["project"] == str(project) and folder.is_dir():
-            # what a program has changed in its own copy is not the user's file any more
-            return folder, {
-                name: state
-                for name, state in record["files"].items()
-                if (folder / name).is_file() and _same(folder / name, state)
-            }
-    return None
-
-
-def _same(path: Path, state: Sequence[int]) -> bool:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns] == list(state[:2])
-
-
-def _read(path: Path) -> dict[str, Any] | None:
+def _copy(source: Path, target: Path) -> int | None:
+    """How much was copied; None if the file was removed since it was listed."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record
+        shutil.copy2(source, target)
+    except OSError as error:
+        if not os.path.lexists(source):
+            return None
+        if not os.access(source, os.R_OK):
+            raise UsageError(
+                f"{source} cannot be read: {error.strerror}; make it readable, name it in "
+                ".gitignore, or give --no-snapshot"
+            ) from error
+        raise
+    return target.stat().st_size
 
 
-def _git(project: Path, *words: str) -> str:
+def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
+    """A link leads to the same thing in the copy; where the copy has no such, to the original."""
+    end = Path(os.path.realpath(source))
+    inside = end.is_relative_to(project.resolve())
+    there = root / end.relative_to(project.resolve()) if inside else end
+    if inside and os.path.lexists(there):
+        target.symlink_to(os.path.relpath(there, target.parent))
+    else:
+        target.symlink_to(end)
+
+
+def _link_ignored(source: Path, target: Path, logs: Path) -> None:
+    """A link to what git ignores: a folder as a whole, where nothing of it was copied."""
+    if source == logs or source.name in LEFT_OUT or not source.exists():
+        return
+    if source in logs.parents or (target.is_dir() and not target.is_symlink()):
+        for one in source.iterdir():
+            _link_ignored(one, target / one.name, logs)
+    elif not os.path.lexists(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source)
+
+
+def _listed(folder: Path, *kinds: str) -> list[Path]:
+    """The files that git lists, each once: one with a conflict is in its index three times."""
+    names = _git(folder, "ls-files", "-z", *kinds).split(b"\0")
+    return [folder / os.fsdecode(name) for name in dict.fromkeys(names) if name]
+
+
+def _git(folder: Path, *words: str) -> bytes:
     """What git answers; nothing where it does not know the folder, or is not here."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(project), *words], capture_output=True, text=True,
-            errors="surrogateescape", check=False,
-        )  # fmt: skip
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False)
     except OSError:
-        return ""
-    return "" if done.returncode else done.stdout.rstrip("\n")
+        return b""
+    return b"" if done.returncode else done.stdout
 
 
 def _size(count: int) -> str:
