@@ -146,6 +146,13 @@ def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
     group.add_argument(*options, default=item.default, help=item.metadata["help"], **how)
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # `~` of a user who is not known, or who has no home
+        raise ValueError(f"{text}: {error}") from None
+
+
 def _reader(hint: Any) -> Any:
     """What makes a value from its text; the parser's own way would read a name as YAML."""
     kinds = get_args(hint) or (hint,)
@@ -153,7 +160,7 @@ def _reader(hint: Any) -> Any:
         return lambda text: None if text == "null" else Nodes(text)
     if Path in kinds:
         # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
-        return lambda text: None if text == "null" else Path(text).expanduser()
+        return lambda text: None if text == "null" else _path(text)
     if str in kinds:
         optional = len(kinds) > 1
         return lambda text: None if optional and text == "null" else text

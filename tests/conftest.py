@@ -1,6 +1,7 @@
 """Every test runs alone: no network, no scheduler, no one else's run around it, no user's cache."""
 
 import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -48,6 +49,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`~/.cache` and `~/.local/state` of this session, here and in all processes of tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the machine does not know, as containers that are given any number have it."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

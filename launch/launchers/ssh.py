@@ -3,6 +3,7 @@
 import getpass
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -142,8 +143,9 @@ class Ssh(Launcher):
             )
         more = {"user": self._ssh.user}
         if _is_file(config.hosts):
-            me, network = getpass.getuser(), config.network
-            path = Path(config.hosts)
+            me, network, path = None, config.network, Path(config.hosts)
+            with suppress(KeyError, OSError):  # a user without a name, as in some containers
+                me = getpass.getuser()
             found = hosts.read_hosts(path, slots, me=me, network=network, **more)
         else:
             found = hosts.parse_hosts([config.hosts], slots, "--hosts", **more)

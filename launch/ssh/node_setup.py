@@ -11,6 +11,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.spec import NodeFacts
 from launch.ssh import openssh, transfer
+from muster.cache_folder import cache_folder
 from muster.errors import MusterError
 
 NO_INTERNET = 75
@@ -72,8 +73,7 @@ def _gather() -> Path:
     Raises:
         MusterError: this machine cannot fetch them either.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = cache / "muster" / "wheels"
+    folder = cache_folder() / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     constraint = ["--constraint", str(REPOSITORY / "constraints.txt")]

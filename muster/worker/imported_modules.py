@@ -27,7 +27,12 @@ OURS = ("configs", "launch", "muster", "train")
 
 def file_of(program: str) -> Path:
     """Where the modules of `program`, a plain name, are kept for this Python."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not state:
+        try:
+            state = str(Path.home() / ".local" / "state")
+        except RuntimeError:  # no home, as in some containers: a folder that is never there
+            state = os.devnull
     digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]
     return Path(state, "muster", "imports", f"{program}-{digest}.json")
 
@@ -40,6 +45,7 @@ class ImportedModules:
         found: Any = {}
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(path.read_text(encoding="utf-8"))
+        found = found if isinstance(found, dict) else {}
         self.names: list[str] = list(found.get("modules", ()))
         self.left_out: dict[str, str] = dict(found.get("left_out", {}))  # and why
         self._counted = 0

@@ -142,6 +142,15 @@ def test_a_path_may_begin_with_the_home_folder(write):
     assert train_config("--config", write("cache_dir: ~/runs")).cache_dir == Path.home() / "runs"
 
 
+@pytest.mark.usefixtures("no_home")
+def test_a_home_folder_that_is_not_known_is_one_line(write):
+    for path in ("~/runs", "~no-such-user/runs"):
+        (line,) = problems(f"--logs-dir={path}")
+        assert "logs-dir" in line and path in line
+        (line,) = problems("--config", write(f"cache_dir: {path}"))
+        assert "cache_dir" in line and path in line
+
+
 # what is refused
 
 

@@ -7,7 +7,6 @@ without locks; of two builders at once, the second finds it done.
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import zlib
@@ -20,15 +19,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from muster.cache_folder import cache_folder
+
 VERSION = "1"  # of what the files hold
 MANIFEST = "manifest.json"
 
 
 def root(cache_dir: Path | None) -> Path:
     """Where caches are kept: as configured, or the user's cache folder."""
-    if cache_dir is not None:
-        return cache_dir
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
+    return cache_folder() if cache_dir is None else cache_dir
 
 
 def fingerprint(parts: Iterable[str | bytes]) -> str:

@@ -1,0 +1,61 @@
+"""Runs are found again, also those whose disk was away, and where a user has no home."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.runs import run_index
+
+# Root looks into all folders, unless it gives up the right to.
+AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
+
+
+@pytest.fixture
+def env(tmp_path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def run_dir(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_run_whose_disk_was_away_is_found_again(tmp_path, env):
+    here, there = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
+    run_index.note(here, env)
+    run_index.note(there, env)
+    assert sorted(run_index.run_folders(env)) == sorted([here, there])
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert run_index.run_folders(env) == [here]
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert sorted(run_index.run_folders(env)) == sorted([here, there])
+    shutil.rmtree(here)
+    assert run_index.run_folders(env) == [there]
+
+
+def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):
+    runs = [run_dir(tmp_path / f"disk{number}" / "run") for number in range(3)]
+    for run in runs:
+        run_index.note(run, env)
+    index = tmp_path / "state" / "muster" / "runs"
+    (index / "notes.txt").touch()  # somebody's own
+    first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
+    first.parent.chmod(0o000)
+    look = "from launch.runs import run_index; print(*run_index.run_folders(), sep='\\n')"
+    done = subprocess.run(
+        [*AS_ANY_USER, sys.executable, "-c", look],
+        env={**os.environ, **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    first.parent.chmod(0o700)
+    assert done.stdout.split() == list(map(str, others)), done.stderr
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_user_without_a_home_has_no_index(tmp_path):
+    run_index.note(run_dir(tmp_path / "run"), {})
+    assert run_index.run_folders({}) == []
