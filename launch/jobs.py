@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # A script's own folder comes first on the path, and a file in it could hide a library: the
@@ -28,6 +29,7 @@ from launch.runs.watching import overview, run_activity
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of
+from muster.writing import read_json
 
 POLL_S = 0.5
 
@@ -94,8 +96,11 @@ def _runs(root: Path | None) -> list[Path]:
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
         found |= {run_files.CONFIG.path(run_dir) for run_dir in run_index.run_folders()}
-    newest = sorted(filter(Path.exists, found), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [path.parent for path in newest]
+    times = {}
+    for path in found:
+        with suppress(OSError):  # a run that is being removed, or another user's
+            times[path.parent] = path.stat().st_mtime
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def _find(root: Path | None, wanted: str | None) -> Path:
@@ -158,7 +163,9 @@ def _status(run: Path) -> int:
             print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
-        here = json.loads(path.read_text(encoding="utf-8"))
+        here = read_json(path)
+        if here is None:
+            continue
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
     if steps:
@@ -177,14 +184,14 @@ def _last_step(run: Path) -> str | None:
     """How far rank 0 has come."""
     try:
         lines = run_files.METRICS.path(run, rank=0).read_bytes().splitlines()
-    except FileNotFoundError:
+    except OSError:
         return None
     for line in reversed(lines):
         try:
             record = json.loads(line)
         except ValueError:  # the last line may be half written
             continue
-        if record.get("kind") == "step":
+        if isinstance(record, dict) and record.get("kind") == "step":
             return f"step {record['step']}, epoch {record['epoch']}, loss {record['loss']:.6f}"
     return None
 

@@ -211,7 +211,7 @@ class Job:
 
     def _world_size(self) -> int:
         agents = [read_json(path) or {} for path in AGENT.find(self.run_dir)]
-        return sum(len(agent["ranks"]) for agent in agents)
+        return sum(len(agent.get("ranks", ())) for agent in agents)
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
         """What the run failed from, and the exception of the rank that failed first."""

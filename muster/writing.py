@@ -46,12 +46,16 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What `write_json` has written; None where there is no such file."""
+    """What `write_json` has written; None where there is no such file, or nothing whole in it.
+
+    One may be empty after its machine lost power, unreadable for its reader, or on a disk that is
+    away: whoever looks at many is not to end at one.
+    """
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return record
+    return record if isinstance(record, dict) else None
 
 
 def reserve(path: Path) -> None:

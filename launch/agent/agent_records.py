@@ -1,6 +1,5 @@
 """What each agent leaves in `agents/` of the run folder: who it was, and how its part ended."""
 
-import json
 import os
 import socket
 import sys
@@ -13,7 +12,7 @@ from typing import IO, Any
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, MEETING, RANK_END, RunFile
-from muster.writing import CannotWrite, reserve, write_json, write_last, writing
+from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
@@ -111,11 +110,8 @@ def write_exit(
 def _records_of(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
     run_dir = Path(assignment.run_dir)
     paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
-    return {
-        rank: json.loads(path.read_text(encoding="utf-8"))
-        for rank, path in paths.items()
-        if path.exists()
-    }
+    records = {rank: read_json(path) for rank, path in paths.items()}
+    return {rank: record for rank, record in records.items() if record is not None}
 
 
 def _path(file: RunFile, assignment: Assignment) -> Path:

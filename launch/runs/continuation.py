@@ -1,6 +1,5 @@
 """A run that goes on: with which settings, and from which checkpoint."""
 
-import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from configs.settings.train import TrainConfig
 from launch.runs.signals import NOTICE
 from launch.spec import LaunchSpec
 from muster import run_files
+from muster.writing import read_json
 
 
 def continued(train: TrainConfig, folder: Path, run_ids: Collection[str]) -> TrainConfig:
@@ -39,18 +39,12 @@ def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
     """Whether one of these runs has written a checkpoint into `folder` to its end."""
     for manifest in folder.glob("step_*/manifest.json"):
-        try:
-            state = json.loads(manifest.with_name("state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # damaged, or just being removed
-        if isinstance(state, dict) and state.get("run_id") in run_ids:
+        state = read_json(manifest.with_name("state.json")) or {}  # it may be just being removed
+        if state.get("run_id") in run_ids:
             return True
     return False
 
 
 def stopped_for_notice(run_dir: Path) -> bool:
     """Whether the workers stopped, in order, since their time was up."""
-    try:
-        return bool(json.loads(run_files.STOPPED.path(run_dir).read_text())["why"] == NOTICE)
-    except (OSError, ValueError, KeyError):
-        return False
+    return (read_json(run_files.STOPPED.path(run_dir)) or {}).get("why") == NOTICE

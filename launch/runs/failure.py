@@ -1,6 +1,5 @@
 """Which rank failed first, and why: the cause alone, not the echoes of its neighbours."""
 
-import json
 import re
 import signal
 import time
@@ -13,6 +12,7 @@ from launch.runs import hang_record, last_output
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
 from muster.worker import lost_peer
+from muster.writing import read_json
 
 # "exit": a program of the user's ended itself with this exit code. The others are
 OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
@@ -185,7 +185,7 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [record for path in paths if (record := read_json(path)) is not None]
 
 
 def _output(run_dir: Path, rank: int) -> Path:

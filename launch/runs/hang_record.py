@@ -1,20 +1,19 @@
 """What agents wrote down of the ranks: when a collective timed out, in a hang, before the end."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.errors import NO_RETRY
 from muster.run_files import STACKS
+from muster.writing import read_json
 
 Cause = tuple[int, str, tuple[str, ...]]  # exit code, the sentence, what else to print
 
 
 def read(run_dir: Path, name: str) -> dict[str, Any]:
     """What was seen for one of the reasons "timeout", "hang" and "end"; empty where nothing was."""
-    path = STACKS.path(run_dir, name=name)
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return read_json(STACKS.path(run_dir, name=name)) or {}
 
 
 def of_hang(run_dir: Path) -> Cause | None:

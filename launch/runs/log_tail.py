@@ -78,7 +78,11 @@ class Follower:
         if not anew and changed_ns == self._changed_ns and now - self._listed < LIST_S:
             return
         self._changed_ns, self._listed = changed_ns, now
-        for entry in os.scandir(self._workers):
+        try:
+            entries = list(os.scandir(self._workers))
+        except OSError:  # put aside as we look
+            return
+        for entry in entries:
             if entry.name in self._files:
                 continue
             for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):

@@ -144,7 +144,14 @@ def signs(run_dir: Path) -> tuple[int, ...]:
     """What changes when agents come and go, or a job ends: then it is time to ask about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
-    return tuple(place.stat().st_mtime_ns if place.exists() else 0 for place in places)
+    return tuple(_changed_ns(place) for place in places)
+
+
+def _changed_ns(place: Path) -> int:
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:

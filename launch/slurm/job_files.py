@@ -19,7 +19,7 @@ from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import write_json
+from muster.writing import read_json, write_json
 
 PATIENCE_S = 60.0  # of a task, for a file that a network file system does not show yet
 
@@ -55,11 +55,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
 
 def step_of(run_dir: Path) -> str | None:
     """The name of the run's steps, where its job is not its own."""
-    try:
-        job = json.loads(run_files.SLURM.path(run_dir).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    step: str | None = job.get("step")
+    step: str | None = (read_json(run_files.SLURM.path(run_dir)) or {}).get("step")
     return step
 
 
@@ -108,17 +104,11 @@ def _coordinator_file(run_dir: Path, allocation: Allocation) -> Path:
 
 def _wait_for(path: Path) -> Mapping[str, Any]:
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            text = path.read_text(encoding="utf-8")
-            if text.strip():
-                record: Mapping[str, Any] = json.loads(text)
-                return record
-        except FileNotFoundError:
-            pass
+    while (record := read_json(path)) is None:
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{path} is not there; the run folder must be on a file system that all nodes "
                 "share: choose one with --logs-dir"
             )
         time.sleep(0.1)
+    return record

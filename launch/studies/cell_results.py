@@ -8,18 +8,16 @@ from typing import Any
 
 from launch.studies.progress_record import Notes
 from muster import run_files
-from muster.writing import write_text
+from muster.writing import read_json, write_text
 
 TAIL_BYTES = 1_000_000
 
 
 def results(run_dir: Path) -> dict[str, Any]:
     """The keys and plain values of the JSON object that the program left; {} where it left none."""
-    try:
-        raw = json.loads(run_files.SUMMARY.path(run_dir).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raw = None
-    found = raw if isinstance(raw, dict) else _last_object(run_files.OUTPUT.path(run_dir, rank=0))
+    found = read_json(run_files.SUMMARY.path(run_dir))
+    if found is None:
+        found = _last_object(run_files.OUTPUT.path(run_dir, rank=0))
     return {
         name: value
         for name, value in found.items()

@@ -1,6 +1,5 @@
 """Runs the cells of a study one after the other, on testbeds of the rates that they ask for."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from launch.studies.progress_record import Note, Notes
 from launch.studies.runner import Work, run_all
 from launch.studies.study_file import Cell, Study
 from muster import run_files
+from muster.writing import read_json
 
 
 def run_study(
@@ -80,8 +80,5 @@ def _end(note: Note, run_dir: Path, log: Path, code: int) -> None:
 
 def why(run_dir: Path, log: Path, code: int) -> str:
     """What a run failed from, in its own words where it has left any."""
-    try:
-        text = str(json.loads(run_files.EXIT.path(run_dir).read_text())["message"])
-    except (OSError, ValueError, KeyError):
-        text = ""
-    return text or cell_process.last_message(log) or f"exit code {code}"
+    end = read_json(run_files.EXIT.path(run_dir)) or {}
+    return end.get("message") or cell_process.last_message(log) or f"exit code {code}"

@@ -1,10 +1,12 @@
 """Runs are found, described and ended, also long after the terminal they came from is gone."""
 
+import itertools
 import json
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -98,3 +100,31 @@ def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
     assert wait_until(lambda: alive(tmp_path) == [])
     assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
     assert jobs(tmp_path, "logs", "-f")[0] == 0
+
+
+def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
+    files = ["config.yaml", "job.json", "exit.json", "agents/node_00000.json"]
+    files += ["agents/meeting.json", "metrics/rank_00000.jsonl", "metrics/rank_00001.jsonl"]
+    contents = {"empty": b"", "half": b'\ntask: {"a": ', "null": b"null\n", "binary": b"\n\xff\n"}
+    names = []
+    for file, kind in itertools.product(files, [*contents, "folder"]):
+        run = run_folder(tmp_path, f"{Path(file).stem}-{kind}", leader())
+        names.append(run.name)
+        (run / "config.yaml").write_text("\ntask: synthetic\n")
+        for folder in ("agents", "metrics"):
+            (run / folder).mkdir()
+        path = run / file
+        path.unlink(missing_ok=True)
+        path.mkdir() if kind == "folder" else path.write_bytes(contents[kind])
+    for words in (("list", "-n", "1000"), ("top", "--once", "-n", "1000")):
+        code, out, err = jobs(tmp_path, *words)
+        assert code == 0 and not err
+        shown = {line.split()[0] for line in out.splitlines() if line.strip()}
+        assert {one for one in names if words[0] == "list" or "job-" not in one} <= shown
+    every = "import sys; from launch import jobs; from pathlib import Path\n"
+    every += "for one in sorted(Path(sys.argv[1]).iterdir()): jobs._status(one)"
+    done = subprocess.run(
+        [sys.executable, "-c", every, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run folder: ") == len(names)

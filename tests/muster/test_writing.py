@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from muster import writing
-from muster.writing import CannotWrite, reserve, write_json, write_last, write_text
+from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
 
 
 def names(folder):
@@ -40,6 +40,16 @@ def test_a_file_is_replaced_whole(forced, tmp_path):
     write_json(path, {"steps": 2}, forced=forced)
     assert json.loads(path.read_text()) == {"steps": 2} and path.stat().st_ino != before
     assert names(path.parent) == ["summary.json"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"steps": ', b"[1]", b"\xff", "folder"])
+def test_what_is_not_a_whole_object_reads_as_nothing(content, tmp_path):
+    path = tmp_path / "summary.json"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    assert read_json(path) is None
 
 
 def test_a_secret_is_never_readable_by_others(tmp_path):

@@ -1,6 +1,7 @@
 """A terminal view of a run while it goes on, and of one that has ended."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,10 @@ def rank_rows(run: Run) -> list[Row]:
 
 def silent_s(path: Path) -> float | None:
     """Since the newest record was written, by this machine's clock and the disk's."""
-    times = [file.stat().st_mtime for file in run_files.METRICS.find(path)]
+    times = []
+    for file in run_files.METRICS.find(path):
+        with suppress(OSError):  # put aside as we look
+            times.append(file.stat().st_mtime)
     return max(0.0, time.time() - max(times)) if times else None
 
 

@@ -141,23 +141,23 @@ def _add_processes(report: dict[str, Any], folder: Path, pid: int | None) -> Non
 def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
     """The stacks of a process, as faulthandler writes them; none if it cannot."""
     path = folder / f"rank_{rank:05d}.threads"
-    if DUMP_SIGNAL is None or not path.exists() or not catches(pid, DUMP_SIGNAL):
+    if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
         return []
-    before = path.stat().st_size
     try:
-        os.kill(pid, DUMP_SIGNAL)
+        with path.open("rb") as file:  # which its worker may remove
+            before = file.seek(0, os.SEEK_END)
+            os.kill(pid, DUMP_SIGNAL)
+            deadline, size = time.monotonic() + DUMP_S, before
+            while time.monotonic() < deadline:
+                time.sleep(0.03)
+                now = os.fstat(file.fileno()).st_size
+                if now > before and now == size:
+                    break
+                size = now
+            file.seek(before)
+            return outside_stacks.threads_of(file.read().decode(errors="replace"))
     except OSError:
         return []
-    deadline, size = time.monotonic() + DUMP_S, before
-    while time.monotonic() < deadline:
-        time.sleep(0.03)
-        now = path.stat().st_size
-        if now > before and now == size:
-            break
-        size = now
-    with path.open("rb") as file:
-        file.seek(before)
-        return outside_stacks.threads_of(file.read().decode(errors="replace"))
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:

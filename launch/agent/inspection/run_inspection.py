@@ -7,7 +7,6 @@ The messages, in JSON through the channels that launcher and agents have:
                         with "complete"; of a debugger {"debug": text, "over": whether it has ended}
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from launch.agent.inspection.request_file import RequestFile
 from launch.runs.failure import TIMED_OUT, read_exits
 from launch.runs.watching.durations import duration
 from muster.run_files import AGENT, STACKS
-from muster.writing import CannotWrite, write_json
+from muster.writing import CannotWrite, read_json, write_json
 
 OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
 LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
@@ -196,11 +195,8 @@ class RunInspection:
         return findings
 
     def _name_of(self, index: int) -> str:
-        try:
-            record = AGENT.path(self._run_dir, node=index).read_text(encoding="utf-8")
-        except OSError:
-            return f"node {index}"
-        return str(json.loads(record)["node"])
+        record = read_json(AGENT.path(self._run_dir, node=index)) or {}
+        return str(record.get("node", f"node {index}"))
 
     def _ends(self) -> dict[str, dict[str, Any]]:
         """How ranks have ended that have."""

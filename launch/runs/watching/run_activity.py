@@ -1,10 +1,9 @@
 """What a run that is not over is doing, in words, from its folder alone."""
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
@@ -17,6 +16,7 @@ from launch.runs.watching.step_progress import (
     step_progress,
 )
 from muster import run_files
+from muster.writing import read_json
 
 SILENT_S = 30.0  # without a record, and
 SILENT_STEPS = 10  # without one for so many steps: then it is worth a word
@@ -95,9 +95,13 @@ def is_silent(progress: StepProgress) -> bool:
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
     """Nodes meet, then workers start, import what they need and load their data."""
-    agents = [_read(path) for path in run_files.AGENT.find(run_dir)]
+    agents, began = [], 0.0
+    for path in run_files.AGENT.find(run_dir):
+        with suppress(OSError):  # put aside as we look
+            began = max(began, path.stat().st_mtime)
+            agents.append(read_json(path) or {})
     if not agents:
-        meeting = _read(run_files.MEETING.path(run_dir))
+        meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
             yield f"nodes meet: node 0 is {text}, said {duration(since_s)} ago"
@@ -105,7 +109,6 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
             yield "its nodes start, or meet: none of them has started workers yet"
         return
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
-    began = max(path.stat().st_mtime for path in run_files.AGENT.find(run_dir))
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
     nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"
     after = f"started {duration(time.time() - began)} ago"
@@ -113,11 +116,3 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
         yield f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
     else:
         yield f"{count} on {nodes} {after}; this program leaves no records of steps"
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or just being replaced
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -5,6 +5,7 @@ which is its step without what it waits or sends.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -74,9 +75,12 @@ def _phases(record: Mapping[str, Any], overlapping: bool) -> dict[str, float]:
 
 def _steps(path: Path) -> list[dict[str, Any]]:
     """The last records of steps; the first line may begin in its middle."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:  # put aside as we look
+        return []
     found = []
     for line in lines:
         try:

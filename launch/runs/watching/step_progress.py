@@ -56,7 +56,7 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
                 return None
             last = records[-1]
             total = _total(file, size, last, settings) if settings else None
-    except FileNotFoundError:
+    except OSError:
         return None
     times = sorted(float(one["step_s"]) for one in records[-WINDOW:])
     return StepProgress(
@@ -94,7 +94,7 @@ def settings_of(run_dir: Path) -> TrainConfig | None:
         if "\ntask: " not in path.read_text(encoding="utf-8"):
             return None
         found = cli.parse([TrainConfig], ["--config", str(path)], prog="", description="")
-    except (OSError, MusterError):  # of another version
+    except (OSError, ValueError, MusterError):  # of another version, or damaged
         return None
     train: TrainConfig = found[0]
     return train

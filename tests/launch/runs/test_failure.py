@@ -48,6 +48,17 @@ def test_a_missing_rank_is_a_failure_even_if_the_others_are_done(ended):
     assert failure.code == 137 and "rank 1 ended without a word" in failure.text
 
 
+@pytest.mark.parametrize("text", ["", '{"rank": 0, ', "null"])
+def test_a_record_that_is_not_whole_counts_as_none(ended, tmp_path, text):
+    ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
+    files = ("exits/rank_00000.json", "agents/node_00000.exit.json", "agents/node_00000.json")
+    for name in (*files, "stacks/hang.json", "stacks/timeout.json", "stacks/end.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    failure = explain(tmp_path, 2)
+    assert failure.code == 1 and failure.text == "Traceback: boom"
+
+
 def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     ended(0, "lost_peer", 1.0, "lost another worker")
     ended(1, "crash", 3.0, "boom", "Traceback: late\n")
