@@ -20,8 +20,12 @@ def main() -> int:
     os.dup2(2, 1)
     Heartbeat().add(launcher)
     while True:
-        for message in launcher.receive():
+        messages = launcher.receive()
+        for at, message in enumerate(messages, start=1):
+            if "stop" in message:  # before there was anything to do
+                return int(message["stop"])
             if "assignment" in message:
+                launcher.put_back(messages[at:])
                 assignment = Assignment.from_json(message["assignment"])
                 os.chdir(assignment.cwd)
                 return Agent(assignment, launcher).run()

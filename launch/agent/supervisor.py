@@ -209,11 +209,11 @@ class Agent:
         if self._log_sync is not None:
             self._log_sync.ranks = peers.ranks
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
-        if assignment.prologue:
-            env = after_prologue(assignment.prologue, env, self._scratch, assignment.name)
+        env = after_prologue(assignment, env, self._scratch, self._tick)
         return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:
+        process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
         if failure and self._stopping is None:  # else that is how SIGTERM ended them
             raise Ended(1, "command", failure)

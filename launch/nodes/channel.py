@@ -29,6 +29,7 @@ class Channel:
         self._in = b""
         self.allowance_bytes: int | None = None  # that may still come; None: any number
         self._out = bytearray()
+        self._put_back: list[dict[str, Any]] = []
         self.noise: list[str] = []  # lines that were not ours: why a remote shell failed, say
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of ours has come
@@ -100,7 +101,12 @@ class Channel:
             if len(self._in) > self._line_bytes and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
         *lines, self._in = self._in.split(b"\n")
-        return [message for line in lines if (message := self._read(line)) is not None]
+        first, self._put_back = self._put_back, []
+        return first + [message for line in lines if (message := self._read(line)) is not None]
+
+    def put_back(self, messages: list[dict[str, Any]]) -> None:
+        """Have the next `receive` give these first: they are for whoever takes over from here."""
+        self._put_back = messages
 
     def _read(self, line: bytes) -> dict[str, Any] | None:
         if line.startswith(MARK):

@@ -54,6 +54,22 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def reap_orphans(spared: Collection[int]) -> None:
+    """Collect adopted processes that have ended: else each stays a zombie as long as this one runs.
+
+    Not those of `spared`, nor one of this process's own session, as `subprocess.run` in a thread
+    starts it: somebody waits for them, and would not learn how they ended.
+    """
+    while sys.platform == "linux":
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid in spared or os.getsid(ended.si_pid) == os.getsid(0):
+                return  # whoever waits for this one collects it; then come the next
+            os.waitpid(ended.si_pid, 0)
+        except OSError:  # there is no child, or this one has been collected meanwhile
+            return
+
+
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent is gone."""
     if sys.platform == "linux":

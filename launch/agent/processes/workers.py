@@ -38,6 +38,10 @@ class Workload:
                 self._children.append(spawn(command.decided(master_port), env, log))
 
     @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children]
+
+    @property
     def runs(self) -> bool:
         return any(child.poll() is None for child in self._children)
 

@@ -96,6 +96,18 @@ def test_what_a_started_process_leaves_behind_is_not_ended(start):
     children[0].kill()
 
 
+def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start):
+    codes = {7: True, 8: False}  # one of `spared`, one of this session
+    own = [
+        subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"], start_new_session=new)
+        for code, new in codes.items()
+    ]
+    for one in own:
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+    process_tree.reap_orphans(spared=[own[0].pid])
+    assert [one.wait() for one in own] == list(codes)
+
+
 def test_what_an_agent_starts_dies_with_it(tmp_path):
     """Even by kill -9; and it ignores what torchrun would die of."""
     code = (

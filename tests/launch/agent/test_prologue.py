@@ -1,0 +1,50 @@
+"""A prologue may leave processes in the background, and a run can be ended while it runs."""
+
+import signal
+
+import pytest
+
+from tests.launch.submit import alive, start, submit, wait_until
+
+# It holds what it inherits open, and is found by the folder on its command line.
+WAITS = "timeout 300 tail -f {folder}/prologue.sh"
+FLAGS = ["--launcher", "local", "--workers", "manual", "--prologue", "prologue.sh"]
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "show.sh").write_text('#!/bin/sh\necho "stage $STAGE" > started\n')
+    (tmp_path / "show.sh").chmod(0o755)
+    yield tmp_path
+    assert wait_until(lambda: alive(tmp_path) == [])
+
+
+def write_prologue(project, *lines):
+    (project / "prologue.sh").write_text("\n".join(lines).format(folder=project) + "\n")
+
+
+def waits(project):
+    return alive(project / "prologue.sh")
+
+
+def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(project):
+    write_prologue(project, WAITS + " &", "export STAGE=set")
+    code, out, err = submit(*FLAGS, "--", "./show.sh", cwd=project)
+    assert code == 0, out + err
+    assert (project / "started").read_text() == "stage set\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
+    write_prologue(project, WAITS + " &", WAITS)
+    process = start(*FLAGS, "--", "./show.sh", cwd=project)
+    try:
+        assert wait_until(lambda: waits(project))
+        process.send_signal(number)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert wait_until(lambda: alive(project) == [])
+    assert not (project / "started").exists()
