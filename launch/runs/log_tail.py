@@ -1,10 +1,11 @@
 """Show, as it is written, what workers write into their files."""
 
+import math
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,8 @@ READ_BYTES = 4_194_304  # of one file at a time
 # Files that say nothing are looked at in turn, so many at a time.
 QUIET_FILES = 64
 LIST_S = 1.0
+LINE_BYTES = 65_536  # a longer line is shown in pieces
+REDRAWN_S = 5.0  # between two lines of one progress bar
 
 
 @dataclass
@@ -30,14 +33,17 @@ class _File:
     stream: str  # "stdout" or "stderr"
     inode: int = 0
     offset: int = 0
-    begun: bytes = b""  # of a line whose end has not come yet
+    begun: bytes = b""  # of a line whose end has not come yet; of a progress bar, as last drawn
+    shown: bytes | None = None  # the bar in that line as it was last shown, and when
+    shown_at: float = -math.inf
 
 
 class Follower:
     """Copies new bytes of workers' files to this process's stdout and stderr.
 
     Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
-    after `node.rank| `. Files and ranks may come into being at any time, and anew. A look costs as
+    after `node.rank| `. Of a progress bar, which draws itself anew in one line, that is a line
+    every few seconds. Files and ranks may come into being at any time, and anew. A look costs as
     much as there is to show, not as there are ranks: files that say nothing take turns.
     """
 
@@ -107,9 +113,36 @@ class Follower:
         return is_new
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
-        *lines, file.begun = (file.begun + new).split(b"\n")
         prefix = f"{self.nodes.get(file.rank, 'node?')}.{file.rank}| ".encode()
-        return b"".join(prefix + line + b"\n" for line in lines)
+        return b"".join(prefix + line + b"\n" for line in _lines(file, new))
+
+
+def _lines(file: _File, new: bytes) -> Iterator[bytes]:
+    """What is to be shown of `new`, without the ends of lines."""
+    *lines, begun = (file.begun + new).split(b"\n")
+    for line in lines:
+        bar = _drawn_last(line)
+        if bar is None or bar != file.shown:
+            yield line if bar is None else bar
+        file.shown = None
+    bar = _drawn_last(begun)
+    if bar is not None:
+        begun = b"\r" + bar + b"\r" * begun.endswith(b"\r") if bar else b""
+    if bar and bar != file.shown and time.monotonic() - file.shown_at > REDRAWN_S:
+        yield bar
+        file.shown, file.shown_at = bar, time.monotonic()
+    if len(begun) > LINE_BYTES:
+        yield begun.strip(b"\r")
+        begun = b""
+    file.begun = begun
+
+
+def _drawn_last(line: bytes) -> bytes | None:
+    """Of a line that was drawn several times, one over the other, the last that is not blank."""
+    if b"\r" not in line:
+        return None
+    drawn = line.rstrip(b"\r ")
+    return drawn[drawn.rfind(b"\r") + 1 :]
 
 
 def _read(file: _File) -> bytes:
@@ -118,6 +151,7 @@ def _read(file: _File) -> bytes:
         state = file.path.stat()
         if state.st_ino != file.inode or state.st_size < file.offset:
             file.inode, file.offset, file.begun = state.st_ino, 0, b""
+            file.shown = None
         if state.st_size == file.offset:
             return b""
         with file.path.open("rb") as opened:

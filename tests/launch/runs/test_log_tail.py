@@ -42,6 +42,34 @@ def test_every_line_says_whose_it_is(tmp_path, workers, capfdbinary):
     assert out == b"node1.1| one\nnode1.1| two\nnode?.10| ten\nnode1.1| three\n"
 
 
+def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):
+    """Drawn anew after each `\\r`, as by tqdm, or before it, as by wget; every few seconds."""
+    follower = Follower(tmp_path, prefixes=True)
+    for look in ("\r 1%\r 2%", "\r 3%", "\r 4%"):
+        workers(0, look)
+        follower.poll()
+    assert capfdbinary.readouterr().out == b"node?.0|  2%\n"
+    monkeypatch.setattr(log_tail, "REDRAWN_S", -1.0)
+    for look in ("", "\r 5%\r    \r", "6%\r", "7%\r", "7%\rdone\r\nplain\r", "\n\r\n"):
+        workers(0, look)
+        follower.poll()
+    follower.poll(last=True)
+    shown = b" 5%|6%|7%|done|plain||".replace(b"|", b"\nnode?.0| ")
+    assert capfdbinary.readouterr().out == b"node?.0| " + shown.removesuffix(b"node?.0| ")
+
+
+@pytest.mark.parametrize("drawn", ["\r{} of 100000", "{} of 100000\r", "{} of 100000, "])
+def test_a_line_without_an_end_is_not_held_in_memory(tmp_path, workers, capfdbinary, drawn):
+    follower = Follower(tmp_path, prefixes=True)
+    for _ in range(10):
+        workers(0, "".join(map(drawn.format, range(20_000))))
+        follower.poll()
+        (file,) = follower._files.values()
+        assert len(file.begun) <= log_tail.LINE_BYTES
+    follower.poll(last=True)
+    assert b"19999 of 100000" in capfdbinary.readouterr().out[-100:]
+
+
 def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, workers, capfdbinary):
     """A requeued job puts aside what its last attempt left."""
     follower = Follower(tmp_path)
