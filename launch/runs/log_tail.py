@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from launch.runs.terminal import waiting_bytes
+from launch.runs.terminal import waiting_bytes, write_later
 from muster.run_files import ERRORS, OUTPUT
 
 TAIL_BYTES = 32_768
@@ -102,7 +102,11 @@ class Follower:
         """Show what is new in a file; whether there was anything."""
         stream = getattr(sys, file.stream).buffer
         is_new = False
-        while new := _read(file):
+        while _unread_bytes(file):
+            if last and waiting_bytes() > WAITING_BYTES and self._show_later(file, stream):
+                return True
+            if not (new := _read(file)):
+                break
             is_new = True
             self.tail = (self.tail + new)[-TAIL_BYTES:]
             _write(stream, self._prefixed(file, new) if self._prefixes else new)
@@ -111,6 +115,28 @@ class Follower:
         if last and file.begun:
             _write(stream, self._prefixed(file, b"\n"))
         return is_new
+
+    def _show_later(self, file: _File, stream: BinaryIO) -> bool:
+        """Have the rest of a file read only when it is its turn to be written; whether that goes.
+
+        It is opened here: it may be put aside, for another attempt of the run, before it is read.
+        """
+        try:
+            opened = file.path.open("rb")
+        except OSError:  # too many are open, say
+            return False
+        opened.seek(max(file.offset, opened.seek(0, os.SEEK_END) - TAIL_BYTES))
+        self.tail = (self.tail + opened.read(TAIL_BYTES))[-TAIL_BYTES:]
+        opened.seek(file.offset)
+        write_later(stream, self._rest(file, opened))
+        return True
+
+    def _rest(self, file: _File, opened: BinaryIO) -> Iterator[bytes]:
+        with opened:
+            while new := opened.read(WAITING_BYTES):
+                yield self._prefixed(file, new) if self._prefixes else new
+        if file.begun:
+            yield self._prefixed(file, b"\n")
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
         prefix = f"{self.nodes.get(file.rank, 'node?')}.{file.rank}| ".encode()
@@ -145,19 +171,23 @@ def _drawn_last(line: bytes) -> bytes | None:
     return drawn[drawn.rfind(b"\r") + 1 :]
 
 
-def _read(file: _File) -> bytes:
-    """What was added to a file; a new one of that name is read from its beginning."""
+def _unread_bytes(file: _File) -> int:
+    """How much was added to a file; a new one of that name is read from its beginning."""
     try:
         state = file.path.stat()
-        if state.st_ino != file.inode or state.st_size < file.offset:
-            file.inode, file.offset, file.begun = state.st_ino, 0, b""
-            file.shown = None
-        if state.st_size == file.offset:
-            return b""
+    except OSError:  # put aside as we look, or a file server that is away
+        return 0
+    if state.st_ino != file.inode or state.st_size < file.offset:
+        file.inode, file.offset, file.begun, file.shown = state.st_ino, 0, b"", None
+    return state.st_size - file.offset
+
+
+def _read(file: _File) -> bytes:
+    try:
         with file.path.open("rb") as opened:
             opened.seek(file.offset)
             new = opened.read(READ_BYTES)
-    except OSError:  # put aside as we look, or a file server that is away
+    except OSError:
         return b""
     file.offset += len(new)
     return new

@@ -10,8 +10,9 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from launch.runs.signals import on_stop
 
@@ -22,7 +23,9 @@ class Outlet:
     """The thread that writes, in order, what was printed to any of its streams."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Iterable[bytes], int] | None] = (
+            queue.SimpleQueue()
+        )
         self._lock = threading.Lock()
         self.waiting_bytes = 0
         self._closed: set[int] = set()  # descriptors to which nothing can be written any more
@@ -42,7 +45,11 @@ class Outlet:
         if descriptor not in self._closed:
             with self._lock:
                 self.waiting_bytes += len(data)
-            self._queue.put((descriptor, data))
+            self._queue.put((descriptor, [data], len(data)))
+
+    def put_later(self, descriptor: int, parts: Iterable[bytes]) -> None:
+        """Have `parts` made, and written, when their turn comes: they take no memory before."""
+        self._queue.put((descriptor, parts, 0))
 
     def finish(self) -> None:
         """Stay until all is written, or somebody wants it to be over."""
@@ -56,10 +63,13 @@ class Outlet:
         # Signals are the main thread's, which a blocking call of its own must not hide them from.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while (item := self._queue.get()) is not None:
-            descriptor, data = item
-            self._write(descriptor, memoryview(data))
+            descriptor, parts, size = item
+            for part in parts:
+                self._write(descriptor, memoryview(part))
+                if descriptor in self._closed:
+                    break
             with self._lock:
-                self.waiting_bytes -= len(data)
+                self.waiting_bytes -= size
 
     def _write(self, descriptor: int, data: memoryview) -> None:
         while data and descriptor not in self._closed:
@@ -77,11 +87,11 @@ class _Stream(io.RawIOBase):
     """A file whose writing never waits."""
 
     def __init__(self, outlet: Outlet, descriptor: int) -> None:
-        self._outlet, self._descriptor = outlet, descriptor
+        self.outlet, self._descriptor = outlet, descriptor
 
     @property
     def waiting_bytes(self) -> int:
-        return self._outlet.waiting_bytes
+        return self.outlet.waiting_bytes
 
     def writable(self) -> bool:
         return True
@@ -94,7 +104,7 @@ class _Stream(io.RawIOBase):
 
     def write(self, data) -> int:  # type: ignore[no-untyped-def]  # any buffer
         whole = bytes(data)
-        self._outlet.put(self._descriptor, whole)
+        self.outlet.put(self._descriptor, whole)
         return len(whole)
 
 
@@ -128,6 +138,16 @@ def waiting_bytes() -> int:
     """What was printed and not taken yet; 0 where printing waits for the reader."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return raw.waiting_bytes if isinstance(raw, _Stream) else 0
+
+
+def write_later(stream: BinaryIO, parts: Iterable[bytes]) -> None:
+    """Have `parts` made, and written, when the reader has taken what is before them."""
+    stream.flush()
+    raw = getattr(stream, "raw", None)
+    if isinstance(raw, _Stream):
+        raw.outlet.put_later(raw.fileno(), parts)
+    else:
+        stream.writelines(parts)
 
 
 def _text(outlet: Outlet, descriptor: int) -> io.TextIOWrapper:

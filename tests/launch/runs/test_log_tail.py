@@ -1,9 +1,13 @@
 """What workers write is shown as it comes, whatever else happens to their files."""
 
+import os
+
 import pytest
 
 from launch.runs import log_tail
 from launch.runs.log_tail import Follower
+from launch.runs.terminal import unhurried, waiting_bytes
+from tests.launch.runs.test_terminal import a_pipe
 
 
 @pytest.fixture
@@ -91,8 +95,8 @@ def test_a_look_costs_no_more_with_many_ranks(tmp_path, workers, monkeypatch, ca
         workers(rank, "", "err")
     follower.poll()
     looks = []
-    read = log_tail._read
-    monkeypatch.setattr(log_tail, "_read", lambda file: looks.append(file) or read(file))
+    look = log_tail._unread_bytes
+    monkeypatch.setattr(log_tail, "_unread_bytes", lambda file: looks.append(file) or look(file))
     follower.poll()
     assert len(looks) <= 64
     workers(511, "late\n")
@@ -114,6 +118,31 @@ def test_nothing_more_is_taken_than_a_slow_reader_needs(
     assert capfdbinary.readouterr().out == b""
     follower.poll(last=True)
     assert capfdbinary.readouterr().out == b"later\n"
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+def test_what_nobody_has_read_at_the_end_stays_in_the_files(
+    tmp_path, workers, monkeypatch, prefixes
+):
+    """Also where the next attempt puts them aside meanwhile."""
+    line = "x" * 99 + "\n"
+    for rank in range(2):
+        workers(rank, line * 200_000 + f"last words of {rank}\n")
+    prefix = "node?.0| " if prefixes else ""
+    total = (200_000 * len(prefix + line) + len(prefix + "last words of 0\n")) * (1 + prefixes)
+    follower, got = Follower(tmp_path, prefixes=prefixes), []
+    with a_pipe(monkeypatch) as pipe, unhurried():
+        follower.poll(last=True)
+        assert waiting_bytes() < 10_000_000
+        assert follower.tail.endswith(f"last words of {int(prefixes)}\n".encode())
+        (tmp_path / "workers").rename(tmp_path / "aside")
+        (tmp_path / "workers").mkdir()
+        workers(0, "the next attempt\n")
+        print("end")
+        while not (got and got[-1].endswith(b"end\n")):
+            got.append(os.read(pipe, 1_000_000))
+    os.close(pipe)
+    assert len(b"".join(got)) == total + len("end\n")
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):
