@@ -86,8 +86,9 @@ class NodeInspection:
 
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
         more = {"native": True} if request.get("native") else {}
-        reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"], **more)
-        self._activity.disturb()
+        ask = request["ask"]
+        with self._activity.disturbed():
+            reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=ask, **more)
         for rank, report in reports.items():
             report["clock_offset_s"] = self.clock_offset_s
             if (before := self._contention.get(rank)) is not None and report.get("pid"):

@@ -117,6 +117,8 @@ class RunInspection:
         """Ask all where they are, once in each pause that is too long."""
         if len(self._still) < self._count or self._hang_rule.hang_after_s == 0:
             return
+        if self.hang is not None:  # the run is being ended for it, which moves its workers
+            return
         still_s = self._still_s()
         pause_s = max(one["pause_s"] for one in self._still.values())
         limit_s = self._hang_rule.hang_after_s or max(LEAST_S, PAUSES * pause_s)

@@ -8,8 +8,10 @@ collective, however much it computes meanwhile. A rank that evaluates, saves, co
 active for all others that wait for it.
 """
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +39,11 @@ class Activity:
         self._seen: dict[int, _Seen] = {}
         self._began: float | None = None  # when a worker was first seen, or last seen to have ended
         self._places: dict[int, set[int]] = {}  # of each rank, since it was last active
-        self._is_disturbed = False
+        self._lock = (
+            threading.Lock()
+        )  # around the two that follow: who asks has a thread of its own
+        self._questions = 0  # that workers are answering now
+        self._is_disturbed = False  # since the last look
         self.longest_pause_s = 0.0  # of all workers at once
 
     @property
@@ -48,13 +54,26 @@ class Activity:
         last = max((one.active_at for one in self._seen.values()), default=self._began)
         return time.monotonic() - last
 
-    def disturb(self) -> None:
-        """Workers were asked where they are, and read their source for it: no sign of progress."""
-        self._is_disturbed = True
+    @contextmanager
+    def disturbed(self) -> Iterator[None]:
+        """Inside it workers are asked where they are, and read their source for it: no progress.
+
+        It lasts, and a look may come in its middle, from another thread.
+        """
+        with self._lock:
+            self._questions += 1
+            self._is_disturbed = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._questions -= 1
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
         """Look at each rank's process; `progress`: its collectives, and places it was seen at."""
         now, before_s = time.monotonic(), self.still_s
+        with self._lock:  # what begins from here on counts for the next look, too
+            was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():
             states = {one.pid: one for one in map(state_of, tree_of(pid)) if one is not None}
             begun = progress.get(rank, {})
@@ -64,7 +83,9 @@ class Activity:
             if old is not None and not waits:
                 places = self._places.setdefault(rank, set())
                 places.update(begun.get("places", ()))
-                counts = not self._is_disturbed and _is_active(old, new, len(places))
+                is_disturbed = was_disturbed or self._is_disturbed
+                counts = new.number != old.number  # which no question brings about
+                counts = counts or (not is_disturbed and _is_active(old, new, len(places)))
                 new.active_at = now if counts else old.active_at
                 places.clear() if counts else None
             self._seen[rank] = new
@@ -72,13 +93,12 @@ class Activity:
         for rank in set(self._seen) - set(pids):  # ended: that is news, too
             del self._seen[rank]
             self._began = now
-        self._is_disturbed = False
         if self.still_s < before_s:
             self.longest_pause_s = max(self.longest_pause_s, before_s)
 
 
 def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
-    if new.number != old.number or set(new.states) != set(old.states):
+    if set(new.states) != set(old.states):
         return True
     elapsed = max(new.at - old.at, 1e-3)
     pairs: Sequence[tuple[ProcessState, ProcessState]] = [

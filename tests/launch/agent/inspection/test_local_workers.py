@@ -11,6 +11,7 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
+from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.processes import process_state
 from launch.agent.processes.activity import Activity
 from launch.agent.processes.process_state import state_of, tree_of
@@ -140,13 +141,35 @@ def test_being_asked_where_it_is_does_not_count_as_progress(start, tmp_path):
     process, activity = start("load_data"), Activity()
 
     def look() -> float:
-        ask(tmp_path)
-        activity.disturb()
+        with activity.disturbed():
+            ask(tmp_path)
         activity.look({0: process.pid}, {0: ask(tmp_path, ask="progress")})
         time.sleep(0.3)
         return activity.still_s
 
     assert wait_until(lambda: look() > 1.0)
+
+
+def test_a_look_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
+    (tmp_path / "inspection").rmdir()
+    node = NodeInspection(tmp_path / "inspection", 0, "node0", lambda message: None, 60.0)
+    node.ranks = [0]
+    start("load_data")
+    node._sample()
+    began, ask_workers = time.monotonic(), local_workers.ask
+
+    def ask_slowly(*words, **request):
+        found = ask_workers(*words, **request)
+        if request["ask"] == "stacks":
+            assert found[0]["answers"]
+            node._sample()
+        return found
+
+    monkeypatch.setattr(local_workers, "ask", ask_slowly)
+    node._ask({"id": "hang", "ask": "stacks"}, 60.0)
+    node._sample()
+    elapsed_s = time.monotonic() - began
+    assert node._activity.still_s >= elapsed_s
 
 
 def test_a_tree_has_children_after_their_parents():

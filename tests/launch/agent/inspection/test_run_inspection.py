@@ -2,8 +2,10 @@
 
 import json
 import time
+from dataclasses import replace
 
 from launch.agent.inspection.run_inspection import RunInspection, views_of
+from tests.launch.pretended import assignment
 
 CLOSED = "RuntimeError: [tcp/pair.cc:553] Connection closed by peer [10.10.1.2]:13476."
 TIMED_OUT = "RuntimeError: [tcp/unbound_buffer.cc:129] Timed out waiting 8000ms for send operation"
@@ -20,3 +22,19 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})
     assert [one.lost_peer for one in views.values()] == [True, False, False]
     assert [one.timed_out for one in views.values()] == [False, True, False]
+
+
+def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
+    """Its workers move, as they end."""
+    rule, said = replace(assignment(tmp_path), hang_after_s=15.0, on_hang="stop"), []
+    inspection = RunInspection(tmp_path, 1, lambda **message: None, said.append, rule)
+
+    def agent_says(**more):
+        inspection.take({"id": "hang", "index": 0, "node": "node0", **more})
+        inspection.tick()
+
+    agent_says(still={"s": 16.0, "pause_s": 1.0})
+    agent_says(complete=True)
+    assert "no progress" in inspection.hang and len(said) == 1
+    agent_says(still={"s": 0.0, "pause_s": 16.0})
+    assert len(said) == 1
