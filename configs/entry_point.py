@@ -18,6 +18,8 @@ def run(main: Callable[[], int]) -> NoReturn:
     Whoever reads what is printed may leave early, as `| head` does: that is no error.
     """
     code: int | str | None
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see activation.end_at_ctrl_c
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _code(main)
         sys.stdout.flush()  # here, where an error can still be reported

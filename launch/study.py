@@ -7,11 +7,13 @@ from pathlib import Path
 # repository takes its place.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from configs import activation
+
+activation.end_at_ctrl_c()
+
 try:
     from configs import cli
 except ModuleNotFoundError as missing:
-    from configs import activation
-
     activation.explain(missing)
 
 import argparse
