@@ -275,6 +275,6 @@ def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except OSError:  # it is, or this file system cannot tell
             return True
     return False

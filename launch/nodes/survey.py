@@ -229,11 +229,17 @@ def facts_request(
     """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
 
     A node sees this machine's files if it sees the file that is there meanwhile: a path that both
-    have says nothing, as machines of one image have the same.
+    have says nothing, as machines of one image have the same. Where the checkout cannot be written,
+    that is a temporary file, which only this machine sees: the others get the code sent.
     """
-    proof = REPOSITORY / "logs" / f".shared-{os.urandom(8).hex()}"
-    proof.parent.mkdir(exist_ok=True)
-    proof.touch()
+    name = f".shared-{os.urandom(8).hex()}"
+    proof = REPOSITORY / "logs" / name
+    try:
+        proof.parent.mkdir(exist_ok=True)
+        proof.touch()
+    except OSError:
+        proof = Path(tempfile.gettempdir(), name)
+        proof.touch()
     try:
         yield {
             "folder": folder or FOLDER,

@@ -1,6 +1,8 @@
 """A sweep runs what is not done yet, several at a time, ends in order, and goes on when called."""
 
 import csv
+import errno
+import fcntl
 import json
 import os
 import re
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.studies.sweeps import sweep_runs
+from muster.errors import UsageError
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
 from train.report.data.subject import read_subject
@@ -199,6 +203,20 @@ def test_after_a_killed_call_the_next_waits_for_what_is_left_of_it(project):
     code, out, err = sweep(project, *words)
     assert code == 0 and begun(project) == ["1 2 None"] * 2, out + err
     assert [one["results"]["begun"] for one in cells(project).values()] == [2]
+
+
+def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeypatch, capsys):
+    def unsupported(file, operation):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without
+    with sweep_runs.alone(tmp_path):
+        assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
+    monkeypatch.undo()
+    with sweep_runs.alone(tmp_path):
+        with pytest.raises(UsageError, match="goes on already"), sweep_runs.alone(tmp_path):
+            pass
+        assert not capsys.readouterr().err
 
 
 def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):

@@ -124,6 +124,8 @@ def synced_buffers(model: nn.Module) -> set[Tensor]:
 
 def local_statistics(values: Tensor, counts: bool) -> Tensor:
     """This rank's part, float64 (2 * channels + 1,): means, squared deviations, count."""
+    if not values.numel():
+        return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
     exact = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
     # var_mean over all dimensions but one, in a quarter of its time; it updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
@@ -187,9 +189,13 @@ class _Normalise(torch.autograd.Function):
         values, weight, mean, var, size = ctx.saved_tensors
         # As if mean and var were constants: the gradient for `values`, and this rank's sums of
         # grad * normalised and of grad, which are those for weight and bias.
-        grad_values, *sums = torch.ops.aten.native_batch_norm_backward(
-            grad, values, weight, mean, var, None, None, False, ctx.eps, [True] * 3
-        )
+        if values.numel():
+            grad_values, *sums = torch.ops.aten.native_batch_norm_backward(
+                grad, values, weight, mean, var, None, None, False, ctx.eps, [True] * 3
+            )
+        else:  # torch's kernel divides by their number, and the process dies of it
+            zeros = torch.zeros_like(mean if weight is None else weight)
+            grad_values, sums = torch.zeros_like(values), [zeros, zeros.clone()]
         if ctx.needs_input_grad[0]:
             means = torch.zeros(2, len(mean), dtype=torch.float64, device=mean.device)
             if ctx.counts:

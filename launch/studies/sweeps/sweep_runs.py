@@ -95,6 +95,8 @@ def forget(notes: Notes, folder: Path) -> None:
 def alone(folder: Path) -> Iterator[None]:
     """Inside it, nobody else leads this sweep; the kernel ends that with the process.
 
+    On a file system without locks that is for the user to see to.
+
     Raises:
         UsageError: somebody does.
     """
@@ -102,11 +104,14 @@ def alone(folder: Path) -> Iterator[None]:
     with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UsageError(
                 f"this sweep goes on already: {folder}; see muster jobs list, or give this one "
                 "another --name"
             ) from None
+        except OSError as error:  # Lustre that is mounted without flock, say
+            note = f"note: {folder} cannot be locked ({error.strerror}); start this sweep once only"
+            print(note, file=sys.stderr)
         yield
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from launch.nodes import network_probe, node_facts
+from launch.nodes import network_probe, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
 
 
@@ -56,6 +56,19 @@ def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
         answers = survey.ask(spell, timeout_s=0.2, length=1)
         assert answers.keys() == {0}
         assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
+
+
+def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, monkeypatch):
+    checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
+    checkout.mkdir()
+    temporary.mkdir()
+    (checkout / "logs").touch()  # where a folder is to be: it cannot be made, not even by root
+    monkeypatch.setattr(survey, "REPOSITORY", checkout)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with facts_request() as request, Survey(here(1)) as asked:
+        ((probe,), _) = (list(one.values()) for one in asked.probes(request))
+    assert probe["shared"] and probe["folder"] == str(checkout)
+    assert not list(temporary.iterdir())
 
 
 def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):

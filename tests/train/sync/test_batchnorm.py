@@ -128,6 +128,23 @@ def test_nothing_but_dummies_leaves_no_trace(alone):
     assert not torch.equal(model[1].running_mean, before["1.running_mean"])
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 5), (3, 4, 4)])
+def test_a_batch_without_samples_counts_for_nothing(shape, alone):
+    kinds = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}
+    layer = convert(kinds[len(shape)](3), timeout_s=10)
+    before = {name: state.clone() for name, state in layer.state_dict().items()}
+    values = torch.empty(0, *shape, requires_grad=True)
+    found = layer(values)
+    found.sum().backward()
+    assert found.shape == values.grad.shape == (0, *shape)
+    assert all(torch.equal(state, before[name]) for name, state in layer.state_dict().items())
+    assert not layer.weight.grad.any() and not layer.bias.grad.any()
+    full = torch.randn(6, *shape)
+    rows = [local_statistics(part, True) for part in (full[:2], values.detach(), full[2:])]
+    seen, whole = merge(torch.stack(rows)), merge(local_statistics(full, True)[None])
+    torch.testing.assert_close(tuple(seen), tuple(whole))
+
+
 def test_what_does_more_than_normalise_is_left_alone(alone):
     class Activated(nn.BatchNorm1d):
         def forward(self, input):
