@@ -21,7 +21,8 @@ def whole_number(name: str, value: object, least: int | None = None) -> Iterator
 def number(name: str, value: Any, *, above: float | None = None) -> Iterator[str]:
     """Why `value` is no number (a tensor of one is), or is not finite and above `above`."""
     try:
-        found = float(value if hasattr(value, "__float__") else "")  # no text that spells one
+        plain = value.detach() if hasattr(value, "detach") else value
+        found = float(plain if hasattr(plain, "__float__") else "")  # no text that spells one
     except (TypeError, ValueError, RuntimeError, OverflowError):
         yield f"{name} is {reprlib.repr(value)}; it must be a number"
         return
@@ -33,3 +34,15 @@ def methods(name: str, value: object, *wanted: str) -> Iterator[str]:
     """Which of the methods that are called `value` does not have."""
     if missing := [one for one in wanted if not callable(getattr(value, one, None))]:
         yield f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
+
+
+def one_of(name: str, value: object, *known: str) -> Iterator[str]:
+    """Why `value` is none of the words that are known."""
+    if value not in known:
+        yield f"{name} is {reprlib.repr(value)}; known: {', '.join(known)}"
+
+
+def function(name: str, value: object) -> Iterator[str]:
+    """Why `value` cannot be called."""
+    if not callable(value):
+        yield f"{name} is {reprlib.repr(value)}; it must be a function"

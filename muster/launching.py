@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.errors import UsageError
+from muster import arguments
+from muster.errors import UsageError, refuse
 from muster.project import project_of
 from muster.remote_job import Job, job, run_command
 from muster.run_files import SWEEPS
@@ -55,6 +56,7 @@ def launch(
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
         TypeError: the function or its arguments cannot be pickled.
     """
+    _check("muster.launch", function, kwargs={} if kwargs is None else kwargs)
     name = _name_of(function)
     run_id = _new_run_id(name)
     words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
@@ -84,6 +86,7 @@ def map_items(
         UsageError: a flag is wrong, or the runs could not start; one line for every problem.
         TypeError: the function or an item cannot be pickled.
     """
+    _check("muster.map", function, at_once=at_once, items=items)
     name = _name_of(function)
     words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
     logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
@@ -109,6 +112,25 @@ def map_items(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return [Job(folder / "runs" / str(cell["id"])) for cell in cells]
+
+
+def _check(
+    where: str, function: object, *, at_once: object = 1, kwargs: object = None, items: object = ()
+) -> None:
+    """Refuse what no run could be started with.
+
+    Raises:
+        UsageError: a line for each.
+    """
+    problems = [
+        *arguments.function("function", function),
+        *arguments.whole_number("at_once", at_once, 1),
+    ]
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        problems.append(f"kwargs is a {type(kwargs).__name__}; give a dict: kwargs={{'lr': 0.1}}")
+    if not isinstance(items, Iterable):
+        problems.append(f"items is a {type(items).__name__}; give a list of them")
+    refuse(problems, where=f"{where}: ")
 
 
 def write_call(

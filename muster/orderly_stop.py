@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from muster.errors import STOPPED, MusterError
+from muster.arguments import function
+from muster.errors import STOPPED, MusterError, refuse
 
 # Where workers that can stop in order say so to the agent above them, by a file named by their pid;
 # the agent writes the reason into it.
@@ -48,6 +49,7 @@ class StopRequest:
             Path(folder, str(self._owner)).touch()
 
     def on_stop(self, save: Callable[[], object]) -> None:
+        refuse(function("save", save), where="muster.on_stop: ")
         self.listen()
         self._saves.append(save)
 

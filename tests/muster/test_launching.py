@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -185,6 +186,25 @@ def test_what_cannot_start_is_refused_here(project, monkeypatch):
     with pytest.raises(muster.UsageError, match=r"fits no run|no runs in"):
         muster.job("no-such-run")
     assert not (project / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: muster.launch("train.py"), "muster.launch: function is 'train.py'; it must be a"),
+        (lambda: muster.launch(print, kwargs=[1]), "muster.launch: kwargs is a list; give a dict"),
+        (lambda: muster.map(None, [1]), "muster.map: function is None; it must be a function"),
+        (lambda: muster.map(print, 3), "muster.map: items is a int; give a list of them"),
+        (
+            lambda: muster.map(print, [1], at_once=0),
+            "muster.map: at_once is 0; it must be at least",
+        ),
+        (lambda: muster.on_stop(None), "muster.on_stop: save is None; it must be a function"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_it_is_given(call, problem):
+    with pytest.raises(muster.UsageError, match=re.escape(problem)):
+        call()
 
 
 def test_flags_as_a_command_line_has_them():

@@ -78,8 +78,7 @@ def evaluate(
             return to_plain(computed(loaded[0], together, names, arguments))
 
         found = from_plain(at_first(exchange, compute))
-    assert isinstance(found, dict)
-    return found
+    return dict(found)
 
 
 def at_first(exchange: Exchange, act: Callable[[], T]) -> T:
@@ -111,8 +110,8 @@ def computed(
     """The module's result on `columns`, in the order of the positions if there are any.
 
     Raises:
-        UsageError: a column is missing.
-        MusterError: the module raised something.
+        UsageError: a column is missing, or positions are not whole numbers.
+        MusterError: the module raised something, or returned what is no dict of plain values.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
     given = dict(columns)
@@ -120,14 +119,25 @@ def computed(
     if missing := [name for name in names if name not in given]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
     if positions is not None:
-        _, chosen = np.unique(np.asarray(positions, dtype=np.int64), return_index=True)
+        places = np.asarray(positions)
+        if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
+            raise UsageError(f"metric {label}: positions are one whole number for each sample")
+        _, chosen = np.unique(places, return_index=True)
         given = {name: in_order(column, chosen) for name, column in given.items()}
     try:
         with torch.random.fork_rng(devices=[]):  # the other ranks draw nothing here
-            return module.compute(**given, **arguments)
+            found = module.compute(**given, **arguments)
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
+    if not isinstance(found, Mapping):
+        kind = "None" if found is None else f"a {type(found).__name__}"
+        raise MusterError(f"metric {label}: it returned {kind}, not a dict of its results")
+    try:
+        to_plain(found)
+    except TypeError as error:
+        raise MusterError(f"metric {label}: of its result, {error}") from None
+    return found
 
 
 def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from muster.errors import UsageError
+from muster.arguments import number, one_of
+from muster.errors import UsageError, refuse
 from muster.rank_variables import torchrun_variables
 
 from ..distributed.rendezvous import Meeting, Peers, meet
@@ -61,9 +62,17 @@ def init(
         join_timeout_s: how long ranks may start after one another.
 
     Raises:
-        UsageError: variables that contradict each other, or a group that exists already.
+        UsageError: an argument that makes no sense, variables that contradict each other, or a
+            group that exists already.
         MusterError: an address, port, rank or GPU that is not there, after `join_timeout_s`.
     """
+    problems = [
+        *one_of("device", device, "auto", "cpu", "cuda"),
+        *one_of("backend", backend, "auto", "gloo", "nccl"),
+        *number("timeout_s", timeout_s, above=0),
+        *number("join_timeout_s", join_timeout_s, above=0),
+    ]
+    refuse(problems, where="muster.init: ")
     if dist.is_available() and dist.is_initialized():
         raise UsageError(
             "muster.init: this process is in a group already; leave init_process_group() out, or "

@@ -2,15 +2,16 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from muster.errors import UsageError
+from muster.arguments import methods, number, whole_number
+from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
@@ -43,7 +44,7 @@ def record(
     metrics: Mapping[str, float] | None = None,
     model: MeasuresItself | None = None,
     samples: int = 0,
-    lr: float = 0.0,
+    lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
 ) -> float | None:
     """Write down a step, or an evaluation, in the run folder; every rank calls this alike.
@@ -62,7 +63,8 @@ def record(
         grad_norm: of the gradient, before it was clipped.
 
     Raises:
-        UsageError: neither a loss nor metrics, or no run folder: no launcher, no `muster.init`.
+        UsageError: neither a loss nor metrics, an argument that is not what it must be, or no run
+            folder: no launcher, no `muster.init`.
     """
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
@@ -72,12 +74,34 @@ def record(
         )
     if (loss is None) == (metrics is None):
         raise UsageError("muster.record: give either loss=... or metrics={...}")
+    numbers: dict[str, Any] = {"lr": lr, "grad_norm": grad_norm}
+    refuse(_problems(step, loss, metrics, model, samples, numbers), where="muster.record: ")
     recorder = _recorder(Path(run_dir), current_ranks())
     if loss is None:
         assert metrics is not None
         recorder.evaluated(step, metrics)
         return None
-    return recorder.stepped(step, _number(loss), model, samples, lr, _number(grad_norm))
+    return recorder.stepped(
+        step, _number(loss), model, int(samples), _number(lr), _number(grad_norm)
+    )
+
+
+def _problems(
+    step: object, loss: Any, metrics: Any, model: object, samples: object, numbers: dict[str, Any]
+) -> Iterator[str]:
+    if step is not None and not isinstance(step, StepPlan):
+        yield from whole_number("step", step, 0)
+    yield from whole_number("samples", samples, 0)
+    if model is not None:
+        yield from methods("model", model, "take_measured")
+    if metrics is None:
+        numbers = {"loss": loss, **numbers}
+    elif isinstance(metrics, Mapping):
+        numbers = {**numbers, **{f"metrics[{name!r}]": one for name, one in metrics.items()}}
+    else:
+        yield f"metrics is a {type(metrics).__name__}; give a dict: metrics={{'accuracy': 0.71}}"
+    for name, value in numbers.items():
+        yield from number(name, value)
 
 
 def _number(value: Tensor | float) -> float:
@@ -156,7 +180,7 @@ class Recorder:
         if isinstance(step, StepPlan):
             self._step, self._epoch = step.step, step.epoch + 1
         else:
-            self._step = self._step + 1 if step is None else step
+            self._step = self._step + 1 if step is None else int(step)
 
 
 @lru_cache(maxsize=1)

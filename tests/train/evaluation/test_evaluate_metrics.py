@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,28 @@ def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
         evaluate(SCORES, predictions=[1], references=[1], average="none such")
     assert torch.equal(before, torch.get_rng_state())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ("None", "it returned None, not a dict of its results"),
+        ("0.5", "it returned a float, not a dict of its results"),
+        ("{'mean': object()}", "of its result, it holds a object"),
+    ],
+)
+def test_a_result_that_is_no_dict_of_plain_values_is_named(tmp_path, result, problem):
+    text = Path(DISTANCES).read_text(encoding="utf-8")
+    own = tmp_path / "own_metric.py"
+    own.write_text(re.sub(r"return \{\"mean\".*", f"return {result}", text))
+    with pytest.raises(MusterError, match=f"metric distances: {problem}"):
+        evaluate(str(own), predictions=[1.0], references=[1.0])
+
+
+@pytest.mark.parametrize("positions", [[0.5, 1.0], ["a", "b"], [[0], [1]]])
+def test_positions_are_whole_numbers(positions):
+    with pytest.raises(UsageError, match="positions are one whole number for each sample"):
+        evaluate(SCORES, predictions=[1, 0], references=[1, 1], positions=positions)
 
 
 def test_where_no_disk_can_be_written_memory_will_do(monkeypatch):

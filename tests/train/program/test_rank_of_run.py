@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import muster
 from tests.train.workers import finish, free_port
 
 PROGRAM = """
@@ -64,3 +65,15 @@ def test_two_ranks(tmp_path, way):
     for rank, row in enumerate(found):
         assert row[:-1] == [str(rank), "2", "3", str(rank), "2", "0", "1", str(rank)]
     assert found[0][-1] == found[1][-1]
+
+
+def test_what_makes_no_sense_is_refused_where_it_is_given():
+    wrong = {"device": "gpu", "backend": "mpi", "timeout_s": 0, "join_timeout_s": "long"}
+    with pytest.raises(muster.UsageError) as refused, muster.init(**wrong):
+        pass
+    assert str(refused.value).splitlines() == [
+        "muster.init: device is 'gpu'; known: auto, cpu, cuda",
+        "muster.init: backend is 'mpi'; known: auto, gloo, nccl",
+        "muster.init: timeout_s is 0; it must be finite and above 0",
+        "muster.init: join_timeout_s is 'long'; it must be a number",
+    ]

@@ -1,6 +1,7 @@
 """`muster.record` writes what reports read."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -50,3 +51,29 @@ def test_what_it_needs(monkeypatch, run_dir):
     monkeypatch.delenv("MUSTER_RUN_DIR")
     with pytest.raises(muster.UsageError, match="MUSTER_RUN_DIR, the run folder, is not set"):
         muster.record(loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"loss": "1.0"}, "loss is '1.0'; it must be a number"),
+        ({"loss": torch.ones(3)}, "loss is tensor([1., 1., 1.]); it must be a number"),
+        ({"loss": 1.0, "step": "one"}, "step is 'one'; it must be a whole number"),
+        ({"loss": 1.0, "samples": -4}, "samples is -4; it must be at least 0"),
+        ({"loss": 1.0, "lr": None}, "lr is None; it must be a number"),
+        ({"loss": 1.0, "model": nn.Linear(1, 1)}, "model is a Linear, which has no take_measured"),
+        ({"metrics": 0.7}, "metrics is a float; give a dict"),
+        ({"metrics": {"f1": None}}, "metrics['f1'] is None; it must be a number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_it_is_given(run_dir, given, problem):
+    with pytest.raises(muster.UsageError, match=re.escape(f"muster.record: {problem}")):
+        muster.record(**given)
+    assert not (run_dir / "metrics").exists()
+
+
+def test_a_loss_that_is_still_in_the_graph_is_recorded(run_dir, recwarn):
+    muster.record(loss=nn.Linear(1, 1)(torch.ones(1, 1)).sum(), lr=torch.tensor(0.5))
+    assert rows(run_dir)[0]["lr"] == 0.5 and not [
+        one for one in recwarn if "requires_grad" in str(one.message)
+    ]
