@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,16 +107,16 @@ def recorded() -> list[int]:
 def inside(namespaces: Iterable[Path]) -> list[int]:
     """All processes that live in one of these network namespaces, whoever started them."""
     wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
-    numbers = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and wanted:
-            try:
-                found = (entry / "ns" / "net").stat()
-            except OSError:  # gone, or a zombie: it is in no namespace any more
-                continue
-            if (found.st_dev, found.st_ino) in wanted:
-                numbers.append(int(entry.name))
-    return numbers
+    processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()] if wanted else []
+    return [int(one.name) for one in processes if not wanted.isdisjoint(_networks(one))]
+
+
+def _networks(process: Path) -> Iterator[tuple[int, int]]:
+    """The network namespaces of a process's threads; one that has ended is in none any more."""
+    for path in process.glob("task/*/ns/net"):
+        with suppress(OSError):
+            found = path.stat()
+            yield found.st_dev, found.st_ino
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:
@@ -126,24 +126,34 @@ def end(find: Callable[[], Iterable[int]]) -> None:
         MusterError: a process outlives SIGKILL.
     """
     begun = time.monotonic()
-    asked: set[int] = set()
-    while numbers := {number for number in find() if number != os.getpid()}:
+    asked: dict[int, int] = {}  # when each began: another may have its number later
+    while numbers := {
+        *(number for number in find() if number != os.getpid()),
+        # one that ends leaves its namespaces before it is gone
+        *(number for number, started in asked.items() if started_at(number) == started),
+    }:
         waited = time.monotonic() - begun
         if waited > KILL_S:
             raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
-        for number in numbers if waited > TERM_S else numbers - asked:
+        for number in numbers if waited > TERM_S else numbers - asked.keys():
+            if (started := started_at(number)) is not None:
+                asked[number] = started
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
-        asked |= numbers
         time.sleep(POLL_S)
 
 
 def started_at(number: int) -> int | None:
-    """When the process began, in ticks since boot; None if there is none, or only a zombie."""
+    """When the process began, in ticks since boot; None if there is none, or only a zombie.
+
+    One whose first thread has ended is a zombie already, while others go on, or still end: it
+    holds its files and ports as long as they do.
+    """
     try:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The name in brackets may hold anything, spaces and brackets as well.
     fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    threads = int(fields[17])
+    return None if fields[0] in "ZX" and threads <= 1 else int(fields[19])

@@ -1,0 +1,65 @@
+"""A daemon is there until its last thread has ended."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.virtual_cluster import daemons
+from tests.launch.submit import wait_until
+
+# Its first thread ends by itself alone, as slurmd's may while others still close connections; the
+# other stays until its standard input is closed.
+FIRST_THREAD_ENDS = """
+import ctypes, os, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()
+ctypes.CDLL(None).syscall(int(os.environ["EXIT"]), 0)
+"""
+EXIT = {"x86_64": "60", "aarch64": "93"}[os.uname().machine]
+
+
+@pytest.fixture
+def ending(tmp_path, monkeypatch):
+    """A daemon on record whose first thread has ended."""
+    monkeypatch.setattr(daemons, "LOGS", tmp_path)
+    monkeypatch.setattr(daemons, "RECORDS", tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FIRST_THREAD_ENDS],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "EXIT": EXIT},
+    )
+    record = {"pid": process.pid, "started": daemons.started_at(process.pid)}
+    daemons.write_json(tmp_path / "slurmd.json", record)
+    stat = Path(f"/proc/{process.pid}/stat")
+    try:
+        assert wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 60)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+def test_one_whose_first_thread_has_ended_is_still_there(ending):
+    assert daemons.pid("slurmd") == ending.pid and daemons.recorded() == [ending.pid]
+    assert ending.pid in daemons.inside([Path("/proc/self/ns/net")])
+
+
+def test_end_returns_when_all_threads_have_ended(ending):
+    daemons.end(daemons.recorded)
+    assert daemons.pid("slurmd") is None
+    assert len(list(Path(f"/proc/{ending.pid}/task").iterdir())) <= 1
+
+
+def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more():
+    stays = "trap '' TERM; echo; while :; do sleep 0.1; done"
+    with subprocess.Popen(["sh", "-c", stays], stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            found = [[process.pid]]
+            daemons.end(lambda: found.pop() if found else [])
+            assert daemons.started_at(process.pid) is None
+        finally:
+            process.kill()
