@@ -5,7 +5,7 @@ from pathlib import Path
 
 # A script's own folder comes first on the path, and a file in it could hide a library: the
 # repository takes its place.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from configs import activation
 

@@ -37,6 +37,9 @@ class NodeSpec:
 
 
 WORKER_MAIN = "muster/worker/worker_main.py"  # what every worker starts as, below a node's checkout
+RUN_MODULE = "muster/worker/run_module.py"  # stands for `-m`, but not for its folder on the path
+# After these words stands the port in a plan's command lines.
+PORT_FLAGS = ("--master-port", "--main_process_port")
 
 
 @dataclass(frozen=True)
@@ -158,11 +161,14 @@ class NodeCommand:
     def decided(self, master_port: int) -> "NodeCommand":
         """With the port that node 0 found free, where the plan left it open."""
 
-        def known(word: str) -> str:
-            return str(master_port) if word == DECIDED else word
-
-        argv = tuple(known(word) for word in self.argv)
-        return replace(self, argv=argv, env={name: known(one) for name, one in self.env.items()})
+        argv, env = list(self.argv), dict(self.env)
+        # the first is the starter's: what follows is the program's, whatever it says
+        at = next((at for at, word in enumerate(argv) if word in PORT_FLAGS), None)
+        if at is not None and argv[at + 1 : at + 2] == [DECIDED]:
+            argv[at + 1] = str(master_port)
+        if env.get("MASTER_PORT") == DECIDED:
+            env["MASTER_PORT"] = str(master_port)
+        return replace(self, argv=tuple(argv), env=env)
 
     def line(self) -> str:
         """The command as a line to paste into a shell on that node."""

@@ -19,6 +19,7 @@ set -euo pipefail
 
 # What runs is $MUSTER_PYTHON, else the checkout's own environment.
 python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
+module=muster/worker/run_module.py  # as -m, also where PYTHONSAFEPATH is set
 if ! command -v -- "$python" >/dev/null; then
     echo "error: no Python at $python; make it with: make -C $PWD install, or set MUSTER_PYTHON" >&2
     exit 2
@@ -39,7 +40,7 @@ fi
 code=0
 
 begin() {
-    run_dir=$("$python" -m launch.slurm.batch begin "$@")
+    run_dir=$("$python" "$module" launch.slurm.batch begin "$@")
 }
 
 run() {
@@ -54,7 +55,7 @@ run() {
         # The run is over, which is said with the reason and the exit code; or a worker or a node
         # was lost, and all start again on the nodes that answer, while --max-restarts lets them:
         # "again", and options for srun that say on which.
-        more=$("$python" -m launch.slurm.batch next "$run_dir" "$code") || code=$?
+        more=$("$python" "$module" launch.slurm.batch next "$run_dir" "$code") || code=$?
         [[ $more ]] || break
         read -ra words <<<"$more"
     done
@@ -68,7 +69,7 @@ step() {
     srun ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
         ${MUSTER_STEP:+--overlap "--job-name=$MUSTER_STEP"} \
         --kill-on-bad-exit=1 --wait=60 --unbuffered \
-        "$@" "$python" -m launch.slurm.task "$run_dir" &
+        "$@" "$python" "$module" launch.slurm.task "$run_dir" &
     step=$!
     while true; do
         if wait "$step"; then code=0; else code=$?; fi
@@ -117,7 +118,7 @@ finish() {
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
     run_dir=$1
-    "$python" -m launch.slurm.batch prepare "$run_dir"
+    "$python" "$module" launch.slurm.batch prepare "$run_dir"
     run "${@:2}"
     finish
 fi

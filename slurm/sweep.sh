@@ -43,7 +43,7 @@ cd "${MUSTER_DIR:-$file/..}"
 source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
 
 point=${SLURM_ARRAY_TASK_ID:?"submit this with an array: sbatch --array=0-17 slurm/sweep.sh"}
-values=$("$python" -m launch.studies.grid "$point" "${grid[@]}")
+values=$("$python" "$module" launch.studies.grid "$point" "${grid[@]}")
 read -r points count precision batch <<<"$values"
 echo "point $point of $points: batch size $batch per worker, $precision, $count workers"
 

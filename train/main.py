@@ -11,7 +11,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 try:
     from configs import cli

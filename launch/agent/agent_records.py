@@ -11,7 +11,8 @@ from typing import IO, Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
-from muster.run_files import AGENT, AGENT_END, AGENT_LOG, MEETING, RANK_END, RunFile
+from muster.errors import STOPPED
+from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, MEETING, RANK_END, RunFile
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
 
 
@@ -69,6 +70,32 @@ def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
     return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
 
 
+def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
+    """Write down how a worker ended that has not: one that has become another program, say.
+
+    Not where it has not even begun: why that was is in the agent's log.
+    """
+    run_dir = Path(assignment.run_dir)
+    path = RANK_END.path(run_dir, rank=rank)
+    if path.exists() or not ERRORS.path(run_dir, rank=rank).exists():
+        return
+    record = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": 0,  # which is not known any more
+        "time_unix_s": time.time(),
+        "code": code,
+        "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
+        "message": f"exit code {code}" if code else "",
+        "traceback": "",
+    }
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_last(path, record)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
+
+
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
@@ -85,6 +112,8 @@ def write_exit(
     `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
     `ended` has the workers that were alive until this agent ended them, and in which state.
     """
+    for rank in ranks if cause == "done" else ():
+        write_end_of(assignment, rank, 0)
     record = {
         "index": assignment.index,
         "node": assignment.name,

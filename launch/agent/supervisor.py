@@ -31,7 +31,7 @@ from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import out_of_memory, process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.prologue import after_prologue
-from launch.agent.processes.worker_environment import environment_of
+from launch.agent.processes.worker_environment import environment_of, with_tmpdir
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import Channel
@@ -210,7 +210,7 @@ class Agent:
             self._log_sync.ranks = peers.ranks
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
-        return Workload(assignment, peers.ranks, master_port, env)
+        return Workload(assignment, peers.ranks, master_port, with_tmpdir(env, self._scratch))
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)

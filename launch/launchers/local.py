@@ -20,7 +20,7 @@ from launch.nodes import gpus
 from launch.nodes.network_choice import Choice
 from launch.nodes.ports import among, free_port, is_free
 from launch.nodes.survey import Probe, Survey, here
-from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from muster.errors import MusterError, UsageError
 
 ADDRESS = "127.0.0.1"
@@ -76,7 +76,7 @@ class Local(Launcher):
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda index: (sys.executable, "-m", "launch.agent"),
+            lambda index: (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent"),
             REPOSITORY,
             prefixes=False,
             quiet=spec.quiet,

@@ -16,7 +16,7 @@ from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.user_program import sent_to
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
 from muster import run_files
 from muster.errors import MusterError, UsageError
@@ -96,7 +96,7 @@ class Ssh(Launcher):
 
         def start(index: int) -> list[str]:
             node = facts.nodes[index]
-            words = ["env", "-C", node.repository, node.python, "-m", "launch.agent"]
+            words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
             return openssh.command(node.spec, self._ssh, words, index)
 
         assignments = assignments_of(spec, facts, plan)

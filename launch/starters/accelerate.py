@@ -1,6 +1,6 @@
 """The `accelerate launch` command of one node, for those who want its settings in the workers."""
 
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import Starter
 from muster.errors import UsageError
 
@@ -25,7 +25,7 @@ class Accelerate(Starter):
         node, world_size, program = facts.nodes[node_rank], facts.world_size, spec.program
         argv = (
             program.python or node.python,
-            *("-m", "accelerate.commands.launch"),
+            *(f"{node.repository}/{RUN_MODULE}", "accelerate.commands.launch"),
             *("--num_machines", str(len(facts.nodes))),
             *("--num_processes", str(world_size)),
             *("--machine_rank", str(node_rank)),

@@ -1,6 +1,6 @@
 """The torchrun command of one node: the only Python file that knows torchrun's flags."""
 
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import Starter
 
 
@@ -17,7 +17,7 @@ class Torchrun(Starter):
         node, program = facts.nodes[node_rank], spec.program
         argv = (
             program.python or node.python,
-            *("-m", "torch.distributed.run"),
+            *(f"{node.repository}/{RUN_MODULE}", "torch.distributed.run"),
             *("--nnodes", str(len(facts.nodes))),
             *("--nproc-per-node", str(node.nproc)),
             *("--node-rank", str(node_rank)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
+from launch.spec import RUN_MODULE
 from launch.studies import cell_process
 from launch.studies.study_file import Study
 from muster.run_files import COLLECTIVES
@@ -46,20 +47,20 @@ def predictions(folder: Path) -> None:
     found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
     if len(found) != 1:
         return
-    done = _run_module(["-m", "train.cost", str(folder), f"--collectives={found[0]}"])
+    done = _run_module(["train.cost", str(folder), f"--collectives={found[0]}"])
     if done.returncode:
         print(f"no prediction: {cell_process.last_line(done.stderr)}", file=sys.stderr)
 
 
 def report(folder: Path) -> None:
     """The report of what is done; where it fails, the study does not."""
-    done = _run_module(["-m", "train.report", str(folder)])
+    done = _run_module(["train.report", str(folder)])
     print(cell_process.last_line(done.stderr if done.returncode else done.stdout))
 
 
 def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, RUN_MODULE, *words],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -16,9 +16,9 @@ from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
-MARKS = ("-m train.worker", "worker_main.py", "-m torch.distributed.run", "python -m launch.")
+MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # A job's script says why the run failed, on its first node, when all of the run is gone.
-LAST_WORDS = "-m launch.slurm.batch next"
+LAST_WORDS = "run_module.py launch.slurm.batch next"
 # From the start of a run until its four workers train, where limits of time hold as they are:
 # a slower machine, or one with other tests beside this one, is given more in proportion.
 START_S = 12.0

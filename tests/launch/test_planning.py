@@ -42,7 +42,8 @@ def test_one_torchrun_per_node_with_the_workers_that_node_has():
     assert [option(command.argv, "--node-rank") for command in plan] == ["0", "1"]
     assert [option(command.argv, "--nproc-per-node") for command in plan] == ["2", "1"]
     for command in plan:
-        assert command.argv[:3] == ("/venv/bin/python", "-m", "torch.distributed.run")
+        module = ("/repo dir/muster/worker/run_module.py", "torch.distributed.run")
+        assert command.argv[:3] == ("/venv/bin/python", *module)
         assert option(command.argv, "--nnodes") == "2"
         assert option(command.argv, "--master-addr") == "10.10.1.1"
         assert option(command.argv, "--master-port") == "29123"
@@ -74,6 +75,18 @@ def test_what_only_node_0_can_know_is_decided_there(style):
         command = planned.decided(23456)
         assert "23456" in (*command.argv, *command.env.values())
         assert DECIDED not in (*command.argv, *command.env.values())
+
+
+@pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
+@pytest.mark.parametrize("port", [None, 29123])
+def test_what_the_program_is_given_stays(style, port):
+    program = replace(SPEC.program, argv=("train.py", DECIDED))
+    spec = replace(SPEC, workers=style, program=program)
+    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    for planned in local().plan(spec, replace(FACTS, nodes=nodes, master_port=port)):
+        command = planned.decided(23456)
+        assert command.argv[-2:] == program.argv
+        assert str(port or 23456) in (*command.argv, *command.env.values())
 
 
 def test_planning_twice_gives_the_same():

@@ -227,10 +227,10 @@ def run(asked: dict[str, Any]) -> None:
     # It stays when the program has ended, as in a new interpreter: runpy would drop it, and then
     # process groups in it end their threads, which wait for the lock (GIL) that this one holds.
     own = sys.modules["__main__"] = types.ModuleType("__main__")
-    if words[0] == "-m":
+    sys.modules.pop(words[1] if len(words) > 1 else "", None)  # of run_module.py, and of torchrun:
+    if words[0] == "-m":  # runpy warns of a module that is there already
         sys.argv = words[1:]
         sys.path.insert(0, str(Path.cwd()))
-        sys.modules.pop(words[1], None)  # torchrun: runpy warns of a module that is there already
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
     else:
         sys.argv = words

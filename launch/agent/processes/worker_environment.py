@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from launch.agent.assignment import Assignment
@@ -20,16 +21,13 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
-    `scratch` is for torchrun's temporary folders, which it never removes; a worker gets the user's
-    TMPDIR back. There are also the folders where workers say that they can stop in order, and
-    answer what they are doing.
+    In `scratch` there are the folders where workers say that they can stop in order, and answer
+    what they are doing.
     """
     run_dir = Path(assignment.run_dir).absolute()
     env = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": scratch,
-        "MUSTER_USER_TMPDIR": os.environ.get("TMPDIR", ""),
         "MUSTER_RUN_DIR": str(run_dir),
         "MUSTER_RUN_ID": assignment.run_id,
         "MUSTER_ATTEMPT": str(assignment.attempt),
@@ -48,3 +46,12 @@ def environment_of(
     for name, value in variables(interface, address).items():
         env.setdefault(name, value)
     return env
+
+
+def with_tmpdir(env: Mapping[str, str], scratch: str) -> dict[str, str]:
+    """`scratch` for torchrun's temporary folders, which it never removes; the user's for workers.
+
+    Theirs is the one that --env or a prologue has set, else the node's own; `worker_main.py` puts
+    it back.
+    """
+    return {**env, "TMPDIR": scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}

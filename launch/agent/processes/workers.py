@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from launch.agent.agent_records import failed, open_log, stopped_cleanly
+from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.assignment import Assignment
 from launch.agent.processes.spawn import how_it_ended, spawn
 from muster.errors import STOPPED
@@ -51,6 +51,8 @@ class Workload:
             code = child.poll()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
+            if code > 0 and "RANK" in command.env:  # a worker, and not what has started several
+                write_end_of(self._assignment, int(command.env["RANK"]), code)
             if not stopped_cleanly(self._assignment, self._ranks):
                 return how_it_ended(child.returncode, command, self._assignment.name)
         return self._hung()

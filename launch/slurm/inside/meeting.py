@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
+from launch.spec import RUN_MODULE
 from muster.errors import MusterError
 
 PATIENCE_S = 120.0
@@ -17,10 +18,10 @@ def decide_on(host: str, run_dir: Path) -> None:
     Raises:
         MusterError: it does not, in Slurm's or its own words.
     """
-    argv = ["srun", *MEET, f"--nodelist={host}", sys.executable, "-m", "launch.slurm.batch", "meet"]
+    argv = ["srun", *MEET, f"--nodelist={host}", sys.executable, RUN_MODULE]
     try:
         done = subprocess.run(
-            [*argv, str(run_dir)],
+            [*argv, "launch.slurm.batch", "meet", str(run_dir)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             capture_output=True,

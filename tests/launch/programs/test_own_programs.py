@@ -100,6 +100,11 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
             ": exit code 3",
         ),
         ("import ctypes, os\nif os.environ['RANK'] == '1': ctypes.string_at(0)", 139, "SIGSEGV"),
+        (
+            "import ctypes, os\nif os.environ['RANK'] == '1': ctypes.CDLL(None)._exit(3)",
+            3,
+            ": exit code 3",
+        ),
     ],
 )
 def test_other_ways_to_fail(project, text, code, last):
@@ -108,6 +113,71 @@ def test_other_ways_to_fail(project, text, code, last):
     found, _, err = submit(*flags, "--", "other.py", cwd=project)
     assert (found, last in err.splitlines()[-1]) == (code, True), err
     assert "worker_main" not in err
+
+
+UNTOLD = {
+    "exec": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'pass'])",
+    "_exit": "import ctypes\nctypes.CDLL(None)._exit(0)",
+    "clear": "import os\nos.environ.clear()",
+}
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual", "preload"])
+@pytest.mark.parametrize("text", UNTOLD.values(), ids=UNTOLD)
+def test_a_rank_that_ended_well_without_saying_so_is_done(project, text, workers):
+    (project / "other.py").write_text(text)
+    flags = [*LOCAL, "--nodes", "2", "--workers", workers]
+    python = sys.executable if workers == "preload" else None  # which hands descriptors on
+    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python)
+    assert code == 0, err
+    records = [json.loads(path.read_text()) for path in only_run(project).glob("exits/*.json")]
+    assert [record["cause"] for record in records] == ["done", "done"]
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual"])
+def test_an_abort_at_exit_names_its_rank(project, workers):
+    text = "import atexit, os\nif os.environ['RANK'] == '1': atexit.register(os.abort)"
+    (project / "other.py").write_text(text)
+    flags = [*LOCAL, "--nproc-per-node", "2", "--workers", workers]
+    code, _, err = submit(*flags, "--", "other.py", cwd=project)
+    assert code == 134, err
+    last = err.splitlines()[-1]
+    assert "rank 1" in last and ("Aborted" in last or "SIGABRT" in last)
+
+
+SAFE = {
+    "PYTHONSAFEPATH": "1",
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONPATH": "elsewhere",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONIOENCODING": "ascii",
+    "PYTHONDEVMODE": "1",
+}
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "manual", "preload"])
+def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch):
+    for name, value in SAFE.items():
+        monkeypatch.setenv(name, value)
+    (project / "elsewhere").mkdir()
+    (project / "elsewhere" / "mine.py").write_text("x = 'found'")
+    text = "import mine, os, sys\nprint(mine.x, sys.flags.safe_path, sys.flags.optimize)"
+    (project / "other.py").write_text(text)
+    flags = [*LOCAL, "--nodes", "2", "--workers", workers]
+    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    assert code == 0, err
+    assert "found True 2" in out
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
+def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
+    for name in ("logging", "yaml", "torch", "accelerate"):
+        (project / f"{name}.py").write_text("raise ValueError('not what torchrun wants')")
+    (project / "other.py").write_text("print('well')")
+    flags = [*LOCAL, "--workers", workers]
+    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    assert code == 0 and "well" in out, err
 
 
 def test_a_program_without_torch(project):
@@ -204,6 +274,15 @@ def test_a_prologue_sets_the_stage_and_its_failure_is_named(project):
     code, _, err = submit(*flags, "--", "./show.sh", cwd=project)
     assert code != 0
     assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
+
+
+@pytest.mark.parametrize("flag", ["--env", "--env-file", "--prologue"])
+def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
+    (project / "variables").write_text("TMPDIR=/scratch/mine\n")
+    (project / "prologue.sh").write_text("export TMPDIR=/scratch/mine\n")
+    values = {"--env": "TMPDIR=/scratch/mine", "--env-file": "variables"}
+    found = environment(project, flag, values.get(flag, "prologue.sh"))
+    assert found["TMPDIR"] == "/scratch/mine" and "MUSTER_USER_TMPDIR" not in found
 
 
 def test_a_command_stands_in_front_of_every_worker(project):

@@ -1,0 +1,30 @@
+"""Run a module as `python -m` does, wherever this is started.
+
+python run_module.py torch.distributed.run [argument ...]
+
+`-m` finds modules in the folder that it is started in first, where a `yaml.py` or `logging.py` of
+the user's would be taken for the library's; and where PYTHONSAFEPATH is set, none there. A module
+of this checkout is found in the checkout, all others where Python has its libraries.
+
+It needs the standard library alone, of Python 3.8 or newer.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+OURS = ("launch", "train")
+
+
+def main() -> None:
+    """Become the module that the first argument names."""
+    del sys.argv[0]
+    is_ours = sys.argv[0].partition(".")[0] in OURS
+    has_own_folder = not getattr(sys.flags, "safe_path", False)
+    sys.path[:has_own_folder] = [str(CHECKOUT)] if is_ours else []
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
