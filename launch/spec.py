@@ -37,7 +37,7 @@ class NodeSpec:
 
 
 WORKER_MAIN = "muster/worker/worker_main.py"  # what every worker starts as, below a node's checkout
-RUN_MODULE = "muster/worker/run_module.py"  # stands for `-m`, but not for its folder on the path
+RUN_MODULE = "muster/run_module.py"  # stands for `-m`, but not for its folder on the path
 # After these words stands the port in a plan's command lines.
 PORT_FLAGS = ("--master-port", "--main_process_port")
 

@@ -19,7 +19,7 @@ set -euo pipefail
 
 # What runs is $MUSTER_PYTHON, else the checkout's own environment.
 python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
-module=muster/worker/run_module.py  # as -m, also where PYTHONSAFEPATH is set
+module=muster/run_module.py  # as -m, also where PYTHONSAFEPATH is set
 if ! command -v -- "$python" >/dev/null; then
     echo "error: no Python at $python; make it with: make -C $PWD install, or set MUSTER_PYTHON" >&2
     exit 2

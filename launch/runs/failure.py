@@ -106,10 +106,10 @@ def explain(
     signalled = {rank: one for one in agents if one["cause"] == "signal" for rank in one["ranks"]}
     if begun and begun.keys() <= signalled.keys():  # which ended them, and the others with them
         return _node_lost(signalled[min(begun)]["message"], silent)
-    late = {rank: _output(run_dir, rank) for rank in done}
-    late = {rank: path for rank, path in late.items() if last_output.crash_of(_text(path))}
-    if late:  # as Python ended, after they had said that they are done
-        return _killed(late, [rank for rank in sorted(exits) if rank not in done], agents)
+    aborted = {rank: _output(run_dir, rank) for rank in done}
+    aborted = {rank: path for rank, path in aborted.items() if last_output.crash_of(_text(path))}
+    if aborted:  # as Python ended, after they had said that they are done
+        return _killed(aborted, [rank for rank in sorted(exits) if rank not in done], agents)
     if begun:
         return _killed(begun, sorted(exits), agents)
     if hung := _hung(run_dir, ordered, ended):

@@ -8,7 +8,7 @@ python worker_main.py --function FOLDER            what `muster.launch` has left
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
 imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
-The one name that is added, last on the path, is `muster` (`on_path/`).
+The one name that is added, last on the path, is `muster` (`muster/on_path/`).
 
 Its agent hands everything in through the environment:
 
@@ -60,7 +60,7 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
-    sys.path.append(str(Path(__file__).with_name("on_path")))
+    sys.path.append(str(FACE / "on_path"))
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
         load_beside("inspection").start(RANK)

@@ -42,7 +42,7 @@ def test_one_torchrun_per_node_with_the_workers_that_node_has():
     assert [option(command.argv, "--node-rank") for command in plan] == ["0", "1"]
     assert [option(command.argv, "--nproc-per-node") for command in plan] == ["2", "1"]
     for command in plan:
-        module = ("/repo dir/muster/worker/run_module.py", "torch.distributed.run")
+        module = ("/repo dir/muster/run_module.py", "torch.distributed.run")
         assert command.argv[:3] == ("/venv/bin/python", *module)
         assert option(command.argv, "--nnodes") == "2"
         assert option(command.argv, "--master-addr") == "10.10.1.1"

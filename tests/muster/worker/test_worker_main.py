@@ -21,7 +21,7 @@ assert pickle.loads(pickle.dumps(Thing())).__class__ is Thing
 assert sys.modules["__main__"].Thing is Thing
 print(json.dumps({
     "argv": sys.argv, "name": __name__, "file": __file__, "cwd": os.getcwd(),
-    "path": [one for one in sys.path if not one.endswith("worker/on_path")],
+    "path": [one for one in sys.path if not one.endswith("muster/on_path")],
     "tmpdir": os.environ.get("TMPDIR"), "helper": helper.__file__, "package": __package__,
     "configs": configs.__file__, "launch": launch.__file__,
 }))
@@ -283,7 +283,8 @@ def test_the_files_it_writes_have_the_names_that_all_others_know(project):
 
 def test_it_runs_on_an_older_python():
     face = WORKER_MAIN.parents[1]
-    for path in (*WORKER_MAIN.parent.glob("*.py"), face / "__init__.py", *face.glob("[eo]*.py")):
+    paths = [*WORKER_MAIN.parent.glob("*.py"), face / "__init__.py", *face.glob("[eo]*.py")]
+    for path in (*paths, face / "run_module.py", face / "on_path" / "muster.py"):
         config = vermin.Config()
         config.set_eval_annotations(False)
         visitor = vermin.visit(path.read_text(), config)

@@ -13,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 OURS = ("launch", "train")
 
 

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_face = Path(__file__).resolve().parents[2]
+_face = Path(__file__).resolve().parents[1]
 _spec = importlib.util.spec_from_file_location(
     "muster", str(_face / "__init__.py"), submodule_search_locations=[str(_face)]
 )
