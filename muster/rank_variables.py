@@ -3,61 +3,131 @@
 Looked for in this order; the first that is there counts:
 
 torchrun, or by hand    RANK, WORLD_SIZE (MASTER_ADDR, MASTER_PORT)
-srun                    SLURM_PROCID, SLURM_STEP_NUM_TASKS, ...
 Open MPI's mpirun       OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, ...
+srun                    SLURM_PROCID, SLURM_STEP_NUM_TASKS, ...
 MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+
+mpirun comes before srun, as inside a Slurm job it starts its daemons by srun: their SLURM_PROCID is
+no rank of the program's. A shell of salloc, a batch script and a step of one task are no ranks.
 """
 
 from __future__ import annotations
 
 import subprocess
+import zlib
 from collections.abc import Mapping
 
 from muster.errors import UsageError
+from muster.open_mpi import host_of_rank_0
 
 DEFAULT_PORT = 29500  # torch's
-FIRST_PORT, PORTS = 20000, 10000  # of Slurm's jobs, below those that systems hand out
+FIRST_PORT, PORTS = 20000, 10000  # of jobs, below those that systems hand out
+OPEN_MPI, PMI = "Open MPI's mpirun", "mpirun (PMI)"
 # RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE of each way of MPI
-MPI = (
-    (
+NAMES = {
+    OPEN_MPI: (
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
+    PMI: ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+REMEDIES = {
+    OPEN_MPI: "mpirun -x MASTER_ADDR=NODE0 ...",
+    PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
+}
+SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+# Whoever sets one of these has started a rank of something.
+SIGNS = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     """RANK, WORLD_SIZE and all that belongs to them; empty: this process is alone.
 
     Raises:
-        UsageError: there are several ranks, and nothing says where rank 0 is.
+        UsageError: there are several ranks, and nothing says where rank 0 is; or something has
+            started this process as a rank, and nothing says which one, or of how many.
     """
     if "RANK" in env or "WORLD_SIZE" in env:
-        return _by_hand(env)
-    if int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return _complete(env, "MASTER_ADDR=NODE0 MASTER_PORT=29500")
+    if NAMES[OPEN_MPI][1] in env:
+        return _of_mpi(env, OPEN_MPI)
+    of_srun = "SLURM_STEP_NUM_TASKS" in env
+    if "PMI_SIZE" in env:  # srun's own, or of an mpirun that has started its daemons by srun
+        pairs = zip(NAMES[PMI][:2], SRUN[:2], strict=True)
+        of_srun = of_srun and all(env.get(mpi) == env.get(slurm) for mpi, slurm in pairs)
+    if of_srun:
         return _of_srun(env)
-    for rank, size, local_rank, local_size in MPI:
-        if int(env.get(size, "1")) > 1:
-            found = {"RANK": env[rank], "WORLD_SIZE": env[size]}
-            found["LOCAL_RANK"] = env.get(local_rank, "0")
-            found["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
-            return _by_hand({**env, **found}, "mpirun -x MASTER_ADDR=NODE0 -x MASTER_PORT=29500")
-    return {}
+    if "PMI_SIZE" in env:
+        return _of_mpi(env, PMI)
+    sign = next((name for name in SIGNS if name in env), None)
+    if sign is None:
+        return {}
+    raise UsageError(
+        f"{sign}={env[sign]} says that this process is one of several, but not of how many; set "
+        "RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, or the "
+        "mpirun of Open MPI or MPICH"
+    )
 
 
-def _by_hand(
-    env: Mapping[str, str], remedy: str = "MASTER_ADDR=NODE0 MASTER_PORT=29500"
-) -> dict[str, str]:
+def _of_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
+    rank, size, local_rank, local_size = NAMES[launcher]
+    if env[size] == "1":
+        return {}
+    found = {"RANK": env.get(rank, ""), "WORLD_SIZE": env[size]}
+    found["LOCAL_RANK"] = env.get(local_rank, "0")
+    found["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
+    job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
+    if job:  # of this mpirun: of two on one machine, each has a port of its own
+        found["MASTER_PORT"] = str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS)
+    if launcher == OPEN_MPI and "MASTER_ADDR" not in env and env[size] != env.get(local_size):
+        found["MASTER_ADDR"] = host_of_rank_0(env) or ""
+    return _complete({**found, **_address(env)}, REMEDIES[launcher])
+
+
+def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
+    if env["SLURM_STEP_NUM_TASKS"] == "1":
+        return {}
+    try:
+        node = int(env["SLURM_NODEID"])
+        job = int(env["SLURM_JOB_ID"]) * 7 + int(env.get("SLURM_STEP_ID", "0"))
+        found = {
+            "RANK": env["SLURM_PROCID"],
+            "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
+            "LOCAL_RANK": env["SLURM_LOCALID"],
+            "LOCAL_WORLD_SIZE": str(tasks_per_node(env["SLURM_STEP_TASKS_PER_NODE"])[node]),
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": env["SLURM_STEP_NUM_NODES"],
+            "MASTER_PORT": str(FIRST_PORT + job % PORTS),
+        }
+    except (KeyError, ValueError, IndexError) as error:
+        raise UsageError(
+            f"srun has started {env['SLURM_STEP_NUM_TASKS']} tasks (SLURM_STEP_NUM_TASKS), but its "
+            f"variables do not say which one this is ({error}); set RANK, WORLD_SIZE and "
+            "MASTER_ADDR for each"
+        ) from None
+    if "MASTER_ADDR" not in env and found["LOCAL_WORLD_SIZE"] != found["WORLD_SIZE"]:
+        nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", ""))
+        found["MASTER_ADDR"] = _first_host(nodes)
+    return _complete({**found, **_address(env)}, "MASTER_ADDR=NODE0 srun ...")
+
+
+def _address(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: env[name] for name in ("MASTER_ADDR", "MASTER_PORT") if env.get(name)}
+
+
+def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
+    """All of torchrun's variables from RANK and WORLD_SIZE, or more of them."""
     rank, size = env.get("RANK", ""), env.get("WORLD_SIZE", "")
+    local = env.get("LOCAL_WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal()):
         raise UsageError(
             f"RANK is {rank or 'not set'} and WORLD_SIZE is {size or 'not set'}; set both to a "
             "number, or neither"
         )
-    local = env.get("LOCAL_WORLD_SIZE", "1")
+    if not (local.isdecimal() and int(local)):
+        raise UsageError(f"LOCAL_WORLD_SIZE={local!r} is not a number from 1 up")
     found = {
         "RANK": rank,
         "WORLD_SIZE": size,
@@ -70,29 +140,13 @@ def _by_hand(
     if local == size:
         found["MASTER_ADDR"] = "127.0.0.1"
     found["MASTER_PORT"] = str(DEFAULT_PORT)
-    found.update({name: env[name] for name in ("MASTER_ADDR", "MASTER_PORT") if env.get(name)})
+    found |= _address(env)
     if size != "1" and "MASTER_ADDR" not in found:
         raise UsageError(
-            f"WORLD_SIZE is {size}, but nothing says where rank 0 is; give its address, and a "
-            f"port that is free there: {remedy}"
+            f"rank {rank} of {size}: nothing says for certain where rank 0 is; give its address, "
+            f"NODE0: {remedy}"
         )
     return found
-
-
-def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
-    node = int(env["SLURM_NODEID"])
-    nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", ""))
-    job = int(env["SLURM_JOB_ID"]) * 7 + int(env.get("SLURM_STEP_ID", "0"))
-    return {
-        "RANK": env["SLURM_PROCID"],
-        "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": env["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": str(tasks_per_node(env["SLURM_STEP_TASKS_PER_NODE"])[node]),
-        "GROUP_RANK": str(node),
-        "GROUP_WORLD_SIZE": env["SLURM_STEP_NUM_NODES"],
-        "MASTER_ADDR": env.get("MASTER_ADDR") or _first_host(nodes),
-        "MASTER_PORT": env.get("MASTER_PORT") or str(FIRST_PORT + job % PORTS),
-    }
 
 
 def tasks_per_node(text: str) -> list[int]:

@@ -14,6 +14,9 @@ from tests.preload import QUICK
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
 FOREIGN = (
     "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
     "TORCHELASTIC_",
     "ACCELERATE_",
     "HF_",

@@ -154,7 +154,8 @@ def test_command_lines_are_accepted(words, monkeypatch):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
             run_glue.translate(course.parse(flags), env={})
-        case ["python" | "python3", "train/main.py", *flags]:
+        case _ if "train/main.py" in words:
+            flags = words[words.index("train/main.py") + 1 :]
             accepts_worker_flags(["--task", "cs744", *flags])
         case ["python" | "python3", script, *_] if script.endswith(".py"):
             assert_runs([script, "--help"])

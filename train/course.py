@@ -56,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--local_rank", type=int, help="this worker's number from 0; -1: a single process")
     add("--world_size", type=int, help="how many workers")
     add("--master_ip", help="address of worker 0")
-    add("--master_port", type=int, default=29500, help="port of worker 0")
+    add("--master_port", type=int, help="port of worker 0 (default: 29500)")
     add("--sync", help="how gradients are synchronised (default: ddp; single if alone)")
     add("--bucket_mb", type=float, help="MiB per collective; 0: one per parameter, at the end")
     add("--run_id", help="name of the run folder")

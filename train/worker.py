@@ -1,4 +1,4 @@
-"""One training process, started by torchrun (`torchrun ... -m train.worker`) or by hand.
+"""One training process, started by torchrun (`torchrun ... -m train.worker`), mpirun, srun or hand.
 
 By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0`.
 """

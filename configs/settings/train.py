@@ -168,7 +168,7 @@ class ByHand:
     """Which worker this is, where no launcher says so: given on each node, as the courses do."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
-    master_port: int = setting(29500, "port of rank 0")
+    master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"])
     rank: int | None = setting(
         None, "which one this is, from 0; -1: a single process", aliases=["--local-rank"]

@@ -1,4 +1,4 @@
-"""Who this worker is among the others: read once, from torchrun's variables or from flags."""
+"""Who this worker is among the others: read once, from its launcher's variables or from flags."""
 
 import re
 import socket
@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from muster.errors import UsageError, refuse
+from muster.rank_variables import DEFAULT_PORT, torchrun_variables
 
 MIN_PORT, MAX_PORT = 1024, 65535  # below, only root may listen
-TORCHRUN_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +40,41 @@ class World:
         rank: int | None = None,
         world_size: int | None = None,
         master_ip: str | None = None,
-        master_port: int = 0,
+        master_port: int | None = None,
     ) -> "World":
         """The world that the flags describe, else the environment, else one process alone.
 
+        Where mpirun, srun or a hand has given this process its rank, flags may say the rest.
+
         Raises:
-            UsageError: either of them is incomplete or contradicts itself.
+            UsageError: one of them is incomplete, or they contradict each other.
         """
-        if (rank, world_size, master_ip) != (None, None, None):
+        by_hand = (rank, world_size, master_ip)
+        typed = any(one is not None for one in (*by_hand, master_port))
+        complete = rank == -1 or world_size == 1 or None not in by_hand
+        if complete or (typed and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"):
             return cls.from_flags(rank, world_size, master_ip, master_port)
-        if "RANK" in env or "WORLD_SIZE" in env:
-            return cls.from_env(env)
-        return cls(host=socket.gethostname())
+        address = {"MASTER_ADDR": master_ip, "MASTER_PORT": master_port}
+        given = {name: str(value) for name, value in address.items() if value is not None}
+        world = cls.from_env({**env, **given})
+        if world.world_size == 1 and by_hand != (None, None, None):
+            return cls.from_flags(rank, world_size, master_ip, master_port)
+        told = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
+        refuse(
+            f"{flag} {asked}, but the launcher of this process has made it {found}; leave {flag} "
+            "out, or give all of --rank --world-size --master-ip"
+            for flag, (asked, found) in told.items()
+            if asked not in (None, found)
+        )
+        return world
 
     @classmethod
     def from_flags(
-        cls, rank: int | None, world_size: int | None, master_ip: str | None, master_port: int
+        cls,
+        rank: int | None,
+        world_size: int | None,
+        master_ip: str | None,
+        master_port: int | None,
     ) -> "World":
         """The world of workers that were started by hand, one command on each node.
 
@@ -88,34 +100,30 @@ class World:
             node_rank=rank,  # one worker per node until the workers have met
             num_nodes=world_size,
             master_addr=master_ip,
-            master_port=master_port,
+            master_port=DEFAULT_PORT if master_port is None else master_port,
             host=socket.gethostname(),
         )
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "World":
-        """The world that torchrun, `accelerate launch` or a script with their variables made.
+        """The world that torchrun, srun, mpirun, or a script with their variables made.
 
         Raises:
             UsageError: a variable is missing or not a number, or RANK is not below WORLD_SIZE.
         """
-        alone = env.get("WORLD_SIZE") == "1"
-        needed = [*TORCHRUN_VARIABLES, *([] if alone else ["MASTER_ADDR", "MASTER_PORT"])]
-        missing = [name for name in needed if not env.get(name)]
-        if missing:
-            raise UsageError(
-                f"environment: {', '.join(missing)} not set, though "
-                f"{', '.join(name for name in needed if name not in missing)} is; "
-                "start workers with torchrun, or by hand with --rank --world-size --master-ip"
-            )
-        number = {name: _number(name, env[name]) for name in TORCHRUN_VARIABLES}
-        port = _number("MASTER_PORT", env.get("MASTER_PORT", "0"))
+        found = torchrun_variables(env)
+        if not found:
+            return cls(host=socket.gethostname())
+        number = {
+            name: _number(name, text) for name, text in found.items() if name != "MASTER_ADDR"
+        }
+        port = number["MASTER_PORT"]
         if number["RANK"] >= number["WORLD_SIZE"]:
             raise UsageError(
                 f"environment: RANK {number['RANK']} is not below "
                 f"WORLD_SIZE {number['WORLD_SIZE']}; ranks go from 0"
             )
-        if not alone and not MIN_PORT <= port <= MAX_PORT:
+        if number["WORLD_SIZE"] > 1 and not MIN_PORT <= port <= MAX_PORT:
             raise UsageError(
                 f"environment: MASTER_PORT must be between {MIN_PORT} and {MAX_PORT} (got {port})"
             )
@@ -126,7 +134,7 @@ class World:
             local_world_size=number["LOCAL_WORLD_SIZE"],
             node_rank=number["GROUP_RANK"],
             num_nodes=number["GROUP_WORLD_SIZE"],
-            master_addr=env.get("MASTER_ADDR", ""),
+            master_addr=found.get("MASTER_ADDR", ""),
             master_port=port,
             host=socket.gethostname(),
             run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),

@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from muster.arguments import number, one_of
 from muster.errors import UsageError, refuse
-from muster.rank_variables import torchrun_variables
 
 from ..distributed.rendezvous import Meeting, Peers, meet
 from ..distributed.world import World
@@ -78,7 +77,7 @@ def init(
             "muster.init: this process is in a group already; leave init_process_group() out, or "
             "muster.init()"
         )
-    world = World.find(torchrun_variables(os.environ) | _others(os.environ))
+    world = World.find(os.environ)
     with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
         found = peers.world
         run_dir = Path(os.environ.get(RUN_DIR) or peers.agree("run_dir", lambda: _new(peers)))
@@ -100,11 +99,6 @@ def init(
         finally:
             for name in added:
                 del os.environ[name]
-
-
-def _others(env: "os._Environ[str]") -> dict[str, str]:
-    """What torchrun says beside the ranks: who serves the store, and how often it has restarted."""
-    return {name: value for name, value in env.items() if name.startswith("TORCHELASTIC_")}
 
 
 def _new(peers: Peers) -> str:

@@ -1,4 +1,4 @@
-"""Who a worker is: torchrun's variables, flags by hand, or one process alone."""
+"""Who a worker is: its launcher's variables, flags by hand, or one process alone."""
 
 from dataclasses import asdict
 from typing import Any
@@ -68,10 +68,10 @@ def test_rank_minus_one_is_a_single_process():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
-        ({"MASTER_ADDR": None, "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT not set"),
+        ({"LOCAL_RANK": "first"}, "LOCAL_RANK='first' is not a number"),
+        ({"MASTER_ADDR": None}, "give its address, NODE0: MASTER_ADDR=NODE0"),
         ({"RANK": "4"}, "RANK 4 is not below WORLD_SIZE 4"),
-        ({"WORLD_SIZE": "four"}, "WORLD_SIZE='four' is not a number"),
+        ({"WORLD_SIZE": "four"}, "WORLD_SIZE is four; set both to a number"),
         ({"MASTER_PORT": "80"}, "between 1024 and 65535 (got 80)"),
     ],
 )
@@ -95,4 +95,45 @@ def test_a_broken_environment_is_named(change, message):
 def test_incomplete_flags_are_named(argv, message):
     with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
         World.find({}, **by_hand(*argv))
+    assert message in str(error.value)
+
+
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "55490",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
+
+
+def test_a_rank_of_mpirun_is_one_of_all():
+    world = World.find(MPIRUN)
+    assert (world.rank, world.world_size, world.master_addr) == (1, 2, "127.0.0.1")
+    assert world.master_port == World.find({**MPIRUN, "OMPI_COMM_WORLD_RANK": "0"}).master_port
+    assert world.master_port != World.find({**MPIRUN, "PMIX_NAMESPACE": "18696"}).master_port
+
+
+def test_flags_say_the_rest_of_what_the_launcher_says():
+    world = World.find(MPIRUN, **by_hand("--master-ip", "10.10.1.1", "--num-nodes", "2"))
+    assert (world.rank, world.world_size, world.master_addr) == (1, 2, "10.10.1.1")
+    assert World.find(MPIRUN, **by_hand("--master-port", "6585")).master_port == 6585
+
+
+def test_flags_that_are_complete_win():
+    typed = by_hand("--master-ip", "10.10.1.1", "--num-nodes", "3", "--rank", "0")
+    for env in (MPIRUN, TORCHRUN):
+        world = World.find(env, **typed)
+        assert (world.rank, world.world_size, world.agent_store) == (0, 3, False)
+    assert World.find(MPIRUN, **by_hand("--rank", "-1")).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "argv", "message"),
+    [
+        (MPIRUN, ["--num-nodes", "4"], "--world-size 4, but the launcher of this process"),
+        (MPIRUN, ["--rank", "0"], "--rank 0, but the launcher of this process has made it 1"),
+        (TORCHRUN, ["--master-port", "6585"], "--rank is missing"),
+    ],
+)
+def test_flags_that_contradict_the_launcher_are_refused(env, argv, message):
+    with pytest.raises(UsageError) as error:
+        World.find(env, **by_hand(*argv))
     assert message in str(error.value)

@@ -1,11 +1,10 @@
 """Reports as a browser shows them: on a phone and on a desk, light and dark, without a network.
 
 They need Debian's `chromium` and `chromium-driver`. Without these they are skipped, unless
-REQUIRE_BROWSER says that they must run, as `.ci/run` does.
+REQUIRE_ALL says that they must run, as `.ci/run` does.
 """
 
 import json
-import os
 import shutil
 from importlib.resources import files
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.required import missing
 from tests.train.report.folders import cell, evaluation, make_run, make_study, traffic
 from tests.train.report.test_report import full_study
 from train.report.data.subject import read_subject
@@ -31,8 +31,7 @@ def driver():
     browser, service = shutil.which("chromium"), shutil.which("chromedriver")
     packages = [find_spec(name) for name in ("selenium", "axe_playwright_python")]
     if not (browser and service and all(packages)):
-        message = "no browser: apt-get install chromium chromium-driver; pip install -e '.[test]'"
-        (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(message)
+        missing("no browser: apt-get install chromium chromium-driver; pip install -e '.[test]'")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
