@@ -1,8 +1,8 @@
 """Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
 
 import sys
-from argparse import Action
-from collections.abc import Mapping, Sequence
+from argparse import SUPPRESS, Action
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -23,12 +23,20 @@ from muster.errors import UsageError, refuse
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
+FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
 
 
 def parse(
-    classes: Sequence[type], argv: Sequence[str], *, prog: str, description: str
+    classes: Sequence[type],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    first: Collection[str] = (),
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`, from `argv` and the YAML file that --config names.
+
+    `first`: the settings that --help shows, where --help-all shows all of them.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem found at once.
@@ -36,32 +44,49 @@ def parse(
     """
     known = {item.name: item for cls in classes for item in fields(cls)}
     hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
-    parser = _parser(classes, hints, prog, description)
-    switches = {name for name, hint in hints.items() if hint is bool} | {"help"}
-    flags = {"--help": "help", "-h": "help", "--config": "config"}
-    for name, item in known.items():
-        spellings = [f"--{name}", *item.metadata.get("aliases", ())]
-        spellings += [f"--no-{name}"] if name in switches else []
-        flags |= dict.fromkeys(map(dashed, spellings), name)
-
-    raw, problems = from_argv(argv, flags, switches)
+    raw, problems = _typed_in(classes, argv, has_more=bool(first))
     last = {one.name: one.text for one in raw}
+    shown = first if first and "help_all" not in last else known
+    parser = _parser(classes, hints, prog, description, shown)
     path = Path(last["config"]) if "config" in last else recipe_of(last.get("task"))
     if path is not None:
-        file_keys = {item.name for cls in FILE_CLASSES for item in fields(cls)} - NOT_REPEATED
-        from_path, file_problems = from_file(path, file_keys)
+        from_path, file_problems = from_file(path, FILE_KEYS)
         wanted = [one for one in from_path if one.name in known]
         values = _typed(parser, wanted, hints, file_problems)
         problems = file_problems + problems
         parser.set_defaults(values)
-    if "help" in last:
+    if last.keys() & {"help", "help_all"}:
         parser.print_help()
         sys.exit(0)
-    repeating = {name for name, item in known.items() if item.metadata.get("repeats")}
-    raw = joined([one for one in raw if one.name in known], repeating)
+    separators = {name: item.metadata.get("repeats") for name, item in known.items()}
+    raw = joined([one for one in raw if one.name in known], separators)
     values = _typed(parser, raw, hints, problems)
     refuse(problems)
     return _build(classes, values)
+
+
+def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
+    """What `argv` sets, and the file that its --config names, whatever the value is."""
+    raw, _ = _typed_in(classes, argv)
+    paths = [Path(one.text) for one in raw if one.name == "config"][-1:]
+    return [one for path in paths for one in from_file(path, FILE_KEYS)[0]] + raw
+
+
+def _typed_in(
+    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
+) -> tuple[list[Given], list[str]]:
+    """What `argv` sets, and a line for each of its words that are wrong."""
+    flags = {"--help": "help", "-h": "help", "--config": "config"}
+    flags |= {"--help-all": "help_all"} if has_more else {}
+    switches = {"help", "help_all"}
+    for cls in classes:
+        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
+        for item in fields(cls):
+            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+            spellings += [f"--no-{item.name}"] if item.name in switches else []
+            flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    program = "; a program of your own follows after --: -- train.py"
+    return from_argv(argv, flags, switches, program if ProgramConfig in classes else "")
 
 
 def recipe_of(task: str | None) -> Path | None:
@@ -109,16 +134,27 @@ class _Parser(ArgumentParser):
 
 
 class _Help(DefaultHelpFormatter):
-    """The default where it says something; the type is in the metavar already."""
+    """The default where it says something; the type is in the metavar already, and that once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _format_action_invocation(self, action: Action) -> str:
+        metavar = f" {action.metavar}" if action.nargs != 0 and action.metavar else ""
+        return ", ".join(action.option_strings) + metavar
 
     def _get_help_string(self, action: Action) -> str:
         text = action.help or ""
-        plain = action.default is None or isinstance(action.default, bool)
+        plain = action.default in (None, "") or isinstance(action.default, bool)
         return text if plain or action.nargs == 0 else f"{text} (default: {action.default})"
 
 
 def _parser(
-    classes: Sequence[type], hints: Mapping[str, Any], prog: str, description: str
+    classes: Sequence[type],
+    hints: Mapping[str, Any],
+    prog: str,
+    description: str,
+    shown: Collection[str],
 ) -> ArgumentParser:
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
     parser = _Parser(
@@ -131,19 +167,22 @@ def _parser(
     )
     parser.add_argument("--config", type=str, metavar="FILE", help="YAML file of settings")
     for cls in classes:
-        group = parser.add_argument_group(cls.__name__, (cls.__doc__ or "").split("\n")[0])
+        is_whole = all(item.name in shown for item in fields(cls))
+        about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
+        group = parser.add_argument_group(about if is_whole else "Of every run")
         for item in fields(cls):
-            _add_flag(group, item, hints[item.name])
+            _add_flag(group, item, hints[item.name], is_shown=item.name in shown)
     return parser
 
 
-def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
+def _add_flag(group: Any, item: Field[Any], hint: Any, *, is_shown: bool) -> None:
     aliases = [alias for alias in item.metadata.get("aliases", ()) if not alias.startswith("--")]
     options = ["--" + dashed(item.name), *aliases]
     how: dict[str, Any] = {"type": _reader(hint), "metavar": _kind(hint)}
     if hint is bool:
         how = {"action": ActionYesNo(no_prefix="no-")}
-    group.add_argument(*options, default=item.default, help=item.metadata["help"], **how)
+    text = item.metadata["help"] if is_shown else SUPPRESS
+    group.add_argument(*options, default=item.default, help=text, **how)
 
 
 def _path(text: str) -> Path:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from muster.errors import MusterError
@@ -17,6 +18,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
     Whoever reads what is printed may leave early, as `| head` does: that is no error.
     """
+    _open_what_is_closed()
     code: int | str | None
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see activation.end_at_ctrl_c
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +28,15 @@ def run(main: Callable[[], int]) -> NoReturn:
     except OSError as error:
         code = _unwritable(error)
     sys.exit(code)
+
+
+def _open_what_is_closed() -> None:
+    """Have all three streams, as after `command >&-`; else an opened file takes its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (to the end)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _code(main: Callable[[], int]) -> int | str | None:

@@ -1,5 +1,6 @@
 """Settings as they were given, on a command line or in a file, before they have types."""
 
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +24,24 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+def dashed_flags(words: Sequence[str]) -> list[str]:
+    """Every flag before `--` spelt with dashes, to which underscores are equal."""
+    own = words.index("--") if "--" in words else len(words)
+    parted = [word.partition("=") for word in words[:own]]
+    return [
+        (dashed(name) if name.startswith("--") else name) + equals + text
+        for name, equals, text in parted
+    ] + list(words[own:])
+
+
 def from_argv(
-    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str]
+    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
 ) -> tuple[list[Given], list[str]]:
     """The settings in `argv`, and one line for each word that is none.
 
     `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
-    that turn a switch off included. Abbreviations are unknown flags, as typing errors are.
+    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
+    is what is said further of a word that is neither a flag nor a value.
     """
     raw, problems = [], []
     rest = list(argv)
@@ -38,10 +50,9 @@ def from_argv(
         flag = dashed(word)
         name = flags.get(flag)
         if not flag.startswith("-"):
-            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE")
+            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE{hint}")
         elif name is None:
-            known = sorted(f for f in flags if f.startswith("--") and not f.startswith("--no-"))
-            problems.append(f"unknown flag {word}; known: {', '.join(known)}")
+            problems.append(f"unknown flag {word}; {_alike(flag, flags) or 'see --help'}")
         elif name in switches and not equals:
             raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
@@ -55,16 +66,26 @@ def from_argv(
     return raw, problems
 
 
+def _alike(name: str, known: Collection[str]) -> str:
+    """A question after the known name that was meant; empty where none is like `name`."""
+    name = name.lower()
+    near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
+    near += difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
 
 
-def joined(raw: Sequence[Given], repeating: Collection[str]) -> list[Given]:
-    """`raw` with the texts of each setting that may be repeated in one, a line each."""
-    texts = {name: [one.text for one in raw if one.name == name] for name in sorted(repeating)}
+def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
+    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
+    texts: dict[str, list[str]] = {}
+    for one in raw:
+        texts.setdefault(one.name, []).append(one.text)
     return [
-        *(one for one in raw if one.name not in repeating),
-        *(Given(name, "\n".join(lines)) for name, lines in texts.items() if lines),
+        *(one for one in raw if not separators[one.name]),
+        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
     ]
 
 
@@ -96,7 +117,8 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
         if name not in known:
-            problems.append(f"{where}unknown key {key.value!r}; known: {', '.join(sorted(known))}")
+            hint = _alike(name, known) or f"known: {', '.join(sorted(known))}"
+            problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")
         elif not isinstance(value, yaml.ScalarNode):

@@ -6,8 +6,12 @@
 #   launch/ssh.sh hosts.txt --setup             first: make the environment on every node
 set -euo pipefail
 
-if (($# == 0)) || [[ $1 == -* ]]; then
-    echo "usage: launch/ssh.sh HOSTS [train flags]; HOSTS is a file or names such as node[0-3]" >&2
+usage="usage: launch/ssh.sh HOSTS [flags of muster run] [-- train.py ...]; HOSTS is a file or names such as node[0-3]"
+if [[ ${1-} == --help || ${1-} == -h ]]; then
+    echo "$usage"
+    exit 0
+elif (($# == 0)) || [[ $1 == -* ]]; then
+    echo "$usage" >&2
     exit 2
 fi
 hosts=$1

@@ -22,18 +22,29 @@ from collections.abc import Iterator
 from functools import partial
 
 from configs.plugins import REPOSITORY
+from configs.raw import dashed_flags
+from launch.launchers.base import launcher_of
+from launch.programs import user_program
+from launch.programs.command_line import CommandLine
 from launch.studies import around_runs, progress_record, study_file, study_runs
 from launch.studies.progress_record import Note
 from launch.studies.progress_table import Watching
-from muster import run_files
-from muster.errors import refuse
+from muster import env_values, run_files
+from muster.errors import UsageError, refuse
 
 
 def main() -> int:
-    args, more = _parser().parse_known_args()
-    more = [word for word in more if word != "--"]
+    own, program = user_program.split(dashed_flags(env_values.own_arguments()))
+    if program:
+        raise UsageError(
+            f"a study is of the trainer that comes with Muster; {program[0]} with several values: "
+            "muster sweep"
+        )
+    args, more = _parser().parse_known_args(own)
     refuse(_taken(more))
     study = study_file.read(args.file, args.rate)
+    if study.cells[0].rate is None:
+        launcher_of(CommandLine.of([*study.cells[0].flags(), *more]))
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     notes = progress_record.begin(
         [Note(one.id, dict(one.settings), one.nodes, one.repeat, f"runs/{one.id}",
@@ -72,6 +83,8 @@ def _taken(words: list[str]) -> Iterator[str]:
         name = word.partition("=")[0]
         if name in ("--logs-dir", "--run-id"):
             yield f"{name} is set by the study for each of its runs; use --output FOLDER"
+        if name == "--detach":
+            yield "--detach: a study stays with its runs; nohup leaves it to itself"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python launch/study.py",
         description="Run every cell of a study that is not done yet.",
         epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
+        allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, help="a file like those of configs/studies/")
     parser.add_argument("--output", type=Path, help="its folder (default: logs/studies/NAME)")

@@ -13,41 +13,31 @@ from configs import activation
 activation.end_at_ctrl_c()
 
 try:
-    from configs import cli, plugins
+    from configs import cli
 except ModuleNotFoundError as missing:
     activation.explain(missing)
 
-from configs.settings.bench import BenchConfig
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+import os
+
 from configs.settings.program import ProgramConfig
-from configs.settings.train import TrainConfig
-from launch.launchers.base import Launcher, chosen
+from launch.launchers.base import Launcher, launcher_of
 from launch.leading import lead
-from launch.programs import user_program
-from launch.programs.own_program import OwnProgram
-from launch.programs.user_program import UserProgram
+from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
 from launch.spec import Facts
+from muster import env_values
 from muster.errors import MusterError, UsageError, refuse
 
 
 def main() -> int:
-    argv, words = user_program.split(sys.argv[1:])
-    launch, own, ssh, slurm, train, bench = cli.parse(
-        [LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig],
-        argv,
-        prog="python launch/submit.py",
-        description="Start the workers of a run, on this machine or on a cluster. Any program runs "
-        "as one: python launch/submit.py [--flag VALUE ...] -- train.py --lr 1e-3",
-    )
-    name = chosen(launch)
-    launcher: Launcher = plugins.load("launch.launchers", name)(Settings(launch, ssh, slurm))
-    refuse([*_problems(launch, train), *launcher.problems()])
+    line = CommandLine.of(env_values.own_arguments())
+    os.environ.pop(env_values.VALUES, None)  # the run has them; nothing else that starts here does
+    launch, ssh, slurm, train = line.launch, line.ssh, line.slurm, line.train
+    launcher = launcher_of(line)
+    refuse([*_problems(line), *launcher.problems()])
     if ssh.setup:
         return _set_up(launcher)
-    program: OwnProgram | UserProgram = OwnProgram(launch, train, bench)
-    if words:
-        program = UserProgram(words, own, launch, train, Path.cwd())
+    program = line.program(Path.cwd())
     if launch.dry_run:
         facts = launcher.assume()
         print(launcher.show(program.spec(facts, make=False), facts))
@@ -55,7 +45,7 @@ def main() -> int:
     facts = _ask(launcher)
     spec = program.spec(facts, make=True, snapshot=launcher.takes_snapshot)
     plan = launcher.plan(spec, facts)
-    run_record.write_down(spec, plan, name, program.settings(launch, ssh, slurm))
+    run_record.write_down(spec, plan, launcher.name, program.settings(launch, ssh, slurm))
     if not train.quiet:
         print(f"run {spec.run_id}: {_size(facts)}, {program.title} -> {spec.run_dir}")
         sys.stdout.flush()
@@ -76,10 +66,14 @@ def _ask(launcher: Launcher) -> Facts:
         raise UsageError(str(error)) from None
 
 
-def _problems(launch: LaunchConfig, train: TrainConfig) -> Iterator[str]:
-    nodes = launch.nodes or 1
-    if launch.least_nodes < nodes and train.split_weights() is not None:
+def _problems(line: CommandLine) -> Iterator[str]:
+    nodes, train = line.launch.nodes or 1, line.train
+    if line.launch.least_nodes < nodes and train.split_weights() is not None:
         yield f"--split {train.split} is for so many workers; with --nodes {nodes} use auto or even"
+    if line.ssh.setup:
+        if line.words:
+            yield f"--setup runs nothing; leave out -- {line.words[0]}"
+        yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
 
 
 def _set_up(launcher: Launcher) -> int:

@@ -23,6 +23,7 @@ import shlex
 from rich.console import Console
 
 from configs.plugins import REPOSITORY
+from configs.raw import dashed_flags
 from launch.programs import user_program
 from launch.runs import run_record
 from launch.studies import cell_results, progress_table
@@ -31,14 +32,14 @@ from launch.studies.progress_table import Watching
 from launch.studies.runner import run_all
 from launch.studies.sweeps import array_job, sweep_cells, sweep_runs
 from launch.studies.sweeps.sweep_cells import Sweep
-from muster import run_files
+from muster import env_values, run_files
 from muster.errors import UsageError
 from muster.project import project_of
 
 
 def main() -> int:
     cwd = Path.cwd()
-    own, program = user_program.split(sys.argv[1:])
+    own, program = user_program.split(dashed_flags(env_values.own_arguments()))
     args, flags = _parser().parse_known_args(own)
     if args.at_once < 1:
         raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
@@ -48,7 +49,7 @@ def main() -> int:
         sweep = sweep_cells.from_file(args.cells, flags, args.name)
     else:
         sweep = sweep_cells.from_grid(args.over, flags, program, args.name)
-    root = args.logs_dir or _project(sweep) / "logs"
+    root = args.logs_dir or sweep.first.train.logs_dir or _project(sweep) / "logs"
     folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
     places = None if is_array else sweep_runs.Places(sweep, args.at_once, folder)
@@ -67,6 +68,7 @@ def main() -> int:
             sweep_runs.forget(notes, folder)
         notes.write(folder / run_files.SWEEP)
         if places is None:
+            os.environ.pop(env_values.VALUES, None)  # each run has them; its job has no use for it
             wait = not args.detach
             is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
             return conclude(notes, folder, None) if is_over else 0
@@ -141,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _project(sweep: Sweep) -> Path:
     """As for a single run: the user's project for a program, the checkout for our trainer."""
-    return project_of(Path.cwd()) if sweep.first.program else REPOSITORY
+    return project_of(Path.cwd()) if sweep.first.words else REPOSITORY
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster import arguments
+from muster import arguments, env_values
 from muster.errors import UsageError, refuse
 from muster.project import project_of
 from muster.remote_job import Job, job, run_command
@@ -192,16 +192,16 @@ def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
             words += [f"{flag}={key}={one}" for key, one in value.items()]
         elif isinstance(value, Mapping) and name != "env":
             raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
-        elif isinstance(value, Mapping):  # values that nobody else is to see in a list of processes
-            env.update({one: str(text) for one, text in value.items()})
-            words += [f"{flag}={one}" for one in value]
+        elif isinstance(value, Mapping):
+            words += [f"{flag}={one}={text}" for one, text in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):
             words += [f"{flag}={one}" for one in value]
         elif isinstance(value, (list, tuple)):
             words.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None:
             words.append(f"{flag}={value}")
-    return words, env
+    shown, values = env_values.hide(words)  # nobody else sees them in a list of processes
+    return shown, {**env, **env_values.variable(values)}
 
 
 def _environment() -> dict[str, str]:

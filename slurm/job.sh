@@ -41,6 +41,7 @@ code=0
 
 begin() {
     run_dir=$("$python" "$module" launch.slurm.batch begin "$@")
+    [[ $run_dir ]] || exit 0 # after --help
 }
 
 run() {

@@ -15,7 +15,8 @@ from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
 from launch import submit
-from launch.programs import program_checks, user_program
+from launch.programs import user_program
+from launch.programs.command_line import CommandLine
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue
@@ -177,10 +178,9 @@ def make_accepts(words: list[str]) -> bool:
 def accepts_flags(classes: list[type], argv: list[str]) -> None:
     """Flags, of our trainer too; before a program of the user's, `--`, none of that."""
     flags, program = user_program.split(argv)
-    found = cli.parse(classes, flags, prog="", description="")
+    cli.parse(classes, flags, prog="", description="")
     if program:
-        (train,) = (one for one in found if isinstance(one, TrainConfig))
-        assert list(program_checks.foreign(train, program[0])) == []
+        CommandLine.of(argv)
 
 
 def accepts_worker_flags(flags: list[str]) -> None:

@@ -212,7 +212,7 @@ class SlurmConfig:
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"])
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: str = setting(
-        "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats=True
+        "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats="\n"
     )
     wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
 

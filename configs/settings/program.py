@@ -10,6 +10,7 @@ from dotenv.parser import parse_stream
 from configs.settings.fields import setting
 from muster.errors import UsageError, refuse
 
+BETWEEN = "\0"  # variables: what no variable can hold
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 # What launcher and torchrun tell workers is not for the user to set.
@@ -27,7 +28,7 @@ class ProgramConfig:
     """
 
     env: str = setting(
-        "", "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=True
+        "", "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=BETWEEN
     )
     env_file: Path | None = setting(None, "file of NAME=VALUE lines for the program")
     prologue: Path | None = setting(
@@ -43,22 +44,22 @@ class ProgramConfig:
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
     include: str = setting(
-        "", "pattern of files that the snapshot takes as well; may be repeated", repeats=True
+        "", "pattern of files that the snapshot takes as well; may be repeated", repeats="\n"
     )
 
     def __post_init__(self) -> None:
         refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
-        for line in filter(None, self.env.split("\n")):
+        for line in filter(None, self.env.split(BETWEEN)):
             name = line.partition("=")[0]
             if not NAME.fullmatch(name):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in OURS:
                 yield f"--env {name}: that is what the launcher tells each worker"
         for flag, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
-            if path is not None and not path.is_file():
-                yield f"{flag} {path}: no such file"
+            if path is not None:
+                yield from _text_problems(flag, path)
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
                 known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
@@ -71,7 +72,7 @@ class ProgramConfig:
             UsageError: a line of the file is none, or a variable to pass on is not set.
         """
         found = _read(self.env_file) if self.env_file is not None else {}
-        for line in filter(None, self.env.split("\n")):
+        for line in filter(None, self.env.split(BETWEEN)):
             name, equals, value = line.partition("=")
             if not equals and name not in env:
                 raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
@@ -82,6 +83,19 @@ class ProgramConfig:
     def patterns(self) -> list[str]:
         """What --include gave."""
         return [one for one in self.include.split("\n") if one]
+
+
+def _text_problems(flag: str, path: Path) -> Iterator[str]:
+    if not path.is_file():
+        yield f"{flag} {path}: no such file"
+        return
+    try:
+        path.read_text(encoding="utf-8")
+    except OSError as error:
+        yield f"{flag} {path}: {error.strerror}"
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -8,10 +8,11 @@ from typing import Protocol
 from configs import plugins
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.examination import Examination
+from launch.programs.command_line import CommandLine
 from launch.runs.run_state import LeaderWatcher, Watcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
-from muster.errors import UsageError
+from muster.errors import UsageError, refuse
 
 
 class Job(Protocol):
@@ -48,6 +49,7 @@ class Launcher(ABC):
     """Implemented by each file of launch/launchers/, whose `build` is its class."""
 
     takes_snapshot = False  # whether a user's program runs as it was when it was submitted
+    unused = frozenset[str]()  # settings that it does nothing with
     restarts_jobs = False  # whether its jobs start again by themselves, up to --max-restarts
 
     def __init__(self, settings: Settings) -> None:
@@ -114,6 +116,19 @@ class Launcher(ABC):
             MusterError: a line for every node on which it failed.
         """
         raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
+
+
+def launcher_of(line: CommandLine) -> Launcher:
+    """What a run starts through.
+
+    Raises:
+        UsageError: settings were given that this one does nothing with.
+    """
+    name = chosen(line.launch)
+    made: Launcher = plugins.load("launch.launchers", name)(line.settings)
+    why = f"does nothing with --launcher {name}; leave it out, or choose another launcher"
+    refuse(line.without_use(made.unused, why))
+    return made
 
 
 def chosen(config: LaunchConfig) -> str:

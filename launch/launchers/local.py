@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
 from launch.agent.processes.agent_processes import (
@@ -20,6 +20,7 @@ from launch.nodes import gpus
 from launch.nodes.network_choice import Choice
 from launch.nodes.ports import among, free_port, is_free
 from launch.nodes.survey import Probe, Survey, here
+from launch.programs.command_line import names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from muster.errors import MusterError, UsageError
 
@@ -29,6 +30,12 @@ StartAll = Callable[[Sequence[AgentCommand]], Sequence[AgentProcess]]
 
 class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
+
+    # the project itself runs, and whoever asks to wait or to set up is answered
+    unused = (names(SshConfig, SlurmConfig) | {"network", "snapshot", "include"}) - {
+        "wait",
+        "setup",
+    }
 
     @classmethod
     def suits(cls, config: LaunchConfig) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, Slots
+from configs.settings.launch import LaunchConfig, Settings, Slots, SshConfig
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
 from launch.nodes import interpreter
+from launch.programs.command_line import names
 from launch.slurm import batch, batch_script, job_files, node_survey, partitions
 from launch.slurm.inside.current_job import CurrentJob, current_job
 from launch.slurm.inside.step_job import StepJob
@@ -35,6 +36,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
+    unused = names(SshConfig) - {"setup"}
     restarts_jobs = True  # slurm/job.sh does, inside the job
 
     def __init__(self, settings: Settings) -> None:

@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
 from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
+from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
@@ -26,6 +27,7 @@ class Ssh(Launcher):
     """The machines of a hosts file, a manifest, or a list of names."""
 
     takes_snapshot = True
+    unused = names(SlurmConfig) - {"wait"}
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -6,43 +6,29 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from configs import cli
-from configs.settings.launch import LaunchConfig
-from configs.settings.train import TrainConfig
 from launch.starters.base import starter_of
 from muster.worker.function_call import ABOUT, CALL
 
-# The settings of a run that hold whatever its program is; all others are those of our own trainer.
-OF_ANY_RUN = frozenset("run_id logs_dir checkpoint_dir overwrite quiet join_timeout_s".split())
+# What is wrong with the script on stdin, after the number of the line, or 0.
+COMPILE = """
+import sys
+try:
+    compile(sys.stdin.buffer.read(), "script", "exec", dont_inherit=True)
+except (SyntaxError, ValueError) as error:
+    print(getattr(error, "lineno", 0) or 0, getattr(error, "msg", error))
+"""
 
 
-def foreign(train: TrainConfig, program: str) -> Iterator[str]:
-    """A line for each setting of our own trainer that was given with another program."""
-    (default,) = cli.parse([TrainConfig], [f"--task={train.task}"], prog="", description="")
-    for item in fields(train):
-        if item.name not in OF_ANY_RUN and getattr(train, item.name) != getattr(default, item.name):
-            flag = "--" + item.name.replace("_", "-")
-            yield (
-                f"{flag} is a setting of the trainer that comes with Muster; what {program} is to "
-                f"be told goes after it: -- {program} ..."
-            )
-    if train.task != TrainConfig.task:
-        yield f"--task is a setting of the trainer that comes with Muster; {program} has its own"
-
-
-def problems(words: Sequence[str], cwd: Path, launch: LaunchConfig, python: str) -> Iterator[str]:
+def problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
     """What would keep the program from starting, as far as that is seen from here."""
-    if launch.program != LaunchConfig.program:
-        yield f"--program {launch.program} and {words[0]} are two programs; give one of them"
     if words[0] == "-m":
         yield from _module_problems(words, cwd, python)
     elif words[0] == "--function":
         yield from _function_problems(words, python)
     elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0])
+        yield from _script_problems(cwd / words[0], words[0], python)
     else:
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found) is None:
@@ -79,17 +65,22 @@ def _function_problems(words: Sequence[str], python: str) -> Iterator[str]:
         )
 
 
-def _script_problems(path: Path, name: str) -> Iterator[str]:
+def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
+    """`python` is to judge the syntax, which is another one in each version."""
     try:
         text = path.read_bytes()
     except OSError as error:
         yield f"{name}: {error.strerror}; looked in {path.parent}"
         return
-    try:
-        compile(text, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        yield f"{name}{line}: {getattr(error, 'msg', error)}: it does not compile"
+    if not Path(python).exists():
+        return  # the nodes have another Python, which says so there
+    asked = [python, "-Ic", COMPILE]
+    said = subprocess.run(asked, input=text, capture_output=True, check=False).stdout.splitlines()
+    for line in said[-1:]:  # a Python may say more at its start
+        number, _, problem = line.decode(errors="replace").partition(" ")
+        if number.isdigit() and problem:
+            where = f":{number}" if number != "0" else ""
+            yield f"{name}{where}: {problem}: it does not compile"
 
 
 def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:

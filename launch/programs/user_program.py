@@ -15,12 +15,12 @@ from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
-from launch.programs.program_checks import foreign, problems, python_problems
+from launch.programs.program_checks import problems, python_problems
 from launch.programs.project_snapshot import take
 from launch.programs.run_spec import run_spec
 from launch.spec import Facts, LaunchSpec, Program
 from launch.starters.base import starter_of
-from muster.errors import refuse
+from muster.errors import UsageError, refuse
 from muster.project import project_of
 from muster.run_files import FUNCTION, SNAPSHOT
 from muster.worker.function_call import ABOUT
@@ -29,11 +29,19 @@ SEPARATOR = "--"
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags before the first `--`, and the program after it, of which nothing is touched."""
+    """The flags before the first `--`, and the program after it, of which nothing is touched.
+
+    Raises:
+        UsageError: there is no program after it, as when a shell's variable is empty.
+    """
     words = list(argv)
     if SEPARATOR not in words:
         return words, []
     at = words.index(SEPARATOR)
+    if not any(words[at + 1 : at + 2]):
+        raise UsageError(
+            "no program follows after --; name one, as in -- train.py, or leave out --"
+        )
     return words[:at], words[at + 1 :]
 
 
@@ -63,14 +71,12 @@ class UserProgram:
         """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
 
         Raises:
-            UsageError: the program is not there, or has settings that are not its own.
+            UsageError: the program is not there, or its Python lacks what starts it.
         """
-        foreign_settings = foreign(self.run, self._words[0])
         python = self._python or python
         refuse(
             [
-                *foreign_settings,
-                *problems(self._words, self._cwd, self._launch, python),
+                *problems(self._words, self._cwd, python),
                 *python_problems(python, self._launch.workers),
                 *starter_of(self._launch.workers).problems(self._planned()),
             ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from launch.runs import run_index
 from launch.spec import LaunchSpec, NodeCommand
-from muster import run_files
+from muster import env_values, run_files
 from muster.errors import MusterError
 from muster.writing import (
     CannotWrite,
@@ -36,7 +36,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
-        "command": shlex.join(["python", *_without_values(sys.argv)]),
+        "command": shlex.join(["python", *env_values.hide(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
@@ -44,20 +44,6 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
     run_index.note(spec.run_dir)
     begin(spec, launcher, NOT_YET)
-
-
-def _without_values(argv: Sequence[str]) -> list[str]:
-    """A command line as it may be shown: what --env gives a variable is nobody else's business."""
-    own = argv.index("--") if "--" in argv else len(argv)
-    shown: list[str] = []
-    for index, word in enumerate(argv[:own]):
-        if word.startswith("--env="):
-            shown.append("--env=" + word.removeprefix("--env=").partition("=")[0])
-        elif index and argv[index - 1] == "--env":
-            shown.append(word.partition("=")[0])
-        else:
-            shown.append(word)
-    return [*shown, *argv[own:]]
 
 
 def begin(

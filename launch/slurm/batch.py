@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -23,15 +24,14 @@ from typing import NoReturn
 from configs import cli, plugins
 from configs.plugins import REPOSITORY
 from configs.run_folder import claim, claim_new
-from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Slots
-from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from launch.agent.processes import process_tree
+from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.own_program import program_of
 from launch.programs.project_snapshot import new_files
 from launch.programs.run_spec import run_spec
-from launch.programs.user_program import UserProgram, split
+from launch.programs.user_program import UserProgram
 from launch.runs import continuation, restart, run_record
 from launch.runs.failure import explain
 from launch.runs.restart import Outcome
@@ -54,7 +54,9 @@ USAGE = (
 def main() -> int:
     match sys.argv[1:]:
         case ["begin", workers, *flags] if workers in plugins.names("launch.starters"):
-            print(begin(workers, flags))
+            with redirect_stdout(sys.stderr):  # as of --help: what is printed below is a folder
+                run_dir = begin(workers, flags)
+            print(run_dir)
             return 0
         case ["prepare", run_dir]:
             go_on(Path(run_dir))
@@ -81,23 +83,15 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
         UsageError: wrong flags; every problem at once.
         MusterError: this node has no address at which others reach it.
     """
-    own, words = split(flags)
-    launch, config, train, bench = cli.parse(
-        [LaunchConfig, ProgramConfig, TrainConfig, BenchConfig],
-        own,
-        prog="sbatch slurm/*.sh",
-        description="In a Slurm job, also of any program: sbatch slurm/multinode.sh -- train.py",
-    )
-    user = (
-        UserProgram(words, config, launch, train, Path(os.environ["SLURM_SUBMIT_DIR"]))
-        if words
-        else None
-    )
+    line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
+    launch, train, bench = line.launch, line.train, line.bench
+    program = line.program(Path(os.environ["SLURM_SUBMIT_DIR"]))
+    user = program if isinstance(program, UserProgram) else None
     if user is not None:
         user.check(sys.executable)
         train = user.run
     allocation = Allocation.from_env(os.environ)
-    _refuse_what_slurm_decides(launch, workers, allocation)
+    _refuse_what_slurm_decides(line, workers, allocation)
     tasks = int(os.environ.get("SLURM_NTASKS", allocation.num_nodes))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
@@ -256,9 +250,15 @@ def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfi
     return train
 
 
-def _refuse_what_slurm_decides(launch: LaunchConfig, workers: str, allocation: Allocation) -> None:
-    problems = []
-    if launch.workers not in (workers, LaunchConfig.workers):
+def _refuse_what_slurm_decides(line: CommandLine, workers: str, allocation: Allocation) -> None:
+    launch = line.launch
+    others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
+    why = (
+        "is not for a script that is in its job already; options of sbatch stand before the script"
+    )
+    problems = list(line.without_use(others, why))
+    is_given = any(one.name == "workers" and not one.where for one in line.given)
+    if launch.workers != workers and (is_given or launch.workers != LaunchConfig.workers):
         problems.append(
             f"--workers {launch.workers}, but this script is for {workers}; use "
             "slurm/multinode.sh for torchrun, multinode_manual.sh for manual, accelerate.sh for "
@@ -276,8 +276,6 @@ def _refuse_what_slurm_decides(launch: LaunchConfig, workers: str, allocation: A
             f"--nodes {wanted}, but the job has {allocation.num_nodes}; give it to sbatch, "
             "before the script: sbatch --nodes 4 slurm/multinode.sh"
         )
-    if launch.hosts is not None:
-        problems.append("--hosts is for launch/ssh.sh; Slurm chooses the nodes")
     refuse(problems)
 
 

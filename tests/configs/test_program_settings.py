@@ -44,5 +44,5 @@ def test_all_wrong_lines_of_an_env_file_are_named(tmp_path):
 def test_a_variable_of_the_command_line_wins(tmp_path):
     path = tmp_path / ".env"
     path.write_text("A=file\nB=file\n")
-    config = ProgramConfig(env="A=given\nC", env_file=path)
+    config = ProgramConfig(env="A=given\0C", env_file=path)
     assert config.variables({"C": "here"}) == {"A": "given", "B": "file", "C": "here"}

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,52 @@ def test_every_combination_is_run_once_and_what_failed_again(project):
 
     code, out, err = sweep(project, *words, "--more")  # another command is another sweep
     assert len(list((project / "logs" / "sweeps").iterdir())) == 2
+
+
+def lines_of_processes() -> bytes:
+    """The command lines of all processes, as everybody on this machine can read them."""
+    found = b""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += path.read_bytes()
+    return found
+
+
+def test_no_value_of_env_is_written_down_or_on_a_command_line(project):
+    (project / "shows.py").write_text(
+        "import json, os, time\nfrom pathlib import Path\n"
+        "assert 'MUSTER_ENV' not in os.environ\n"
+        "Path('seen').write_text(os.environ['TOKEN'])\n"
+        "while not Path('go').exists(): time.sleep(0.05)\n"
+    )
+    secret = f"s3cr3t-{os.getpid()}\nX=1"
+    hidden = secret.partition("\n")[0].encode()
+    words = [*LOCAL, "--over", "lr=1", "--env", f"TOKEN={secret}"]
+    code, out, err = sweep(project, "--dry-run", *words, "--", "shows.py")
+    assert code == 0 and hidden.decode() not in out + err
+    process = subprocess.Popen(
+        [sys.executable, SWEEP, *words, "--", "shows.py"], cwd=project, stdout=subprocess.PIPE
+    )
+    try:
+        seen = project / "seen"
+        assert wait_until(lambda: seen.exists() and seen.read_text() == secret, 120)
+        assert hidden not in lines_of_processes()
+        (project / "go").touch()
+        out, _ = process.communicate(timeout=120)
+    finally:
+        (project / "go").touch()
+        process.terminate()
+        process.wait(60)
+    assert process.returncode == 0 and hidden not in out
+    written = [path for path in (project / "logs").rglob("*") if path.is_file()]
+    assert [path for path in written if hidden in path.read_bytes()] == []
+    assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
+
+
+@pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
+def test_a_flag_of_the_sweep_may_have_underscores(project, flag):
+    code, out, _ = sweep(project, *LOCAL, "--over", "lr=1", flag, "--", "train.py")
+    assert code == 0 and "launch/submit.py" in out and begun(project) == []
 
 
 def test_fresh_runs_all_again_without_checkpoints(project):

@@ -221,7 +221,7 @@ def test_flags_as_a_command_line_has_them():
         *("--nodes=2:4", "--hosts=node0,node1", "--no-snapshot", "--preflight", "--env=TOKEN"),
         *("--slurm=mail-type=END", "--slurm=comment=mine"),
     ]
-    assert env["TOKEN"] == "hidden"
+    assert "TOKEN" not in env and json.loads(env["MUSTER_ENV"]) == {"TOKEN": "hidden"}
     assert _flags(slurm={"comment": "mine"})[0] == ["--slurm=comment=mine"]
     with pytest.raises(muster.UsageError, match="hosts: takes no dict"):
         _flags(hosts={"node0": 2})

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.run_folder import claim
-from launch.launchers.base import chosen
+from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
-from launch.programs.own_program import OwnProgram
+from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import take
 from launch.programs.user_program import UserProgram
 from launch.runs import run_record, run_state
@@ -19,7 +19,7 @@ from launch.studies import progress_table
 from launch.studies.progress_record import Note, Notes
 from launch.studies.progress_table import Watching
 from launch.studies.sweeps import sweep_runs
-from launch.studies.sweeps.sweep_cells import Parsed, Sweep
+from launch.studies.sweeps.sweep_cells import Sweep
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
 from muster.project import project_of
@@ -88,7 +88,7 @@ def run(sweep: Sweep, notes: Notes, folder: Path, at_once: int, cwd: Path, *, wa
 def _submit(
     sweep: Sweep, notes: Notes, wanted: Sequence[Note], folder: Path, at_once: int, cwd: Path
 ) -> str:
-    launcher = sweep.first.launcher
+    launcher = launcher_of(sweep.first)
     assert isinstance(launcher, Slurm)
     try:
         facts = launcher.probe()
@@ -97,13 +97,13 @@ def _submit(
     number = 1 + sum(1 for _ in (folder / "submissions").glob("*"))
     submission = folder / "submissions" / f"{number:03d}"
     own = sweep.first.own
-    if sweep.first.program and own.snapshot:
+    if sweep.first.words and own.snapshot:
         print(take(project_of(cwd), submission, own.patterns), file=sys.stderr)
     submission.mkdir(parents=True, exist_ok=True)
     ids = {note.id for note in wanted}
     specs = {
         index: _prepare(
-            Parsed.of(sweep_runs.words_of(cell, folder)), launcher, facts, submission, cwd
+            CommandLine.of(sweep_runs.words_of(cell, folder)), launcher, facts, submission, cwd
         )
         for index, cell in enumerate(sweep.cells)
         if cell.id in ids
@@ -123,16 +123,16 @@ def _submit(
     return array
 
 
-def _prepare(one: Parsed, launcher: Slurm, facts: Facts, submission: Path, cwd: Path) -> LaunchSpec:
+def _prepare(
+    one: CommandLine, launcher: Slurm, facts: Facts, submission: Path, cwd: Path
+) -> LaunchSpec:
     """A run with its folder, as launch/submit.py makes it; all share one snapshot."""
-    program: OwnProgram | UserProgram
-    if one.program:
-        program = UserProgram(one.program, one.own, one.launch, one.train, cwd)
+    program = one.program(cwd)
+    if isinstance(program, UserProgram):
         train = program.run
         claim(train.logs_root / str(train.run_id), train)
         spec = program.run_spec(train, make=True, snapshot=True, earlier=submission)
     else:
-        program = OwnProgram(one.launch, one.train, one.bench)
         spec = program.spec(facts, make=True)
     settings = program.settings(one.launch, one.ssh, one.slurm)
     run_record.write_down(spec, launcher.plan(spec, facts), "slurm", settings)

@@ -2,76 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from configs import cli, plugins
-from configs.settings.bench import BenchConfig
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
-from launch.launchers.base import Launcher, chosen
+from launch.launchers.base import launcher_of
 from launch.programs import user_program
+from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import UserProgram
 from launch.spec import NodeSpec
 from launch.studies import grid
 from muster.errors import UsageError, refuse
 
-CLASSES = [LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig]
 LONGEST_NAME = 60
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """The settings of one cell's command line, and the program after its `--`."""
-
-    launch: LaunchConfig
-    own: ProgramConfig
-    ssh: SshConfig
-    slurm: SlurmConfig
-    train: TrainConfig
-    bench: BenchConfig
-    program: Sequence[str]
-
-    @classmethod
-    def of(cls, words: Sequence[str]) -> "Parsed":
-        """Raises: UsageError: wrong flags; every problem at once."""
-        flags, program = user_program.split(words)
-        launch, own, ssh, slurm, train, bench = _settings(tuple(flags))
-        return cls(launch, own, ssh, slurm, train, bench, program)
-
-    @property
-    def what_runs(self) -> list[str]:
-        """What makes a run another one: the program's words, or the settings of our trainer."""
-        if self.program:
-            return list(self.program)
-        # where it is kept is the sweep's business
-        train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
-        return cli.to_argv(replace(train, overwrite=False))
-
-    @property
-    def all_hosts(self) -> tuple[NodeSpec, ...]:
-        """The hosts that --hosts names, whatever number of them one run takes.
-
-        Raises:
-            UsageError: something is wrong with them.
-        """
-        everyone = replace(self, launch=replace(self.launch, nodes=None))
-        return tuple(node.spec for node in everyone.launcher.assume().nodes)
-
-    @property
-    def launcher(self) -> Launcher:
-        made: Launcher = plugins.load("launch.launchers", chosen(self.launch))(
-            Settings(self.launch, self.ssh, self.slurm)
-        )
-        return made
-
-
-@cache  # of many programs the flags are the same
-def _settings(flags: tuple[str, ...]) -> tuple[Any, ...]:
-    return cli.parse(CLASSES, flags, prog="", description="")
 
 
 @dataclass(frozen=True)
@@ -81,7 +25,7 @@ class Cell:
     id: str
     settings: Mapping[str, str]  # of the grid
     words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
-    parsed: Parsed
+    parsed: CommandLine
 
 
 @dataclass(frozen=True)
@@ -92,8 +36,18 @@ class Sweep:
     cells: tuple[Cell, ...]
 
     @property
-    def first(self) -> Parsed:
+    def first(self) -> CommandLine:
         return self.cells[0].parsed
+
+    @property
+    def all_hosts(self) -> tuple[NodeSpec, ...]:
+        """The hosts that --hosts names, whatever number of them one run takes.
+
+        Raises:
+            UsageError: something is wrong with them.
+        """
+        everyone = replace(self.first, launch=replace(self.first.launch, nodes=None))
+        return tuple(node.spec for node in launcher_of(everyone).assume().nodes)
 
 
 def from_grid(
@@ -115,11 +69,11 @@ def from_grid(
         for word in own
         if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
     )
-    base = Parsed.of([*flags, *(["--", *program] if program else [])])
-    known = sorted(item.name for one in CLASSES for item in fields(one))
+    base = CommandLine.of([*flags, *(["--", *program] if program else [])])
+    known = names(*CLASSES)
     refuse(
         f"--over {name}: the trainer that comes with Muster has no such setting; known: "
-        f"{', '.join(known)}; a program of your own follows after --"
+        f"{', '.join(sorted(known))}; a program of your own follows after --"
         for name in block
         if not program and not any(grid.alike(name, one) for one in known)
     )
@@ -128,12 +82,13 @@ def from_grid(
     cells, problems = [], []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
         if program:
-            more = [word for one, value in point.items() for word in (f"--{one}", value)]
-            words = [*flags, "--", *program, *more]
+            values = [word for one, value in point.items() for word in (f"--{one}", value)]
+            words = [*flags, "--", *program, *values]
         else:
             words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
         try:
-            parsed = replace(base, program=words[len(flags) + 1 :]) if program else Parsed.of(words)
+            more = words[len(flags) + 1 :]
+            parsed = replace(base, words=more) if program else CommandLine.of(words)
             cells.append(Cell(cell_id, point, tuple(words), parsed))
         except UsageError as error:
             problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
@@ -164,7 +119,7 @@ def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
     cells, problems = [], []
     for cell_id, words in found:
         try:
-            cells.append(Cell(cell_id, {}, tuple(words), Parsed.of(words)))
+            cells.append(Cell(cell_id, {}, tuple(words), CommandLine.of(words)))
         except UsageError as error:
             problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
     refuse(problems)
@@ -184,11 +139,11 @@ def _checked(name: str, cells: Sequence[Cell]) -> Sweep:
     seen: set[Any] = set()
     for cell in cells:
         one = cell.parsed
-        kind = (*one.program[:2], one.launch)
-        if one.program and kind not in seen:
+        kind = (*one.words[:2], one.launch)
+        if one.words and kind not in seen:
             seen.add(kind)
-            program = UserProgram(one.program, one.own, one.launch, one.train, Path.cwd())
-            program.check(one.launcher.assume().nodes[0].python)
+            program = UserProgram(one.words, one.own, one.launch, one.train, Path.cwd())
+            program.check(launcher_of(one).assume().nodes[0].python)
     return Sweep(name, tuple(cells))
 
 
@@ -209,8 +164,8 @@ def _name_problems(flag: str, name: str) -> Iterator[str]:
         yield str(error).replace("--run-id ", flag)
 
 
-def _problems(one: Parsed) -> Iterator[str]:
-    yield from one.launcher.problems()
+def _problems(one: CommandLine) -> Iterator[str]:
+    yield from launcher_of(one).problems()
     if one.train.run_id is not None:
         yield "--run-id: each run is named by its values; --name names the sweep"
     if one.train.checkpoint_dir is not None:

@@ -125,11 +125,11 @@ def words_of(cell: Cell, folder: Path, hosts: Path | None = None) -> list[str]:
     own = checkpoints(folder, cell.id)
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
     place.append(f"--checkpoint-dir={own}")
-    if not cell.parsed.program and continuation.has_checkpoint(own, [cell.id]):
+    if not cell.parsed.words and continuation.has_checkpoint(own, [cell.id]):
         place.append("--resume=auto")
     if hosts is not None:
         place.append(f"--hosts={hosts}")
-    at = len(cell.words) - len(cell.parsed.program) - bool(cell.parsed.program)
+    at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
     return [*cell.words[:at], *place, *cell.words[at:]]
 
 
@@ -147,7 +147,7 @@ class Places:
         name = chosen(first.launch)
         at_once = min(at_once, len(sweep.cells))
         if name == "ssh":
-            hosts = first.all_hosts
+            hosts = sweep.all_hosts
             nodes = max(int(cell.parsed.launch.nodes or len(hosts)) for cell in sweep.cells)
             self._groups = host_groups.groups(hosts, nodes, at_once)
         elif first.launch.master_port is not None and at_once > 1:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.errors import STOPPED
-from tests.launch.submit import REPOSITORY, alive, start, submit, wait_until
+from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until
+from tests.preload import skip_if_quick
 
 LOCAL = ["--launcher", "local"]
 # No word of Muster in it.
@@ -260,9 +261,35 @@ def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
     found = environment(project, *flags)
     assert found["TOKEN"] == "s3cret, 'quoted'" and found["PASSED"] == "passed on"
     assert found["A"] == "from the file" and found["B"] == "two words"
+    assert "MUSTER_ENV" not in found
     written = [path for path in (project / "logs").rglob("*") if path.is_file()]
     with_it = {path.name for path in written if b"s3cret" in path.read_bytes()}
     assert with_it == {"rank_00000.out"}  # where the program itself has printed it
+
+
+def test_a_value_may_have_lines(project):
+    found = environment(project, "--env", "LINES=one\nHOME=two", "--env", "NEXT=three")
+    assert found["LINES"] == "one\nHOME=two" and found["NEXT"] == "three"
+    assert found["HOME"] != "two"
+
+
+@pytest.mark.parametrize("flag", ["--env-file", "--prologue"])
+def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
+    (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
+    code, _, err = submit(*LOCAL, flag, "latin", "--", "train.py", cwd=project)
+    assert code == 2 and err == f"error: {flag} latin:2: not UTF-8; save it in that encoding\n"
+    assert not (project / "logs").exists()
+
+
+def test_output_may_be_closed(project):
+    """As by a service that starts it without: `command >&- 2>&-`."""
+    (project / "run.py").write_text("print('hello')")
+    words = [sys.executable, SUBMIT, *LOCAL, "--workers", "manual", "--run-id", "a", "--", "run.py"]
+    skip_if_quick()
+    closed = ["bash", "-c", '"$@" <&- >&- 2>"$0"', str(project / "stderr"), *words]
+    code = subprocess.run(closed, cwd=project, check=False, timeout=120).returncode
+    assert code == 0, (project / "stderr").read_text()
+    assert (project / "logs" / "a" / "workers" / "rank_00000.out").read_text() == "hello\n"
 
 
 def test_a_prologue_sets_the_stage_and_its_failure_is_named(project):

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from configs import cli
-from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig
-from configs.settings.train import TrainConfig
 from launch.programs import user_program
+from launch.programs.command_line import CommandLine
 from launch.programs.user_program import UserProgram, split
 from muster.errors import UsageError
 from tests.launch.submit import submit
@@ -21,11 +18,16 @@ from tests.launch.submit import submit
         (["--nodes", "2"], []),
         (["--nodes", "2", "--", "a.py", "--nodes", "3"], ["a.py", "--nodes", "3"]),
         (["--", "a.py", "--", "b"], ["a.py", "--", "b"]),
-        (["--"], []),
     ],
 )
 def test_only_the_first_separator_counts(argv, program):
     assert split(argv)[1] == program
+
+
+@pytest.mark.parametrize("argv", [["--"], ["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]])
+def test_a_separator_without_a_program_is_refused(argv):
+    with pytest.raises(UsageError, match="no program follows after --"):
+        split(argv)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +44,9 @@ def test_a_run_is_named_by_its_program(words, name):
 
 
 def check(folder: Path, *argv: str) -> None:
-    flags, words = split(argv)
-    classes = [ProgramConfig, LaunchConfig, TrainConfig]
-    config, launch, run = cli.parse(classes, flags, prog="", description="")
-    UserProgram(words, config, launch, run, folder).check(sys.executable)
+    program = CommandLine.of(argv).program(folder)
+    assert isinstance(program, UserProgram)
+    program.check(sys.executable)
 
 
 def refusal(folder: Path, *argv: str) -> str:
@@ -86,11 +87,22 @@ def test_what_can_start_is_not(tmp_path):
         check(tmp_path, "--", *words)
 
 
-def test_the_trainers_settings_are_refused_by_name(tmp_path):
-    (tmp_path / "train.py").write_text("print(1)")
-    found = refusal(tmp_path, "--lr", "0.5", "--sync", "all_reduce", "--", "train.py")
-    assert "--lr is a setting of the trainer that comes with Muster" in found
-    assert "--sync is a setting" in found and len(found.splitlines()) == 2
+def python_that_takes_all(folder: Path) -> str:
+    """A stand-in for one of a later version: to it, no syntax is wrong."""
+    python = folder / "python"
+    python.write_text("#!/bin/sh\ncat >/dev/null\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_the_programs_own_python_judges_its_syntax(tmp_path):
+    (tmp_path / "later.py").write_text("x = 1\nsyntax of another version\n")
+    flags, words = ["--launcher", "local", "--workers", "manual"], ["--", "later.py"]
+    line = "later.py:2: invalid syntax: it does not compile"
+    assert refusal(tmp_path, *flags, *words) == line
+    assert refusal(tmp_path, *flags, "--python", sys.executable, *words) == line
+    check(tmp_path, *flags, "--python", python_that_takes_all(tmp_path), *words)
+    check(tmp_path, *flags, "--python", "/of/the/nodes/python", *words)
 
 
 def test_nothing_is_made_where_a_program_is_refused(tmp_path, monkeypatch):

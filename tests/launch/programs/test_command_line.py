@@ -1,0 +1,139 @@
+"""No setting that was given is ignored: what has no use in a run is refused, whatever its value."""
+
+import pytest
+
+from configs import cli
+from launch.launchers.base import launcher_of
+from launch.programs.command_line import OF_ANY_RUN, OF_TRAINER, CommandLine
+from muster.errors import UsageError
+from tests.launch.submit import submit
+
+OWN = ["--launcher", "local"]
+PROGRAM = ["--", "train.py", "--lr", "1"]
+
+
+def refusal(*argv: str) -> list[str]:
+    with pytest.raises(UsageError) as refused:
+        launcher_of(CommandLine.of(argv))
+    return str(refused.value).splitlines()
+
+
+# Each has the default of our trainer: it is not that of another program.
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lr", "1e-3"],
+        ["--sync", "ddp"],
+        ["--sync=ddp"],
+        ["--epochs", "3"],
+        ["--task", "quickstart"],
+        ["--length_balance"],
+        ["--no-length-balance"],
+        ["--operations", "all"],
+    ],
+)
+def test_a_setting_of_the_trainer_is_refused_beside_another_program(words):
+    (line,) = refusal(*OWN, *words, *PROGRAM)
+    flag = words[0].partition("=")[0].replace("_", "-").replace("--no-", "--")
+    assert line.startswith(f"{flag} is a setting of the trainer that comes with Muster")
+    assert line.endswith("goes after it: -- train.py ...")
+
+
+def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("nodes: 2\nepochs: 3\nlr: 1e-3\n")
+    lines = refusal(*OWN, "--config", str(path), "--sync", "ddp", *PROGRAM)
+    starts = [line.partition(" is a setting of the trainer")[0] for line in lines]
+    assert starts == [f"{path}:2: epochs", f"{path}:3: lr", "--sync"]
+    line = CommandLine.of([*OWN, "--config", str(path)])
+    assert (line.launch.nodes, line.train.epochs) == (2, 3)
+
+
+def test_what_holds_for_any_run_may_be_given(tmp_path):
+    assert not OF_ANY_RUN & OF_TRAINER
+    words = ["--run-id", "a", "--overwrite", "--quiet", "--logs-dir", str(tmp_path)]
+    assert CommandLine.of([*OWN, *words, *PROGRAM]).train.run_id == "a"
+
+
+def test_there_are_not_two_programs():
+    (line,) = refusal(*OWN, "--program", "worker", *PROGRAM)
+    assert line == "--program worker and train.py are two programs; give one of them"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--env", "X=1"],
+        ["--env-file", __file__],
+        ["--prologue", __file__],
+        ["--python", "python3"],
+        ["--wrap", "nice"],
+        ["--snapshot"],
+        ["--include", "*.pt"],
+    ],
+)
+def test_a_setting_of_another_program_is_refused_without_one(words):
+    (line,) = refusal(*OWN, *words)
+    assert line.startswith(f"{words[0]} is for a program of your own") and "-- train.py" in line
+
+
+def test_settings_of_the_bench_are_for_the_bench():
+    assert refusal(*OWN, "--operations", "all") == [
+        "--operations is for --program bench_collectives"
+    ]
+    line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
+    assert line.bench.operations == "gather"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("local", ["--partition", "gpu"]),
+        ("local", ["--time", "30"]),
+        ("local", ["--slurm", "mail-type=END"]),
+        ("local", ["--ssh-config", "none"]),
+        ("local", ["--remote-dir", "/x"]),
+        ("local", ["--network", "10.0.0.0/8"]),
+        ("local", ["--include", "*.pt"]),
+        ("ssh", ["-p", "gpu"]),
+        ("ssh", ["--gpus-per-node", "4"]),
+        ("slurm", ["--user", "me"]),
+        ("slurm", ["--remote-dir", "/x"]),
+    ],
+)
+def test_what_the_launcher_has_no_use_for_is_refused(launcher, words):
+    hosts = ["--hosts", "node0"] if launcher == "ssh" else []
+    (line,) = refusal("--launcher", launcher, *hosts, *words, *PROGRAM)
+    assert f"does nothing with --launcher {launcher}" in line
+
+
+def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
+    path = tmp_path / "config.yaml"
+    line = CommandLine.of([*OWN, "--epochs", "2"])
+    settings = (line.train, line.launch, line.ssh, line.slurm, line.bench)
+    path.write_text(cli.to_yaml(*settings))
+    again = CommandLine.of(["--config", str(path)])
+    assert launcher_of(again).name == "local" and again.train == line.train
+    other = tmp_path / "other.yaml"
+    other.write_text(path.read_text().replace("partition: null", "partition: gpu"))
+    (found,) = refusal("--config", str(other))
+    assert "partition does nothing with --launcher local" in found
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
+        (["--prologue", __file__, "--env", "X=1", "--wrap", "nice"], "--wrap is for a program of"),
+        (["--"], "no program follows after --"),
+        (["train.py"], "a program of your own follows after --: -- train.py"),
+        (["--nodse", "2"], "did you mean --nodes?"),
+        (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
+        (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
+    ],
+)
+def test_the_command_refuses_before_anything_is_made(tmp_path, words, message):
+    logs = ["--logs-dir", str(tmp_path / "logs")]
+    code, out, err = submit(*logs, *words, cwd=tmp_path)
+    assert (code, out) == (2, "") and message in err
+    assert list(tmp_path.iterdir()) == []
