@@ -22,6 +22,14 @@ class UsageError(MusterError):
     exit_code = 2
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says; one of a program's own may fail where it is asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (whatever its own code does)
+        return "<its text cannot be had>"
+
+
 def refuse(problems: Iterable[str], where: str = "") -> None:
     """Raise one `UsageError` that holds every problem at once; do nothing where there is none.
 

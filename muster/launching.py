@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from muster import arguments, env_values
-from muster.errors import UsageError, refuse
+from muster.errors import UsageError, refuse, text_of
 from muster.project import project_of
 from muster.remote_job import Job, job, run_command
 from muster.run_files import SWEEPS
@@ -150,7 +150,7 @@ def write_call(
     try:
         data = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
-        raise TypeError(f"{name} or its arguments cannot be pickled: {error}") from error
+        raise TypeError(f"{name} or its arguments cannot be pickled: {text_of(error)}") from error
     write_private(folder / CALL, data)
     about = {"name": name, "python": python_version(), "path": _own_path()}
     write_private(folder / ABOUT, json.dumps(about).encode())

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from muster.errors import MusterError
+from muster.errors import MusterError, text_of
 
 RESERVED_BYTES = 4096  # a block, usually
 
@@ -139,7 +139,8 @@ def is_full(error: BaseException) -> bool:
     """Whether a write failed for lack of space."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "No space left" in str(error) or "os error 28" in str(error)  # safetensors' own
+    text = text_of(error)
+    return "No space left" in text or "os error 28" in text  # safetensors' own
 
 
 def _fill(path: Path, text: str, flags: int, *, forced: bool, mode: int) -> None:

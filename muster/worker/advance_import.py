@@ -14,6 +14,7 @@ import ctypes
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -95,7 +96,7 @@ class AdvanceImport:
                 try:
                     importlib.import_module(name)
                 except BaseException as error:  # noqa: BLE001 (a module may even end Python)
-                    failed[name] = f"{type(error).__name__}: {error}"
+                    failed[name] = traceback.format_exception_only(type(error), error)[-1].strip()
                 self._check(name.partition(".")[0])
         finally:
             os.environ.__class__ = plain

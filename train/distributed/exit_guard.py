@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-from muster.errors import STOPPED, MusterError
+from muster.errors import STOPPED, MusterError, text_of
 from muster.run_files import RANK_END
 from muster.worker.lost_peer import is_consequence, report_timeout
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
@@ -66,6 +66,7 @@ class ExitGuard:
     def __init__(self, world: World) -> None:
         self.world = world
         self._run_dir: Path | None = None
+        self._owner = os.getpid()
         self.code = 0
         self._stopped = False
 
@@ -95,6 +96,8 @@ class ExitGuard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if os.getpid() != self._owner:  # what it forks does not speak for its rank
+            return False
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
         self.code, cause, message = judge(error) if error is not None else (0, "done", "")
         if cause == "lost_peer":
@@ -156,7 +159,7 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
         return 128 + signal.SIGINT, "signal", "stopped by SIGINT"
     if is_full(error):
         return MusterError.exit_code, "refused", explained(error)
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     if isinstance(error, RuntimeError) and is_consequence(text):
         return 1, "lost_peer", f"lost another worker ({text[:200]})"
     return 1, "crash", f"{type(error).__name__}: {text}"

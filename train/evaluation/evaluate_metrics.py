@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError, text_of
 
 from ..distributed.exit_guard import PeerFailed
 from ..sync.ranks import current_ranks
@@ -93,7 +93,7 @@ def at_first(exchange: Exchange, act: Callable[[], T]) -> T:
             outcome = {"answer": act()}
         except Exception as error:  # noqa: BLE001  whatever it is: the others wait for it
             is_own = isinstance(error, MusterError)
-            text = str(error) if is_own else f"{type(error).__name__}: {error}"
+            text = text_of(error) if is_own else f"{type(error).__name__}: {text_of(error)}"
             outcome, failure = {"failure": text}, error
     outcome = json.loads(exchange.of_first(json.dumps(outcome)))
     if failure is not None:
@@ -128,7 +128,7 @@ def computed(
         with torch.random.fork_rng(devices=[]):  # the other ranks draw nothing here
             found = module.compute(**given, **arguments)
     except Exception as error:
-        line = str(error).strip().partition("\n")[0]
+        line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
     if not isinstance(found, Mapping):
         kind = "None" if found is None else f"a {type(found).__name__}"

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muster.errors import UsageError
+from muster.errors import UsageError, text_of
 
 MODULES = "evaluate_modules"  # the package that `evaluate` keeps modules in
 METRICS = "metrics"  # the package inside it
@@ -81,7 +81,7 @@ class ModuleFolder:
         except UsageError:
             raise
         except Exception as error:  # a module is a program: anything may happen in it
-            line = str(error).strip().partition("\n")[0]
+            line = text_of(error).strip().partition("\n")[0]
             raise UsageError(f"metric {name}: {type(error).__name__}: {line}") from error
         if arguments:
             module.compute = partial(module.compute, **arguments)

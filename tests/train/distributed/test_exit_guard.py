@@ -1,0 +1,56 @@
+"""A worker of ours says how it ended, whatever ended it, and nobody else says so for it."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from muster.errors import text_of
+from train.distributed.exit_guard import ExitGuard
+from train.distributed.world import World
+
+
+class Mute(Exception):
+    """What exceptions of a program's own may do."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.fixture
+def guard(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    guard = ExitGuard(World())
+    (tmp_path / "exits").mkdir()
+    guard.run_dir = tmp_path
+    yield guard
+    signal.signal(signal.SIGTERM, before)
+
+
+def record(guard: ExitGuard) -> dict:
+    return json.loads(Path(guard.run_dir, "exits", "rank_00000.json").read_text())
+
+
+def test_an_error_without_a_text_is_a_crash(guard):
+    with guard:
+        raise Mute
+    assert guard.code == 1
+    assert record(guard)["cause"] == "crash"
+    assert record(guard)["message"] == f"Mute: {text_of(Mute())}"
+
+
+def test_a_forked_process_does_not_speak_for_its_rank(guard):
+    with guard:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                guard.__exit__(KeyError, KeyError("of the forked process"), None)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert not (guard.run_dir / "exits" / "rank_00000.json").exists()
+        raise ValueError("of the worker")
+    assert record(guard)["message"] == "ValueError: of the worker"
+    assert record(guard)["pid"] == os.getpid()
