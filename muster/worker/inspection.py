@@ -170,7 +170,7 @@ class Inspector:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             try:
-                ready = select.select((self._listener, self._wakes), (), (), WAKE_S)[0]
+                ready = select.select((self._listener.fileno(), self._wakes), (), (), WAKE_S)[0]
                 if self._wakes in ready:  # a fork is near
                     with contextlib.suppress(BlockingIOError):  # or was
                         os.read(self._wakes, 1)
