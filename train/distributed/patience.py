@@ -34,14 +34,16 @@ def wait_for_all(world_size: int) -> None:
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """A group of all ranks that sends what lies in memory of the CPU. All call it alike."""
-    return _gloo(dist.group.WORLD)
+    """A group of all ranks that sends what lies in memory of the CPU. All call it alike.
+
+    Its barriers can have a time limit of their own, and be polled.
+    """
+    everyone = dist.group.WORLD
+    assert everyone is not None  # all have met
+    return everyone if dist.get_backend(everyone) == "gloo" else _beside(everyone)
 
 
 @lru_cache(maxsize=1)
-def _gloo(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """A group of all ranks whose barriers can have a time limit of their own, and be polled."""
-    if dist.get_backend(everyone) == "gloo":
-        return everyone
+def _beside(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
     return group

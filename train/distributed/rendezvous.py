@@ -2,7 +2,9 @@
 
 1. A store is opened at MASTER_ADDR:MASTER_PORT: torchrun's agent serves it, or rank 0 where
    workers were started by hand. Its keys are prefixed with the attempt, since torchrun keeps a
-   store over restarts, and what an earlier attempt has left there must not be read.
+   store over restarts, and what an earlier attempt has left there must not be read; and with how
+   often this process has met before: its store is kept for the next time, as a rank that is
+   there early would find the one that rank 0 is about to close.
 2. Each rank claims its number (twice is an error, as is another world size), says what its machine
    has, and polls until all have done so. Whoever gives up writes the reason into the store first,
    so that all end with the same words.
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,6 +52,8 @@ from .stop_request import StoppedCleanly
 from .world import World
 
 LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
+# Of this process, by place and attempt, with the number of its next meeting there.
+_STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
 
 
 @dataclass(frozen=True)
@@ -203,18 +208,22 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
 
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:
-    if not world.agent_store and world.is_main:
-        check_own_address(world)
-    elif not world.is_main:
-        wait_for_address(world, timeout_s)
-    store = dist.TCPStore(
-        world.master_addr,
-        world.master_port,
-        is_master=world.is_main and not world.agent_store,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,  # what follows waits, since it can name who is missing
-    )
-    return dist.PrefixStore(f"muster/attempt_{world.attempt}", store)
+    place = (world.master_addr, world.master_port, world.attempt)
+    if place not in _STORES:
+        if not world.agent_store and world.is_main:
+            check_own_address(world)
+        elif not world.is_main:
+            wait_for_address(world, timeout_s)
+        store = dist.TCPStore(
+            world.master_addr,
+            world.master_port,
+            is_master=world.is_main and not world.agent_store,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,  # what follows waits, since it can name who is missing
+        )
+        _STORES[place] = store, count()
+    store, meetings = _STORES[place]
+    return dist.PrefixStore(f"muster/attempt_{world.attempt}/meeting_{next(meetings)}", store)
 
 
 def _gather_workers(

@@ -4,8 +4,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from muster.arguments import number, one_of
 from muster.errors import UsageError, refuse
 
-from ..distributed.rendezvous import Meeting, Peers, meet
+from ..distributed.rendezvous import Meeting, meet
 from ..distributed.world import World
 
 RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
@@ -31,7 +32,7 @@ class RankOfRun:
     node_rank: int
     num_nodes: int
     device: torch.device
-    run_dir: Path  # of logs, records and checkpoints; made when something is written
+    run_dir: Path  # of logs, records and checkpoints; this run's alone
     attempt: int = 0  # how often the run was started again
 
     @property
@@ -77,32 +78,47 @@ def init(
             "muster.init: this process is in a group already; leave init_process_group() out, or "
             "muster.init()"
         )
-    world = World.find(os.environ)
-    with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
-        found = peers.world
-        run_dir = Path(os.environ.get(RUN_DIR) or peers.agree("run_dir", lambda: _new(peers)))
-        given = {
-            RUN_DIR: str(run_dir),
-            CHECKPOINTS: str(run_dir / "checkpoints"),
-            "RANK": str(found.rank),
-            "WORLD_SIZE": str(found.world_size),
-            "LOCAL_RANK": str(found.local_rank),
-            "LOCAL_WORLD_SIZE": str(found.local_world_size),
-        }
-        added = {name: value for name, value in given.items() if not os.environ.get(name)}
-        os.environ.update(added)  # where the rest of `muster`, and the program, look
+    world, made = World.find(os.environ), False
+    try:
+        with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
+            found = peers.world
+            if not (named := os.environ.get(RUN_DIR)):
+                named, made = peers.agree("run_dir", lambda: _new(found.world_size)), found.is_main
+            run_dir = Path(named)
+            given = {
+                RUN_DIR: str(run_dir),
+                CHECKPOINTS: str(run_dir / "checkpoints"),
+                "RANK": str(found.rank),
+                "WORLD_SIZE": str(found.world_size),
+                "LOCAL_RANK": str(found.local_rank),
+                "LOCAL_WORLD_SIZE": str(found.local_world_size),
+            }
+            added = {name: value for name, value in given.items() if not os.environ.get(name)}
+            os.environ.update(added)  # where the rest of `muster`, and the program, look
+            try:
+                yield RankOfRun(
+                    found.rank, found.world_size, found.local_rank, found.local_world_size,
+                    found.node_rank, found.num_nodes, peers.device, run_dir, found.attempt,
+                )  # fmt: skip
+            finally:
+                for name in added:
+                    del os.environ[name]
+    finally:
+        if made:
+            with suppress(OSError):  # something was written, and stays
+                run_dir.rmdir()
+
+
+def _new(world_size: int) -> str:
+    """A folder for a run that no launcher has given one, made here: no other run has it, too."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(sys.argv[0]).stem or 'python'}-{world_size}"
+    for number in count(1):
+        run_dir = Path("logs", name if number == 1 else f"{name}-{number}").absolute()
         try:
-            yield RankOfRun(
-                found.rank, found.world_size, found.local_rank, found.local_world_size,
-                found.node_rank, found.num_nodes, peers.device, run_dir, found.attempt,
-            )  # fmt: skip
-        finally:
-            for name in added:
-                del os.environ[name]
-
-
-def _new(peers: Peers) -> str:
-    """A folder's name for a run that no launcher has given one; on the first rank."""
-    program = Path(sys.argv[0]).stem or "python"
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{program}-{peers.world.world_size}"
-    return str(Path("logs", name).absolute())
+            run_dir.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # a program that writes nothing needs none; another will say what is wrong
+            pass
+        break
+    return str(run_dir)

@@ -21,12 +21,33 @@ assert not dist.is_initialized() and "MUSTER_RUN_DIR" not in os.environ
 """
 
 
-def start(folder, **env):
-    (folder / "program.py").write_text(PROGRAM)
+# Both begin in one second, and one leaves something before the other looks.
+SAME_SECOND = """
+import sys, time, muster
+time.strftime = lambda text: "20260101-000000"
+with muster.init() as run:
+    run.run_dir.mkdir(parents=True, exist_ok=True)
+    (run.run_dir / "mine").open("x").close()
+    print(run.run_dir.name, flush=True)
+    sys.stdin.read()
+"""
+
+TWICE = """
+import torch, torch.distributed as dist, muster
+for number in range(3):
+    with muster.init() as run:
+        total = torch.tensor([float(run.rank + number)])
+        dist.all_reduce(total)
+        print(run.rank, number, int(total))
+"""
+
+
+def start(folder, program=PROGRAM, **env):
+    (folder / "program.py").write_text(program)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     return subprocess.Popen(
         [sys.executable, "program.py"], cwd=folder, env={**clean, **env}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -39,7 +60,7 @@ def printed(processes):
 def test_alone(tmp_path):
     ((rank, size, *rest, name),) = printed([start(tmp_path)])
     assert (rank, size) == ("0", "1") and name.endswith("-program-1") and rest[-1] == "0"
-    assert not (tmp_path / "logs").exists()  # nothing was written
+    assert list((tmp_path / "logs").iterdir()) == []  # nothing was written
 
 
 def both_of(port, rank):
@@ -77,3 +98,16 @@ def test_what_makes_no_sense_is_refused_where_it_is_given():
         "muster.init: timeout_s is 0; it must be finite and above 0",
         "muster.init: join_timeout_s is 'long'; it must be a number",
     ]
+
+
+def test_two_programs_of_one_name_begun_in_one_second_have_a_folder_each(tmp_path):
+    both = [start(tmp_path, SAME_SECOND) for _ in range(2)]
+    names = [row[0] for row in printed(both)]
+    assert names == ["20260101-000000-program-1", "20260101-000000-program-1-2"]
+
+
+def test_a_program_meets_again_by_hand(tmp_path):
+    port = free_port()
+    rows = printed([start(tmp_path, TWICE, **both_of(port, str(rank))[0]) for rank in range(2)])
+    for rank, row in enumerate(rows):
+        assert row == f"{rank} 0 1 {rank} 1 3 {rank} 2 5".split()
