@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
+from launch.runs import process_start
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, MEETING, RANK_END, RunFile
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
@@ -31,9 +32,7 @@ def open_log(assignment: Assignment) -> IO[bytes]:
 def write_here(
     assignment: Assignment, address: str, interface: str | None, ranks: Sequence[int]
 ) -> dict[str, Any]:
-    """Write down who this agent is; a process is known by its pid together with its start time."""
-    import psutil
-
+    """Write down who this agent is; a process is known by its pid together with when it began."""
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -42,7 +41,7 @@ def write_here(
         "interface": interface,
         "ranks": list(ranks),
         "pid": os.getpid(),
-        "started_unix_s": psutil.Process().create_time(),
+        **process_start.describe(os.getpid()),
     }
     reserve(_path(AGENT_END, assignment))
     write_json(_path(AGENT, assignment), record)

@@ -51,18 +51,18 @@ def _disk(folder):  # type: ignore[no-untyped-def]
 
 def _speed(file):  # type: ignore[no-untyped-def]
     data = os.urandom(CHUNK_BYTES)  # what is alike, some file systems do not even write
-    began, written = time.time(), 0
-    while written < CHUNKS * CHUNK_BYTES and time.time() - began < ENOUGH_S:
+    began, written = time.monotonic(), 0
+    while written < CHUNKS * CHUNK_BYTES and time.monotonic() - began < ENOUGH_S:
         written += file.write(data)
         os.fsync(file.fileno())
-    write_s = time.time() - began
+    write_s = time.monotonic() - began
     # Else it would be read from memory; some network file systems do so all the same.
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     file.seek(0)
-    began = time.time()
+    began = time.monotonic()
     while file.read(CHUNK_BYTES):
         pass
-    read_s = time.time() - began
+    read_s = time.monotonic() - began
     return {
         "write_bytes_s": written / max(write_s, 1e-9),
         "read_bytes_s": written / max(read_s, 1e-9),

@@ -82,7 +82,7 @@ def _receive(connection):  # type: ignore[no-untyped-def]
 
 
 def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
-    began = time.time()
+    began = time.monotonic()
     try:
         connection = socket.create_connection(tuple(server), timeout=timeout_s)
     except socket.timeout:
@@ -91,7 +91,7 @@ def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
     except OSError as error:
         found[node] = [(error.strerror or str(error)).lower(), None]
         return
-    connect_s = time.time() - began
+    connect_s = time.monotonic() - began
     with connection:
         try:
             connection.sendall(LOAD)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.runs import run_index
+from launch.runs import process_start, run_index
 from launch.spec import LaunchSpec, NodeCommand
 from muster import env_values, run_files
 from muster.errors import MusterError
@@ -54,13 +54,11 @@ def begin(
     cluster: str | None = None,
     attempt: int | None = None,
 ) -> None:
-    """Say who leads the run; a process is known by its pid together with its start time.
+    """Say who leads the run; a process is known by its pid together with when it began.
 
     A job is known by its number and its cluster's name: one home may serve several clusters.
     `attempt` is how often Slurm had requeued the job, where each time is a run of its own.
     """
-    import psutil  # here, since --help and --dry-run do not need it
-
     job = {
         "launcher": launcher,
         "job_id": job_id,
@@ -68,7 +66,7 @@ def begin(
         "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started_unix_s": psutil.Process().create_time(),
+        **process_start.describe(os.getpid()),
     }
     reserve(run_files.EXIT.path(spec.run_dir))
     write_json(run_files.JOB.path(spec.run_dir), job)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from configs import plugins
-from launch.runs import run_record
+from launch.runs import process_start, run_record
 from launch.runs.signals import STOP_SIGNALS
 from muster.errors import STOPPED, MusterError
 
@@ -158,7 +158,7 @@ def _leader(job: Record) -> Any:
 
     try:
         process = psutil.Process(int(job["pid"]))
-        same = abs(process.create_time() - float(job["started_unix_s"])) < 0.1
+        same = process_start.is_same(process.pid, job)
         lives = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from launch.runs import process_start
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
@@ -191,7 +192,7 @@ class Run:
             try:
                 process = psutil.Process(record["pid"])
                 if (
-                    abs(process.create_time() - record["started_unix_s"]) < 0.1
+                    process_start.is_same(process.pid, record)
                     and process.status() != psutil.STATUS_ZOMBIE
                 ):
                     alive.append(record["pid"])

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.runs import run_state
+from launch.runs import process_start, run_state
 from tests.launch.submit import REPOSITORY, alive, submit, wait_until
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
@@ -61,6 +62,19 @@ def test_each_state_is_one_word(tmp_path):
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["run", *"gfedcba"]
     assert "exit code 1: boom" in out
+
+
+def test_a_clock_that_is_set_ends_no_run(tmp_path):
+    """The time at which a process began moves with the clock; what the kernel counts does not."""
+
+    def word(name, **more):
+        return run_state.of(run_folder(tmp_path, name, leader(**more))).word
+
+    record = process_start.describe(os.getpid())
+    set_by_1_s = {**record, "started_unix_s": record["started_unix_s"] - 1}
+    assert word("a", **set_by_1_s) == "running"
+    assert word("b", **{**record, "start_ticks": record["start_ticks"] + 1}) == "lost"
+    assert word("c", **{**record, "boot_id": "another"}) == "lost"
 
 
 def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):

@@ -112,8 +112,8 @@ def init(
 def _new(world_size: int) -> str:
     """A folder for a run that no launcher has given one, made here: no other run has it, too."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(sys.argv[0]).stem or 'python'}-{world_size}"
-    for number in count(1):
-        run_dir = Path("logs", name if number == 1 else f"{name}-{number}").absolute()
+    for at in count(1):
+        run_dir = Path("logs", name if at == 1 else f"{name}-{at}").absolute()
         try:
             run_dir.mkdir(parents=True)
         except FileExistsError:

@@ -188,7 +188,7 @@ def _apart(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
         UsageError: something is neither a tensor, a number, a text, a list nor a dict.
     """
     if isinstance(value, Tensor):
-        return _kept(value, path, tensors)
+        return _marked(value, path, tensors)
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}
     if isinstance(value, NUMBERS):
@@ -206,7 +206,7 @@ def _apart(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     raise _refused(path, f"a {type(value).__name__}")
 
 
-def _kept(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> dict[str, str]:
+def _marked(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> dict[str, str]:
     """The marker of a tensor, which goes into `tensors`.
 
     Raises:
