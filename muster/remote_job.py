@@ -148,17 +148,13 @@ class Job:
             TimeoutError: it goes on after `timeout_s` seconds.
             UsageError: the run is not of a function.
         """
-        code = self.wait(timeout_s)
-        if code:
-            failure, cause = self._failure(code)
-            raise failure from cause
-        if not FUNCTION.path(self.run_dir).is_dir():
-            raise UsageError(f"{self.run_id} is not of a function; what it left is in its run_dir")
+        self._wait_for_results(timeout_s)
         return [self._result(rank) for rank in range(self._world_size())]
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """What this rank's call has returned; as `results`."""
-        return self.results(timeout_s)[number]
+        """What this rank's call has returned; as `results`, but no other rank's is read."""
+        self._wait_for_results(timeout_s)
+        return self._result(range(self._world_size())[number])
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
         """The lines that its workers print; with `follow` until it is over."""
@@ -198,6 +194,14 @@ class Job:
                     return  # whoever would start it has seen the sign, or will
                 time.sleep(LOOK_S)
         self._ask("cancel")
+
+    def _wait_for_results(self, timeout_s: float | None) -> None:
+        code = self.wait(timeout_s)
+        if code:
+            failure, cause = self._failure(code)
+            raise failure from cause
+        if not FUNCTION.path(self.run_dir).is_dir():
+            raise UsageError(f"{self.run_id} is not of a function; what it left is in its run_dir")
 
     def _has_begun(self) -> bool:
         return JOB.path(self.run_dir).exists()

@@ -81,6 +81,9 @@ if __name__ == "__main__":
     RESULT.path(run_dir, rank=3).chmod(0o640)
     with pytest.raises(PermissionError, match=r"not unpickled, since others may have written it"):
         muster.Job(run_dir).results()
+    assert muster.Job(run_dir).rank(2) == (7, 2, "s3cret", str(project))  # no other one is read
+    with pytest.raises(PermissionError):
+        muster.Job(run_dir).rank(3)
 
 
 def test_one_exception_from_the_first_that_failed(project):
