@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
-from launch.runs import process_start
+from launch.runs.run_record import process_start
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, MEETING, RANK_END, RunFile
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
@@ -41,7 +41,7 @@ def write_here(
         "interface": interface,
         "ranks": list(ranks),
         "pid": os.getpid(),
-        **process_start.describe(os.getpid()),
+        **process_start(os.getpid()),
     }
     reserve(_path(AGENT_END, assignment))
     write_json(_path(AGENT, assignment), record)

@@ -8,13 +8,13 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.runs import process_start, run_index
+from launch.runs import run_index
 from launch.spec import LaunchSpec, NodeCommand
 from muster import env_values, run_files
 from muster.errors import MusterError
@@ -29,6 +29,7 @@ from muster.writing import (
 )
 
 NOT_YET = ""  # the job id of a run that is about to get one
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
@@ -66,7 +67,7 @@ def begin(
         "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        **process_start.describe(os.getpid()),
+        **process_start(os.getpid()),
     }
     reserve(run_files.EXIT.path(spec.run_dir))
     write_json(run_files.JOB.path(spec.run_dir), job)
@@ -174,3 +175,36 @@ def leave_terminal(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
+
+
+def process_start(pid: int) -> dict[str, Any]:
+    """When process `pid` began, as JSON, so that a later one of that number is not taken for it.
+
+    Its wall time of starting is computed from the machine's, which moves whenever the clock is set;
+    the kernel's own count since the machine started does not.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    import psutil  # here, since --help and --dry-run do not need it
+
+    found: dict[str, Any] = {"started_unix_s": psutil.Process(pid).create_time()}
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        found["start_ticks"] = int(stat.rpartition(")")[2].split()[19])  # behind its name: 22nd
+        found["boot_id"] = BOOT.read_text(encoding="utf-8").strip()
+    except OSError:
+        pass  # macOS, whose kernel keeps the wall time, and does not move it
+    return found
+
+
+def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
+    """Whether process `pid` is the one of which `record` has what `process_start` said.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    found = process_start(pid)
+    if "boot_id" in record and "boot_id" in found:
+        return all(record[name] == found[name] for name in ("boot_id", "start_ticks"))
+    return abs(float(found["started_unix_s"]) - float(record["started_unix_s"])) < 0.1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from configs import plugins
-from launch.runs import process_start, run_record
+from launch.runs import run_record
 from launch.runs.signals import STOP_SIGNALS
 from muster.errors import STOPPED, MusterError
 
@@ -158,7 +158,7 @@ def _leader(job: Record) -> Any:
 
     try:
         process = psutil.Process(int(job["pid"]))
-        same = process_start.is_same(process.pid, job)
+        same = run_record.is_same_process(process.pid, job)
         lives = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.runs import process_start
+from launch.runs.run_record import is_same_process
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
@@ -192,7 +192,7 @@ class Run:
             try:
                 process = psutil.Process(record["pid"])
                 if (
-                    process_start.is_same(process.pid, record)
+                    is_same_process(process.pid, record)
                     and process.status() != psutil.STATUS_ZOMBIE
                 ):
                     alive.append(record["pid"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.runs import process_start, run_state
+from launch.runs import run_record, run_state
 from tests.launch.submit import REPOSITORY, alive, submit, wait_until
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
@@ -70,7 +70,7 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path):
     def word(name, **more):
         return run_state.of(run_folder(tmp_path, name, leader(**more))).word
 
-    record = process_start.describe(os.getpid())
+    record = run_record.process_start(os.getpid())
     set_by_1_s = {**record, "started_unix_s": record["started_unix_s"] - 1}
     assert word("a", **set_by_1_s) == "running"
     assert word("b", **{**record, "start_ticks": record["start_ticks"] + 1}) == "lost"
