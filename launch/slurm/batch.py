@@ -85,7 +85,7 @@ def begin(workers: str, flags: Sequence[str]) -> Path:
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch, train, bench = line.launch, line.train, line.bench
-    program = line.program(Path(os.environ["SLURM_SUBMIT_DIR"]))
+    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     user = program if isinstance(program, UserProgram) else None
     if user is not None:
         user.check(sys.executable)

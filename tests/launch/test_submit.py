@@ -212,6 +212,36 @@ def test_without_the_environment_it_says_how_to_activate_it(script):
     assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
 
 
+def test_help_shows_what_holds_for_every_program():
+    def shown(*flags: str) -> str:
+        env = {**os.environ, "COLUMNS": "80"}
+        words = [sys.executable, SUBMIT, *flags]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = shown("--help")
+    assert text.startswith("usage: muster run ") and len(text.splitlines()) <= 110
+    assert "--nodes" in text and "--env-file" in text and "--run-id" in text
+    assert "--help-all" in text and "--batch-size" not in text and "submit.py" not in text
+    assert "--batch-size" in shown("--help-all") and "--nodes" in shown("--help-all")
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["-h"], 0), ([], 2), (["-x"], 2)])
+def test_the_shell_script_says_how_it_is_used(words, code):
+    script = str(REPOSITORY / "launch" / "ssh.sh")
+    done = subprocess.run([script, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert (done.stderr if code else done.stdout).startswith("usage: launch/ssh.sh HOSTS ")
+
+
+def test_what_a_job_prints_in_the_checkout_is_no_change_of_it():
+    names = ["muster-12.out", "muster-sweep-12_3.out"]  # --output of slurm/*.sh
+    asked = ["git", "check-ignore", *names]
+    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == names
+
+
 @pytest.mark.parametrize("flags", [["--help"], ["--nodes", "4", "--dry-run"]])
 def test_help_and_dry_run_need_no_torch(flags):
     probe = (

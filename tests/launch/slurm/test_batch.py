@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.launch.submit import REPOSITORY
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
 
-def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
-    argv = [sys.executable, "-m", "launch.slurm.batch", "begin", "torchrun"]
+def begin(logs, *flags: str, workers: str = "torchrun", **env: str) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "launch.slurm.batch", "begin", workers]
     argv += ["--task", "synthetic", "--logs-dir", str(logs), *flags]
     done = subprocess.run(
         argv,
@@ -38,3 +40,33 @@ def test_fewer_cores_than_workers_are_said(tmp_path):
     assert code == 0 and few in err
     code, _, err = begin(tmp_path, "--nproc-per-node", "4", SLURM_CPUS_ON_NODE="4")
     assert code == 0 and "note" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dry-run"], "--dry-run is not for a script that is in its job already"),
+        (["--detach"], "--detach is not for a script"),
+        (["--partition", "gpu"], "options of sbatch stand before the script"),
+        (["--launcher", "local"], "--launcher is not for a script"),
+        (["--hosts", "node0"], "--hosts is not for a script"),
+        (["--remote-dir", "/x"], "--remote-dir is not for a script"),
+        (["--prologue", __file__], "--prologue is for a program of your own"),
+        (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
+        (["--"], "no program follows after --"),
+    ],
+)
+def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):
+    code, out, err = begin(tmp_path, *flags)
+    assert (code, out) == (2, "") and message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_for_another_starter_says_so(tmp_path):
+    code, out, err = begin(tmp_path, "--workers", "torchrun", workers="manual")
+    assert (code, out) == (2, "") and "--workers torchrun, but this script is for manual" in err
+
+
+def test_help_is_no_run_folder(tmp_path):
+    code, out, err = begin(tmp_path, "--help")
+    assert (code, out) == (0, "") and err.startswith("usage: sbatch slurm/")
