@@ -17,6 +17,7 @@ from launch.nodes import network_choice
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
+from launch.runs.signals import between_attempts
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
 from muster import run_files
@@ -94,7 +95,8 @@ class Ssh(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
-            transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
+            with between_attempts(()):  # a signal ends what takes long, and the run with it
+                transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
 
         def start(index: int) -> list[str]:
             node = facts.nodes[index]

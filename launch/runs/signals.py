@@ -36,7 +36,8 @@ def on_suspend(handler: Callable[[int, FrameType | None], None]) -> None:
 
 @contextmanager
 def between_attempts(received: Sequence[int]) -> Iterator[None]:
-    """Inside it a signal raises `Stopped` at once, and so do those that came before unheeded.
+    """Inside it, while nothing runs yet or any more, a signal raises `Stopped` at once, and so do
+    those that came before unheeded.
 
     It ends when something else, such as the next attempt, has taken the signals over.
     """

@@ -9,6 +9,8 @@ import secrets
 import shlex
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
+from launch.agent.processes import process_tree
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey
 from launch.spec import NodeFacts
@@ -25,6 +28,7 @@ from muster.errors import MusterError
 # What a node needs besides the packages where git does not say: in an archive, for instance.
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 TIMEOUT_S = 600.0
+TICK_S = 0.05
 SHOWN = 4  # names of files in the way
 
 
@@ -43,16 +47,26 @@ def send_checkout(
     apart = [node for node in found if not node.shared]
     if not apart:
         return []
-    files = _files()
+    files, before = _files(), process_tree.children()
     # Not in TMPDIR, whose name may be too long for a socket.
     with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as folder:
         sockets = [Path(folder, str(index)) for index in range(len(apart))]
         transport = openssh.transport([node.spec for node in apart], config, sockets)
         with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
             firsts = _claimed(apart, survey)
-            sent = pool.map(
-                lambda at: _send(apart[at], config, files, sockets[at], more or {}), firsts
-            )
+            try:
+                sent = list(
+                    pool.map(
+                        lambda at: _send(apart[at], config, files, sockets[at], more or {}), firsts
+                    )
+                )
+            except BaseException:  # a signal: else the pool would wait for all that is being sent
+                end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
+                end.start()
+                while end.is_alive():
+                    process_tree.ask([*(process_tree.children() - before)])
+                    time.sleep(TICK_S)
+                raise
             fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
 

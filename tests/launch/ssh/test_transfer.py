@@ -1,15 +1,25 @@
 """The code goes where nothing can be lost: real rsync, to hosts that are folders here."""
 
+import os
 import re
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from configs.settings.launch import SshConfig
+from launch.launchers.ssh import Ssh
+from launch.leading import lead
 from launch.nodes import node_facts
+from launch.runs import run_record
+from launch.runs.signals import STOP_SIGNALS
+from launch.spec import Facts, LaunchSpec
 from launch.ssh import transfer
 from muster.errors import MusterError
+from tests.launch.pretended import PROGRAM, Pretended
+from tests.launch.submit import alive, wait_until
 
 MESSAGE = (
     "a: {folder} holds configs, data, train, which Muster did not send there, and to send the"
@@ -91,3 +101,51 @@ def test_where_there_is_no_git_what_is_needed_is_sent(checkout, tmp_path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     sent = transfer._files().split("\0")
     assert {*SENT[1:]} <= {*sent}
+
+
+# Takes rsync's place on a link that hardly moves: it is there, and says so.
+STUCK = """#!/bin/bash
+touch {folder}/sending
+exec tail -f {folder}/sending
+"""
+
+
+class Sending(Pretended):
+    """Sends the code as `--launcher ssh` does, to `nodes` that it says it has."""
+
+    def __init__(self, nodes):
+        super().__init__("fails")
+        self._nodes = tuple(nodes)
+
+    def plan(self, spec, facts):
+        return []
+
+    launch = Ssh.launch
+    _ssh = SshConfig()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp_path, number):
+    nodes = hosts("node0", "node1", "node2")
+    (tmp_path / "bin" / "rsync").write_text(STUCK.format(folder=tmp_path))
+    (tmp_path / "bin" / "rsync").chmod(0o755)
+    run = LaunchSpec("run", tmp_path / "run", PROGRAM)
+    run.run_dir.mkdir()
+
+    def interrupt():
+        wait_until((tmp_path / "sending").exists)
+        os.kill(os.getpid(), number)
+
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    user = threading.Thread(target=interrupt)
+    user.start()
+    try:
+        code = lead(Sending(nodes), run, Facts(tuple(nodes), "node0"))
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        user.join()
+    assert code == 128 + number
+    ended = run_record.read_end(run.run_dir)
+    assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
+    assert alive(tmp_path / "sending") == []
