@@ -38,7 +38,7 @@ step = int(kept.read_text()) if kept.exists() else 0
 kept.parent.mkdir(parents=True, exist_ok=True)
 kept.write_text(str(step + 1))
 if Path("block").exists() and args.seed == "2":
-    time.sleep(100)
+    time.sleep(10_000)
 if args.seed == "3" and not Path("repaired").exists():
     raise ValueError("sample 17 is empty")
 print("a line that is no JSON {")

@@ -104,7 +104,7 @@ def work(kind):
             import threading
             return threading.Lock()
         {{}}["nothing"]
-    time.sleep(30 if kind != "lock" else 1)
+    time.sleep(10_000 if kind != "lock" else 1)
 
 def failure(kind):
     try:
@@ -153,7 +153,7 @@ if __name__ == "__main__":
 
 def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
     monkeypatch.chdir(project)
-    (project / "waits.py").write_text("import time\n\ndef wait():\n    time.sleep(60)\n")
+    (project / "waits.py").write_text("import time\n\ndef wait():\n    time.sleep(10_000)\n")
     monkeypatch.syspath_prepend(str(project))
     import waits
 
@@ -266,7 +266,7 @@ import json, os, time, muster
 def square(number):
     if number == 5:
         raise ValueError("five")
-    time.sleep(60 if number == 7 else 0.5)
+    time.sleep(10_000 if number == 7 else 0.5)
     return number * number, int(os.environ["WORLD_SIZE"])
 
 def outcome(job):
@@ -279,6 +279,8 @@ if __name__ == "__main__":
     flags = {"nproc_per_node": 2, "launcher": "local", "workers": "manual"}
     jobs = muster.map(square, [2, 3, 5, 7, 7, 8], at_once=2, **flags)
     found = [outcome(job) for job in jobs[:3]]
+    while jobs[3].status().word != "running":
+        time.sleep(0.1)
     for job in reversed(jobs[3:]):
         job.cancel()
     found += [outcome(job) for job in jobs[3:]]

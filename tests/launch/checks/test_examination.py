@@ -30,7 +30,7 @@ def test_this_machine_as_three_nodes_is_well(tmp_path):
     lines = {row.check: row.found[0] for row in found.rows}
     assert lines["every pair"].startswith("6 of 6 ways work")
     assert lines["code"].startswith("the same on all")
-    assert lines["clocks"] == "within 1 ms of this machine"
+    assert re.fullmatch(r"within \d+ ms of this machine", lines["clocks"])
 
 
 def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at(tmp_path):

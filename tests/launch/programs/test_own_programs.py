@@ -203,7 +203,7 @@ print("from step", step, "attempt", os.environ["MUSTER_ATTEMPT"], flush=True)
 def save():
     state.parent.mkdir(parents=True, exist_ok=True)
     state.write_text(str(step))
-while step < 10_000 and not muster.stopping():
+while not step or (step < 10_000 and not muster.stopping()):
     step += 1
     time.sleep(0.02)
     if step == 20 and os.environ["MUSTER_ATTEMPT"] == "0" and "--crash" in sys.argv:

@@ -22,7 +22,7 @@ COMMANDS = {
     "python": PYTHON,
     "srun": 'echo "$*" > step; while [ ! -e stopped ]; do sleep 0.1; done',
     "scancel": 'echo "$*" > stopped',
-    "squeue": "date --date='now + 4 seconds' +%FT%T",
+    "squeue": "date --date='now + 8 seconds' +%FT%T",
 }
 
 

@@ -1,7 +1,6 @@
 """What no manifest may say, and what is said of it."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -63,10 +62,8 @@ def test_what_is_wrong_is_said(text, expected):
 def test_entities_are_refused_before_they_grow():
     laughs = "".join(f"<!ENTITY l{k} '{f'&l{k - 1};' * 20}'>" for k in range(1, 20))
     head = f"<?xml version='1.0'?>\n<!DOCTYPE rspec [<!ENTITY l0 'ha'>{laughs}]>"
-    begin = time.monotonic()
     (problem,) = refused(manifest(plain(0).replace("node0", "&l19;"), head=head))
     assert problem.startswith("file.xml:2: '<!DOCTYPE' has no place in a manifest; ")
-    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("doctype", ["<!DOCTYPE rspec>", "<!DOCTYPE rspec SYSTEM 'http://x/y'>"])

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from launch.ssh import connect
+from tests.launch.submit import wait_until
 
 DROPPED = "kex_exchange_identification: Connection closed by remote host"
 
@@ -29,10 +29,8 @@ def call(tmp_path):
 
 
 def test_a_login_that_is_dropped_is_tried_again(call):
-    begun = time.monotonic()
     script = f"if ((n < 3)); then echo '{DROPPED}' >&2; exit 255; fi; cat; exit 7"
     assert call(script) == (7, "given", "", 3)
-    assert 0.7 < time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def test_what_is_said_comes_at_once_and_who_ends_it_ends_all():
         "0",
         "bash",
         "-c",
-        "echo $$ >&2; exec sleep 60",
+        "echo $$ >&2; exec sleep 10000",
     ]
     for number, code in ((signal.SIGTERM, 128 + 15), (signal.SIGKILL, -9)):
         process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
@@ -66,10 +64,7 @@ def test_what_is_said_comes_at_once_and_who_ends_it_ends_all():
         pid = int(process.stderr.readline())
         process.send_signal(number)
         assert process.wait(300) == code
-        deadline = time.monotonic() + 10
-        while _is_alive(pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        assert wait_until(lambda pid=pid: not _is_alive(pid))
         process.stderr.close()
 
 

