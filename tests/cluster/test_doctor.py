@@ -153,10 +153,11 @@ def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
 
 
 def test_a_port_that_is_taken_on_node_0_is_a_row(cluster, tmp_path):
-    listen = "import socket, time; s = socket.create_server(('', 29511)); time.sleep(60)"
+    listen = "import socket, time; s = socket.create_server(('', 29511)); time.sleep(10_000)"
     pid = tmp_path / "pid"
     taken = (
-        f"{shlex.join([sys.executable, '-c', listen])} >/dev/null 2>&1 & echo $! >{pid}; sleep 1"
+        f"{shlex.join([sys.executable, '-c', listen])} >/dev/null 2>&1 & echo $! >{pid}; "
+        "until ss -ltn | grep -q :29511; do sleep 0.1; done"
     )
     with broken(cluster, "node0", taken, f"kill $(cat {pid})"):
         done = doctor(cluster, *ssh_flags(cluster), "--quick", "--master-port", "29511")

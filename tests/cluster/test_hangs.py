@@ -38,16 +38,15 @@ SENTENCES = {
 
 
 def ask(cluster, run: str, *flags: str) -> str:
-    done = subprocess.run(
-        [sys.executable, JOBS, "stacks", run, *flags],
-        env=ways.environment(cluster),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What it answers once it does: who leads it may be held up for longer than that is waited."""
+    done = []
+
+    def answers() -> bool:
+        done[:] = [cluster.run(sys.executable, JOBS, "stacks", run, *flags)]
+        return done[0].returncode == 0
+
+    assert wait_until(answers), done[0].stderr
+    return done[0].stdout
 
 
 def cancel(cluster, project: Path, process: subprocess.Popen) -> tuple[int, str, str]:
@@ -128,7 +127,7 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
         run = only_run(project)
         errors = run / "workers" / "rank_00002.err"
         assert wait_until(
-            lambda: errors.exists() and "waits at a breakpoint, " in errors.read_text(), 60
+            lambda: errors.exists() and "waits at a breakpoint, " in errors.read_text()
         )
         assert f"muster jobs debug {run.name} --rank 2" in errors.read_text()
         assert "rank 2 on" in ask(cluster, run.name).splitlines()[0]
@@ -150,7 +149,8 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
     assert "total 106" in out
     assert re.search(
         r"no progress for \d+ s: rank 2 on \S+ has not come to barrier \d+ of the default group: "
-        r"it is in load_data, holds\.py:\d+, for \d+ s, and sleeps; ranks 0, 1, 3 wait",
+        r"it is in load_data, holds\.py:\d+, for \d+ s, and sleeps(; its threads wait [^;]*)?; "
+        r"ranks 0, 1, 3 wait",  # on a busy machine, others use its core
         err.splitlines()[-1],
     ), err
     seen = json.loads((run / "stacks" / "hang.json").read_text())
@@ -172,6 +172,10 @@ def test_ranks_that_disagree_leave_early_or_come_late(cluster, project, way, how
     assert re.search(answer, err.splitlines()[-1]), (out, err)
 
 
+LATE = r"^rank 2 on \S+ has not come"
+SILENT = r"^node3 does not answer: nothing from its agent for 3"
+
+
 @pytest.mark.parametrize("way", LINK_WAYS)
 def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path, way):
     (tmp_path / "signs").mkdir()
@@ -182,15 +186,17 @@ def test_a_node_whose_link_is_down_is_named(cluster, project, tmp_path, way):
     try:
         assert wait_until((tmp_path / "signs" / "at-asleep").exists)
         run = only_run(project).name
-        ask(cluster, run)
-        time.sleep(3)  # who has waited for less does not hang
+        assert wait_until(lambda: re.search(LATE, ask(cluster, run), re.M))
         cluster.exec("node3", "ip", "link", "set", "exp0", "down")
+        answer = ""
+
+        def is_named() -> bool:
+            nonlocal answer
+            answer = ask(cluster, run)
+            return bool(re.search(SILENT, answer, re.M) and re.search(LATE, answer, re.M))
+
         try:
-            answer = ask(cluster, run).splitlines()
-            assert re.search(r"^node3 does not answer: nothing from its agent for 3", answer[0]), (
-                answer
-            )
-            assert re.search(r"^rank 2 on \S+ has not come", answer[1]), answer
+            assert wait_until(is_named), answer
         finally:
             cluster.exec("node3", "ip", "link", "set", "exp0", "up")
     finally:

@@ -98,7 +98,7 @@ def held(cluster):
 
 def start_step(cluster: Cluster, job_id: str):
     step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
-    return start(cluster, [*step, "sleep", "600"])
+    return start(cluster, [*step, "sleep", "10000"])
 
 
 def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -119,8 +119,8 @@ def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path):
     assert f"{run.run_dir.name}: running (in job {held}; led by" in jobs(
         cluster, tmp_path, "status"
     )
-    run.hit(lambda: os.killpg(run.process.pid, signal.SIGINT))
-    run.gone_after_s(limit_s=20)
+    os.killpg(run.process.pid, signal.SIGINT)
+    run.ends()
     code, out, err = run.end()
     assert code == 75 and "stopping; Ctrl-C again ends it at once" in err, out + err
     assert err.splitlines()[-1].startswith("stopped cleanly after step ")
@@ -136,8 +136,8 @@ def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
     assert run.end()[0] == 75 and run.left() == []
     assert held in {job.split()[0] for job in jobs_queued(cluster) if "JobState=RUNNING" in job}
     killed = Run(cluster, in_held_job, tmp_path / "killed")
-    killed.hit(killed.process.kill)
-    killed.gone_after_s(limit_s=20)
+    killed.process.kill()
+    killed.ends()
     killed.end()
 
 

@@ -144,7 +144,7 @@ def test_without_a_snapshot_a_program_runs_where_it_is(cluster, project):
 def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(cluster, project):
     (project / "where.sh").write_text(
         '#!/bin/sh\necho "attempt $MUSTER_ATTEMPT: $(cat text)"\n'
-        "[ $MUSTER_ATTEMPT = 1 ] || sleep 60\n"
+        "[ $MUSTER_ATTEMPT = 1 ] || sleep 10000\n"
     )
     manual = str(REPOSITORY / "slurm" / "multinode_manual.sh")
     output = f"--output={project}/job.out"

@@ -21,14 +21,19 @@ SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 EXAMPLES = [words for words in test_sweep.EXAMPLES if "--launcher" in words]
 WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
-# It takes a while, so that runs overlap, and says where and when it ran.
+# It says where and when it ran.
 PROGRAM = """
 import json, os, pathlib, socket, sys, time
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 if given["--seed"] == "2" and given["--lr"] == "3e-4" and "bug" in pathlib.Path("text").read_text():
     raise ValueError("sample 17 is empty")
 began, folder = time.time(), pathlib.Path(os.environ["MUSTER_RUN_DIR"])
-time.sleep(3)
+# The first two run at the same time.
+begun = folder.parents[4] / "begun"
+begun.mkdir(exist_ok=True)
+(begun / folder.name).touch()
+while len(list(begun.iterdir())) < 2:
+    time.sleep(0.1)
 if os.environ["RANK"] == "0":
     found = {"loss": float(given["--lr"]) * int(given["--seed"])}
     found |= {"began": began, "ended": time.time()}
@@ -138,7 +143,7 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
         "import json, os, sys, time\n"
         "attempt = int(os.environ['MUSTER_ATTEMPT'])\n"
         "print(json.dumps({'attempt': attempt}), flush=True)\n"
-        "time.sleep(100 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
+        "time.sleep(10_000 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
     )
     argv = [sys.executable, SWEEP, "--launcher", "slurm", "--workers", "manual", "--at-once", "2"]
     process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], project)

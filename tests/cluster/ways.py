@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +19,6 @@ SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # A job's script says why the run failed, on its first node, when all of the run is gone.
 LAST_WORDS = "run_module.py launch.slurm.batch next"
-# From the start of a run until its four workers train, where limits of time hold as they are:
-# a slower machine, or one with other tests beside this one, is given more in proportion.
-START_S = 12.0
 STEPS = Path(__file__).with_name("programs") / "steps.py"
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
@@ -130,13 +126,10 @@ class Run:
         self.cluster, self.folder, self._program = cluster, folder, program or Trainer()
         flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
         place = self._program.place(folder)
-        begun_s = time.monotonic()
         self.process = start(cluster, way(cluster, 4, *flags), place)
         wait_until(lambda: self._all_train() or self.process.poll() is not None)
         assert self._all_train(), self.process.communicate(timeout=5)
-        self._slowness = max(1.0, (time.monotonic() - begun_s) / START_S)
         (self.run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
-        self.hit_at = 0.0
 
     def _all_train(self) -> bool:
         files = list(self.folder.glob(self._program.output))
@@ -159,17 +152,9 @@ class Run:
                 return process
         raise AssertionError(f"no worker on node {node}")
 
-    def hit(self, how: Callable[[], object]) -> None:
-        self.hit_at = time.monotonic()
-        how()
-
-    def gone_after_s(self, limit_s: float) -> float:
-        """Seconds from the hit until nothing of the run is left anywhere; fails at the limit."""
-        limit_s *= self._slowness
-        assert wait_until(lambda: self.left() == [], timeout_s=limit_s), self.left()
-        took_s = time.monotonic() - self.hit_at
-        print(f"nothing left after {took_s:.1f} of {limit_s:.1f} s")
-        return took_s
+    def ends(self) -> None:
+        """Wait until nothing of the run is left anywhere."""
+        assert wait_until(lambda: self.left() == []), self.left()
 
     def left(self) -> list[str]:
         """Command lines of the run's processes, on whatever node; all nodes share one kernel."""
