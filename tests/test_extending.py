@@ -47,7 +47,6 @@ def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.timeout(400)
 def test_the_pages_commands_train_alike(checkout):
     losses = []
     for number, words in enumerate(COMMANDS):

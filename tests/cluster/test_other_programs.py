@@ -158,7 +158,6 @@ def run(cluster, project: Path, program: Program, way: str, argv: tuple[str, ...
 
 
 @pytest.mark.usefixtures("_python_of_nodes")
-@pytest.mark.timeout(330)
 @pytest.mark.parametrize(("name", "way"), RUNS)
 def test_all_processes_of_another_program_meet(cluster, project, name, way):
     program = PROGRAM[name]
@@ -170,7 +169,6 @@ def test_all_processes_of_another_program_meet(cluster, project, name, way):
     assert program.met in printed
 
 
-@pytest.mark.timeout(330)
 @pytest.mark.parametrize(("name", "way"), FAILING)
 def test_the_failure_of_another_program_is_its_own(warm_workers, cluster, project, name, way):
     program = PROGRAM[name]

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from configs.plugins import REPOSITORY
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
@@ -32,7 +30,6 @@ def cells(folder) -> dict[str, dict]:
     return {one["id"]: one for one in json.loads((folder / "study.json").read_text())["cells"]}
 
 
-@pytest.mark.timeout(200)
 def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
     path, folder = tmp_path / "three.yaml", tmp_path / "out"
     path.write_text(TEXT)
@@ -91,10 +88,9 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
 
 
-@pytest.mark.timeout(400)
 def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     path, folder = REPOSITORY / "configs" / "studies" / "quick.yaml", tmp_path / "out"
-    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=380)
+    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=840)
     assert done.returncode == 0, done.stdout + done.stderr
     message = (folder / "report" / "report.md").read_text()
     for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
@@ -106,7 +102,6 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     assert (folder / "report" / "report.pdf").exists()
 
 
-@pytest.mark.timeout(300)
 def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report(tmp_path):
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
     path.write_text(

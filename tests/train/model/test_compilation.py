@@ -36,7 +36,6 @@ def learn(model, lengths):
     return torch.tensor(losses), params
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_a_compiled_model_learns_the_same_under_the_same_names():
     plain, compiled = build(), build()
@@ -76,7 +75,6 @@ def run(folder, compiled_code, *flags):
 
 
 @pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="a worker compiles in test_gpu_check")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
 def test_compiled_workers_have_the_losses_of_others(mode, tmp_path, compiled_code):
     plain = run(tmp_path / "plain", compiled_code, "--sync", mode)

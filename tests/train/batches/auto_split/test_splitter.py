@@ -133,7 +133,6 @@ def test_what_does_not_fit_is_cut_into_micro_batches():
     assert [len(next(in_step.epoch(0, rank)).micro_batches) for rank in (0, 1)] == [4, 4]
 
 
-@pytest.mark.timeout(200)
 def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "3", "--dropout", "0", "--logs-dir", str(tmp_path)]
     losses = {}
@@ -149,7 +148,6 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
 
 
-@pytest.mark.timeout(200)
 def test_a_resumed_run_keeps_its_plan_and_its_bits(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "2", "--logs-dir", str(tmp_path), "--split", "auto"]
     short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]
