@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from launch.spec import RUN_MODULE
 from muster.errors import MusterError
 
 PATIENCE_S = 120.0
@@ -18,10 +17,10 @@ def decide_on(host: str, run_dir: Path) -> None:
     Raises:
         MusterError: it does not, in Slurm's or its own words.
     """
-    argv = ["srun", *MEET, f"--nodelist={host}", sys.executable, RUN_MODULE]
+    argv = ["srun", *MEET, f"--nodelist={host}", sys.executable, "-m", "launch.slurm.batch", "meet"]
     try:
         done = subprocess.run(
-            [*argv, "launch.slurm.batch", "meet", str(run_dir)],
+            [*argv, str(run_dir)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             capture_output=True,
