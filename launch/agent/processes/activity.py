@@ -77,8 +77,9 @@ class Activity:
         for rank, pid in pids.items():
             states = {one.pid: one for one in map(state_of, tree_of(pid)) if one is not None}
             begun = progress.get(rank, {})
-            new = _Seen(now, states, begun.get("begun", -1))
             old = self._seen.get(rank)
+            known = old.number if old is not None else -1  # one that does not answer begins nothing
+            new = _Seen(now, states, begun.get("begun", known))
             waits = begun.get("breakpoint") is not None  # for somebody at a terminal
             if old is not None and not waits:
                 places = self._places.setdefault(rank, set())
