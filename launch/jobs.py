@@ -199,7 +199,7 @@ def _last_step(run: Path) -> str | None:
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
-    follower = Follower(run, prefixes=True, only=rank)
+    follower = Follower(run, prefixes=True, only=rank, consequences=True)
     watchers = run_state.Watchers()
     while True:
         over = run_state.of(run, watchers).over

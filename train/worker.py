@@ -49,7 +49,7 @@ def as_worker(
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
         die_with_parent()
-    with ExitGuard(world) as exit_guard:
+    with ExitGuard(world, is_led=config.redirect) as exit_guard:
         if config.redirect:  # before the heavy imports, so that nothing they say is lost
             run_id = config.run_id or world.run_id
             if run_id is None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import BinaryIO
 
 from launch.runs.terminal import waiting_bytes, write_later
 from muster.run_files import ERRORS, OUTPUT
+from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
 # So much may wait for a slow reader; the rest stays in the files.
@@ -22,6 +24,7 @@ QUIET_FILES = 64
 LIST_S = 1.0
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 REDRAWN_S = 5.0  # between two lines of one progress bar
+CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE.encode()), re.MULTILINE)
 
 
 @dataclass
@@ -44,12 +47,21 @@ class Follower:
     Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
     after `node.rank| `. Of a progress bar, which draws itself anew in one line, that is a line
     every few seconds. Files and ranks may come into being at any time, and anew. A look costs as
-    much as there is to show, not as there are ranks: files that say nothing take turns.
+    much as there is to show, not as there are ranks: files that say nothing take turns. That a
+    worker ended because another one had is shown only with `consequences`: who waits for the run
+    sees the cause.
     """
 
-    def __init__(self, run_dir: Path, *, prefixes: bool = False, only: int | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        prefixes: bool = False,
+        only: int | None = None,
+        consequences: bool = False,
+    ) -> None:
         self._workers = OUTPUT.path(run_dir, rank=0).parent
-        self._prefixes = prefixes
+        self._prefixes, self._consequences = prefixes, consequences
         self._only = only if only is not None or prefixes else 0
         self._files: dict[str, _File] = {}
         self._lively: list[_File] = []  # those that said something when last looked at
@@ -109,7 +121,7 @@ class Follower:
                 break
             is_new = True
             self.tail = (self.tail + new)[-TAIL_BYTES:]
-            _write(stream, self._prefixed(file, new) if self._prefixes else new)
+            _write(stream, self._to_show(file, new))
             if not last:
                 break
         if last and file.begun:
@@ -134,13 +146,21 @@ class Follower:
     def _rest(self, file: _File, opened: BinaryIO) -> Iterator[bytes]:
         with opened:
             while new := opened.read(WAITING_BYTES):
-                yield self._prefixed(file, new) if self._prefixes else new
+                yield self._to_show(file, new)
         if file.begun:
             yield self._prefixed(file, b"\n")
 
+    def _to_show(self, file: _File, new: bytes) -> bytes:
+        if self._prefixes:
+            return self._prefixed(file, new)
+        return new if self._consequences else CONSEQUENCES.sub(b"", new)
+
     def _prefixed(self, file: _File, new: bytes) -> bytes:
         prefix = f"{self.nodes.get(file.rank, 'node?')}.{file.rank}| ".encode()
-        return b"".join(prefix + line + b"\n" for line in _lines(file, new))
+        lines = _lines(file, new)
+        if not self._consequences:
+            lines = (line for line in lines if not line.startswith(CONSEQUENCE.encode()))
+        return b"".join(prefix + line + b"\n" for line in lines)
 
 
 def _lines(file: _File, new: bytes) -> Iterator[bytes]:

@@ -20,6 +20,10 @@ WORDS = (
     "nccl communicator was aborted",
 )
 
+# Before what such a worker prints, where a launcher tells of the cause: it stays in the worker's
+# log, and is not shown as it is printed.
+CONSEQUENCE = "(a consequence) error: "
+
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # The name under which every worker has loaded inspection.py; see worker_main.py.
 INSPECTION = "_muster_inspection"

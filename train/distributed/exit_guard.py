@@ -25,7 +25,7 @@ from typing import Literal
 
 from muster.errors import STOPPED, MusterError, text_of
 from muster.run_files import RANK_END
-from muster.worker.lost_peer import is_consequence, report_timeout
+from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_timeout
 from muster.writing import CannotWrite, explained, is_full, reserve, write_last
 
 from ..records.schema import ExitRecord
@@ -60,11 +60,12 @@ class ExitGuard:
     """Around all a worker does: catches however it ends, says so once, and keeps the code.
 
     Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
-    that was killed outright leaves none.
+    that was killed outright leaves none. `is_led`: a launcher tells of the cause.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, is_led: bool = False) -> None:
         self.world = world
+        self._is_led = is_led
         self._run_dir: Path | None = None
         self._owner = os.getpid()
         self.code = 0
@@ -103,6 +104,10 @@ class ExitGuard:
         if cause == "lost_peer":
             report_timeout(message, trace)
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
+        prefix = "" if cause == "stopped" else "error: "
+        if self._is_led and cause in ("lost_peer", "signal"):
+            prefix = CONSEQUENCE
+        text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
         if self._run_dir is not None:
             record = ExitRecord(
                 rank=self.world.rank,
@@ -120,10 +125,9 @@ class ExitGuard:
             try:
                 write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))
             except CannotWrite as unwritten:
-                message = "\n".join(dict.fromkeys((str(unwritten), message)))
-        prefix = "" if cause == "stopped" else "error: "
+                if str(unwritten) != message:
+                    text = f"error: {unwritten}\n{text}"
         with suppress(OSError):  # it goes to a file of the run folder, perhaps on a full disk
-            text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
             sys.stderr.write(text)
             sys.stderr.flush()
         return True

@@ -7,6 +7,7 @@ import pytest
 from launch.runs import log_tail
 from launch.runs.log_tail import Follower
 from launch.runs.terminal import unhurried, waiting_bytes
+from muster.worker.lost_peer import CONSEQUENCE
 from tests.launch.runs.test_terminal import a_pipe
 
 
@@ -44,6 +45,22 @@ def test_every_line_says_whose_it_is(tmp_path, workers, capfdbinary):
     follower.poll(last=True)
     out, _ = capfdbinary.readouterr()
     assert out == b"node1.1| one\nnode1.1| two\nnode?.10| ten\nnode1.1| three\n"
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+def test_that_a_rank_ended_because_another_had_stays_in_its_log(
+    tmp_path, workers, capfdbinary, prefixes
+):
+    follower = Follower(tmp_path, prefixes=prefixes)
+    in_full = Follower(tmp_path, prefixes=True, consequences=True)
+    workers(0, f"a warning\n{CONSEQUENCE}lost rank 1 on a\nthe end\n", "err")
+    workers(2, f"{CONSEQUENCE}lost rank 0 on a, rank 1 on a\n", "err")
+    follower.poll(last=True)
+    shown = capfdbinary.readouterr().err
+    assert b"a warning\n" in shown and b"the end\n" in shown and b"lost rank" not in shown
+    in_full.poll(last=True)
+    shown = capfdbinary.readouterr().err
+    assert b"error: lost rank 1 on a\n" in shown and b"error: lost rank 0 on a, rank 1" in shown
 
 
 def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):

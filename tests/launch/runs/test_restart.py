@@ -48,6 +48,10 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     assert "restart 1 of 2: 2 nodes go on from the last checkpoint\n" in out
     assert "going on from step " in out, out
     assert f"rank {rank} ended without a word" in err, err
+    # what the other rank says of it is no cause, and is in its own log
+    assert "lost rank" not in err and "lost another worker" not in err, err
+    log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"
+    assert "error: lost " in log.read_text() or "error: stopped by SIGTERM" in log.read_text()
     assert losses(tmp_path / "hurt") == losses(tmp_path / "whole")
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}
     # "stacks" only where a worker was still there to be asked

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster.errors import text_of
-from train.distributed.exit_guard import ExitGuard
+from muster.worker.lost_peer import CONSEQUENCE
+from train.distributed.exit_guard import ExitGuard, PeerFailed
 from train.distributed.world import World
 
 
@@ -39,6 +40,17 @@ def test_an_error_without_a_text_is_a_crash(guard):
     assert guard.code == 1
     assert record(guard)["cause"] == "crash"
     assert record(guard)["message"] == f"Mute: {text_of(Mute())}"
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+def test_where_a_launcher_tells_of_the_cause_a_consequence_says_what_it_is(
+    tmp_path, capsys, is_led
+):
+    with ExitGuard(World(), is_led=is_led) as guard:
+        raise PeerFailed("lost rank 1 on a")
+    err = capsys.readouterr().err
+    assert guard.code == 1 and err.endswith("error: lost rank 1 on a\n")
+    assert err.startswith(CONSEQUENCE) == is_led
 
 
 def test_a_forked_process_does_not_speak_for_its_rank(guard):
