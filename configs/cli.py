@@ -3,7 +3,7 @@
 import sys
 from argparse import SUPPRESS, Action
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -13,7 +13,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 from configs.entry_point import run as run
 from configs.plugins import REPOSITORY
 from configs.raw import SWITCH, Given, dashed, from_argv, from_file, joined
-from configs.settings.bench import BenchConfig
+from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
@@ -109,12 +109,21 @@ def to_argv(config: TrainConfig) -> list[str]:
 
 def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[str]:
     """The flags of `program`: those that make `train` again, and of the bench its own."""
+    if program != "bench_collectives":
+        return to_argv(train)
     own = [
         _word(item.name, getattr(bench, item.name))
         for item in fields(bench)
-        if program == "bench_collectives" and getattr(bench, item.name) != item.default
+        if getattr(bench, item.name) != item.default
     ]
-    return [*to_argv(train), *own]
+    return [*for_bench(to_argv(replace(train, task=TrainConfig.task))), *own]
+
+
+def for_bench(argv: Sequence[str]) -> list[str]:
+    """Of the flags of a run of our trainer those that its bench of collectives heeds, too."""
+    typed, _ = _typed_in(FILE_CLASSES, argv)
+    without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
+    return [f"--{dashed(one.name)}={one.text}" for one in typed if one.name not in without_use]
 
 
 def to_yaml(*configs: Any) -> str:

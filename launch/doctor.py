@@ -12,48 +12,72 @@ from configs import activation
 activation.end_at_ctrl_c()
 
 try:
-    from configs import cli, plugins
+    from configs import cli
 except ModuleNotFoundError as missing:
     activation.explain(missing)
 
 import json
+import os
+import shlex
 import time
 from dataclasses import replace
 
+from configs.raw import dashed
 from configs.run_folder import claim
+from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
 from launch.checks import bandwidth
 from launch.checks.check_table import console, show
-from launch.launchers.base import Launcher, chosen
+from launch.launchers.base import Launcher, launcher_of
 from launch.leading import conclude
+from launch.programs.command_line import CLASSES, CommandLine, names
+from launch.programs.user_program import split
 from launch.runs import run_record
 from launch.runs.terminal import unhurried
 from launch.spec import Facts, LaunchSpec, Program
+from muster import env_values
 from muster.errors import UsageError, refuse
 from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
+OF_RUN = names(*CLASSES)
+# What nodes are looked at for, and what holds for the measurement.
+HEEDED = (
+    names(SshConfig, SlurmConfig)
+    | OF_MEASUREMENT
+    | set("launcher nodes nproc_per_node workers hosts network master_port port_range".split())
+    | {"data_dir", "preflight"}  # the doctor is the preflight
+)
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
 
 
 def main() -> int:
-    launch, ssh, slurm, doctor, train = cli.parse(
-        [LaunchConfig, SshConfig, SlurmConfig, DoctorConfig, TrainConfig],
-        sys.argv[1:],
+    flags, words = split(env_values.reveal(env_values.own_arguments(), os.environ))
+    launch, own, ssh, slurm, train, bench, doctor = cli.parse(
+        [*CLASSES, DoctorConfig],
+        flags,
         prog="python launch/doctor.py",
-        description="Look at the nodes of a run, given the flags of that run.",
+        description="Look at the nodes of a run, given the flags of that run, its program too. "
+        "Those that matter to the run alone are accepted, and named.",
+        first=names(DoctorConfig) | HEEDED,
     )
+    typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
+    line = CommandLine(launch, own, ssh, slurm, train, bench, words, typed)
+    refuse(line.foreign())
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    name = chosen(launch)
-    build = plugins.load("launch.launchers", name)
-    refuse(build(Settings(launch, ssh, slurm)).problems())
+    as_asked = launcher_of(line)
+    refuse(as_asked.problems())
+    name, build = as_asked.name, type(as_asked)
+    unheeded = dict.fromkeys(f"--{dashed(one.name)}" for one in line.typed(OF_RUN - HEEDED))
+    if words or unheeded:
+        more = [shlex.join(["--", *words])] if words else []
+        print(f"for the run alone, not looked at here: {', '.join([*unheeded, *more])}")
     # A port that is taken is a row of the table, and the nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
-    as_asked: Launcher = build(Settings(launch, ssh, slurm))
     examination = as_asked.check_nodes(launcher.assume(), _disks(train))
     show(examination.rows)
     if examination.problems:

@@ -7,12 +7,14 @@ of nccl-tests, and leaves `collectives.json` in the run folder.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from configs import cli
-from configs.settings.bench import BenchConfig
+from configs.raw import dashed
+from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.train import ByHand, TrainConfig
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import COLLECTIVES
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
@@ -27,11 +29,19 @@ HEADER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    classes = [BenchConfig, TrainConfig, ByHand]
     bench, config, by_hand = cli.parse(
-        [BenchConfig, TrainConfig, ByHand],
-        sys.argv[1:] if argv is None else argv,
+        classes,
+        argv,
         prog=f"python -m train.{NAME}",
         description="Time and check collectives, as one of the workers of a run.",
+    )
+    without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
+    refuse(
+        f"--{dashed(one.name)} is for training, not for this bench; leave it out"
+        for one in cli.given(classes, argv)
+        if one.name in without_use and not one.where
     )
     return as_worker(config, by_hand, lambda *raw: _bench(bench, *raw))
 

@@ -10,6 +10,11 @@ OPERATIONS = (
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
 )  # fmt: skip
 MIB = 2**20
+# The trainer's settings that a measurement of the network heeds.
+OF_MEASUREMENT = frozenset(
+    ("device", "backend", "threads", "timeout_s", "join_timeout_s")
+    + ("logs_dir", "run_id", "overwrite", "quiet", "redirect")
+)
 
 
 @dataclass(frozen=True, kw_only=True)

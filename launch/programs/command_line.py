@@ -9,7 +9,7 @@ from typing import Any
 
 from configs import cli
 from configs.raw import Given, dashed
-from configs.settings.bench import BenchConfig
+from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
@@ -63,7 +63,7 @@ class CommandLine:
         settings, given = _read(tuple(flags), prog)
         launch, own, ssh, slurm, train, bench = settings
         made = cls(launch, own, ssh, slurm, train, bench, words, given)
-        refuse(made._foreign())
+        refuse(made.foreign())
         return made
 
     @property
@@ -86,6 +86,10 @@ class CommandLine:
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
 
+    def typed(self, some: frozenset[str]) -> list[Given]:
+        """Those of these settings that were typed, with whatever value."""
+        return [one for one in self.given if one.name in some and not one.where]
+
     def without_use(self, some: frozenset[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
@@ -97,7 +101,7 @@ class CommandLine:
             if one.name in some and asks:
                 yield f"{_spelt(one)} {why}"
 
-    def _foreign(self) -> Iterator[str]:
+    def foreign(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
         if not self.words:
             why = "is for a program of your own, which follows after --: -- train.py"
@@ -106,6 +110,11 @@ class CommandLine:
                 yield from self.without_use(
                     names(BenchConfig), "is for --program bench_collectives"
                 )
+                return
+            # a file of settings may serve the run and its bench
+            unused = names(TrainConfig) - OF_MEASUREMENT
+            why = f"is for training, not for --program {self.launch.program}; leave it out"
+            yield from (f"{_spelt(one)} {why}" for one in self.typed(unused))
             return
         program = self.words[0]
         for one in self.given:

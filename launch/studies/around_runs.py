@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from configs import cli
 from configs.plugins import REPOSITORY
 from launch.spec import RUN_MODULE
 from launch.studies import cell_process
@@ -33,7 +34,7 @@ def collectives(
     bench = ["--program=bench_collectives", f"--operations={','.join(study.collectives)}"]
     place = [f"--logs-dir={folder / FOLDER}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    words = [sys.executable, SUBMIT, f"--nodes={nodes}", *bench, *place, *more]
+    words = [sys.executable, SUBMIT, f"--nodes={nodes}", *bench, *place, *cli.for_bench(more)]
     log = folder / "logs" / f"collectives-{name}.log"
     code = cell_process.run(words, env, log)
     if code:

@@ -45,6 +45,25 @@ def test_quick_measures_nothing_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path):
+    flags = ["--quick", "--nodes", "2", "--threads", "1", "--logs-dir", str(tmp_path)]
+    code, out, err = doctor(*flags, "--lr", "1e-3", "--max-restarts", "1")
+    assert code == 0 and err == "", (out, err)
+    first, _, table = out.partition("\n")
+    assert first == "for the run alone, not looked at here: --lr, --max-restarts"
+    assert "every pair" in table
+    code, out, err = doctor(*flags[:3], "--env", "X=1", "--", "train.py", "--lr", "1")
+    assert code == 0 and err == "", (out, err)
+    assert out.startswith("for the run alone, not looked at here: --env, -- train.py --lr 1\n")
+
+
+def test_what_the_run_would_refuse_is_refused():
+    code, _, err = doctor("--quick", "--partition", "gpu", "--epochs", "2", "--", "train.py")
+    assert code == 2 and "--epochs is a setting of the trainer" in err
+    code, _, err = doctor("--quick", "--partition", "gpu")
+    assert code == 2 and "--partition does nothing with --launcher local" in err
+
+
 def test_a_port_that_is_taken_is_a_row_and_exit_code_1(tmp_path):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

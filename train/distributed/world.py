@@ -59,6 +59,11 @@ class World:
         world = cls.from_env({**env, **given})
         if world.world_size == 1 and by_hand != (None, None, None):
             return cls.from_flags(rank, world_size, master_ip, master_port)
+        if world.world_size == 1 and master_port is not None:
+            raise UsageError(
+                f"--master-port {master_port}: this process is alone and meets nobody; leave it "
+                "out, or give --rank --world-size --master-ip, too"
+            )
         told = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
         refuse(
             f"{flag} {asked}, but the launcher of this process has made it {found}; leave {flag} "

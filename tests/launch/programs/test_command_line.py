@@ -5,6 +5,7 @@ import pytest
 from configs import cli
 from launch.launchers.base import launcher_of
 from launch.programs.command_line import OF_ANY_RUN, OF_TRAINER, CommandLine
+from launch.programs.own_program import program_of
 from muster.errors import UsageError
 from tests.launch.submit import submit
 
@@ -83,6 +84,28 @@ def test_settings_of_the_bench_are_for_the_bench():
     ]
     line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
     assert line.bench.operations == "gather"
+
+
+def test_settings_of_training_are_not_for_the_bench(tmp_path):
+    bench = [*OWN, "--program", "bench_collectives"]
+    lines = refusal(*bench, "--lr", "1e-3", "--task", "quickstart")
+    assert [line.split()[0] for line in lines] == ["--lr", "--task"]
+    assert "is for training, not for --program bench_collectives" in lines[0]
+    path = tmp_path / "run.yaml"  # of a run, whose network is to be measured
+    path.write_text("nodes: 2\nlr: 1e-2\n")
+    heeded = ["--backend", "gloo", "--threads", "1", "--timeout-s", "9", "--quiet"]
+    line = CommandLine.of([*bench, "--config", str(path), *heeded])
+    program = program_of(line.launch, line.train, line.bench)
+    flags = {"--backend=gloo", "--threads=1", "--timeout-s=9.0", "--quiet=true"}
+    assert {word for word in program.argv if word.startswith("--")} == flags
+
+
+def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
+    words = ["--launcher=local", "--lr", "1", "--task=mnist", "--no-length-balance", "-N", "2",
+             "--threads=1", "--slurm=a=b", "--quiet"]  # fmt: skip
+    assert cli.for_bench(words) == [
+        "--launcher=local", "--nodes=2", "--threads=1", "--slurm=a=b", "--quiet=true"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

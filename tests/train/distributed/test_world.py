@@ -47,6 +47,13 @@ def test_alone_without_variables_or_flags():
     assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
 
 
+def test_a_port_alone_is_of_no_use():
+    with pytest.raises(UsageError, match="--master-port 6585: this process is alone"):
+        World.find({}, **by_hand("--master-port", "6585"))
+    alone = by_hand("--master-port", "6585", "--world-size", "1")  # of a script of N workers
+    assert World.find({}, **alone).world_size == 1
+
+
 @pytest.mark.parametrize(
     "argv",
     [
