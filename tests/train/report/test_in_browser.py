@@ -45,6 +45,7 @@ def driver():
 def chromium():
     found = driver()
     try:
+        found.set_script_timeout(600)
         found.execute_cdp_cmd("Network.enable", {})
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         found.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
