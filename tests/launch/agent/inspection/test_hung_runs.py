@@ -39,8 +39,9 @@ for number in range(1, 6):
     step(number)
 """
 SENTENCES = {
+    # rank 1 may have gone on: where it is says nothing of its broadcast
     "operation": r"error: ranks disagree about collective 3 of the default group: rank 0: "
-    r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float",  # which may have gone on
+    r"all_reduce \[1000\] Float, in step, hung\.py:\d+; rank 1: broadcast \[1000\] Float",
     "shape": r"error: rank 1 on node1 died: Aborted: .*Is there a distributed collective mismatch",
     # gloo notices at once that it is gone, or not at all
     "early": r"error: rank 1 on \S+ (ended with exit code 0 while others were in a collective|"
