@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-# The script or module that each word starts.
+# The script that each word starts, and its first arguments.
 COMMANDS = {
     "run": ["launch/submit.py"],
     "jobs": ["launch/jobs.py"],
@@ -13,7 +13,7 @@ COMMANDS = {
     "testbed": ["launch/testbed.py"],
     "study": ["launch/study.py"],
     "sweep": ["launch/sweep.py"],
-    "report": ["-m", "train.report"],
+    "report": ["muster/run_module.py", "train.report"],
 }
 USAGE = """usage: muster COMMAND [argument ...]
 
@@ -38,13 +38,7 @@ def main() -> None:
         (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
         sys.exit(0 if is_help else 2)
     first, *more = COMMANDS[word]
-    env = dict(os.environ)
-    if first == "-m":  # found in the checkout, whichever folder this is
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), env.get("PYTHONPATH")]))
-    else:
-        first = str(CHECKOUT / first)
-    safe = ["-P"] if first == "-m" else []  # a train.py of this folder is not taken for ours
-    os.execve(sys.executable, [sys.executable, *safe, first, *more, *rest], env)
+    os.execv(sys.executable, [sys.executable, str(CHECKOUT / first), *more, *rest])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from launch.slurm.inside.step_job import StepJob
 from launch.slurm.queue.job_state import Watcher
 from launch.slurm.queue.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import SUBMITIT
@@ -196,7 +196,7 @@ class Slurm(Launcher):
         if not spec.quiet:
             print(current.use(nodes), flush=True)
         arguments = [*_job_arguments(spec, facts), f"--nodelist={','.join(current.nodes[:nodes])}"]
-        argv = [sys.executable, "-m", "launch.slurm.batch", "lead", *arguments]
+        argv = [sys.executable, RUN_MODULE, "launch.slurm.batch", "lead", *arguments]
         env = current.environment(os.environ, nodes, _tasks_per_node(spec, facts))
         return StepJob(
             current.job_id,

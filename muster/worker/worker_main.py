@@ -118,8 +118,8 @@ def load_script(words: list[str]) -> types.CodeType:
 
 def load_module(name: str, arguments: list[str]) -> types.CodeType:
     """The code of `python -m name`, with `__main__`, the path and the arguments it expects."""
-    if not IS_SAFE_PATH:
-        sys.path[0] = str(Path.cwd())
+    if not IS_SAFE_PATH or Path.cwd() == FACE.parent:  # a module of ours is found all the same
+        sys.path[: not IS_SAFE_PATH] = [str(Path.cwd())]
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{name}.__main__")

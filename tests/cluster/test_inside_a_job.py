@@ -114,7 +114,9 @@ def jobs(cluster: Cluster, folder: Path, verb: str) -> str:
     return cluster.run(sys.executable, JOBS, "--logs-dir", str(folder), verb).stdout
 
 
-def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path):
+def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, monkeypatch):
+    # with which `python -m` finds nothing in the folder that it is started in
+    monkeypatch.setitem(ways.PYTHON, "PYTHONSAFEPATH", "1")
     run = Run(cluster, in_held_job, tmp_path)
     assert f"{run.run_dir.name}: running (in job {held}; led by" in jobs(
         cluster, tmp_path, "status"

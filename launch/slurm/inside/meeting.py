@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
+from launch.spec import RUN_MODULE
 from muster.errors import MusterError
 
 PATIENCE_S = 120.0
@@ -17,10 +18,10 @@ def decide_on(host: str, run_dir: Path) -> None:
     Raises:
         MusterError: it does not, in Slurm's or its own words.
     """
-    argv = ["srun", *MEET, f"--nodelist={host}", sys.executable, "-m", "launch.slurm.batch", "meet"]
+    command = [sys.executable, RUN_MODULE, "launch.slurm.batch", "meet", str(run_dir)]
     try:
         done = subprocess.run(
-            [*argv, str(run_dir)],
+            ["srun", *MEET, f"--nodelist={host}", *command],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -171,6 +171,13 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
     assert "found True 2" in out
 
 
+def test_our_own_trainer_starts_where_no_folder_is_on_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    flags = ["--task", "synthetic", "--max-steps", "2", "--evaluate", "never", "--threads", "1"]
+    code, out, err = submit(*LOCAL, *flags, "--logs-dir", str(tmp_path), python=sys.executable)
+    assert code == 0 and "step 2  loss" in out, err
+
+
 @pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
 def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
     for name in ("logging", "yaml", "torch", "accelerate"):
