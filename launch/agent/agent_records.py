@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,13 @@ def open_log(assignment: Assignment) -> IO[bytes]:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")
+
+
+def read_log(assignment: Assignment) -> str:
+    """What was printed there; nothing where it cannot be read."""
+    with suppress(OSError):
+        return _path(AGENT_LOG, assignment).read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def write_here(

@@ -10,6 +10,8 @@ FATAL = "Fatal Python error:"  # what faulthandler prints first
 WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
+# How torchrun, and preload.py alike, log the first worker that has failed.
+EXIT_CODE = re.compile(r"failed \(exitcode: (\d+)\) local_rank: (\d+) ")
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -42,6 +44,11 @@ def crash_of(text: str) -> Crash | None:
         why=f"{name}{f': {what[1]}' if what else ''}",
         dump=tuple(line for line in lines if not any(one in line for one in AROUND)),
     )
+
+
+def exit_codes_of(log: str) -> dict[int, int]:
+    """The exit codes of workers, by local rank, of which their starter's log tells."""
+    return {int(local_rank): int(code) for code, local_rank in EXIT_CODE.findall(log)}
 
 
 def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 STOPPED = 75
@@ -71,6 +72,7 @@ class _Wait:
         self, pids: list[int], connection: socket.socket | None, watched: set[signal.Signals]
     ) -> None:
         self._running = set(pids)
+        self._local_ranks = {pid: local_rank for local_rank, pid in enumerate(pids)}
         self._codes: list[int] = []
         self._connection = connection
         self._signal = 0  # that ends this process
@@ -148,6 +150,10 @@ class _Wait:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._codes.append(code)
                 if code not in (0, STOPPED):
+                    if not any(one not in (0, STOPPED) for one in self._codes[:-1]):
+                        rank = self._local_ranks[pid]  # as torchrun logs it, for the agent
+                        with suppress(OSError):
+                            os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
                     self._stop_at = time.monotonic() + ECHO_S
 
     def _code(self) -> int:

@@ -4,9 +4,17 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
+from launch.agent.agent_records import (
+    failed,
+    open_log,
+    read_log,
+    stopped_cleanly,
+    write_end_of,
+)
 from launch.agent.assignment import Assignment
 from launch.agent.processes.spawn import how_it_ended, spawn
+from launch.runs.last_output import exit_codes_of
+from launch.spec import NodeCommand
 from muster.errors import STOPPED
 
 # A worker that failed ends those beside it; after so long one of them does not let itself be ended,
@@ -51,11 +59,20 @@ class Workload:
             code = child.poll()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
-            if code > 0 and "RANK" in command.env:  # a worker, and not what has started several
-                write_end_of(self._assignment, int(command.env["RANK"]), code)
+            if code > 0:
+                self._write_ends(command, code)
             if not stopped_cleanly(self._assignment, self._ranks):
                 return how_it_ended(child.returncode, command, self._assignment.name)
         return self._hung()
+
+    def _write_ends(self, command: NodeCommand, code: int) -> None:
+        """Write down the exit code of a worker that could not: C code has ended it, say."""
+        ends = {int(command.env["RANK"]): code} if "RANK" in command.env else {}
+        if not ends:  # it has started several
+            found = exit_codes_of(read_log(self._assignment)).items()
+            ends = {self._ranks[local_rank]: ended for local_rank, ended in found}
+        for rank, ended in ends.items():
+            write_end_of(self._assignment, rank, ended)
 
     def _hung(self) -> str | None:
         """Workers have said that they failed, and others beside them do not end."""

@@ -116,6 +116,17 @@ def test_other_ways_to_fail(project, text, code, last):
     assert "worker_main" not in err
 
 
+@pytest.mark.parametrize("workers", ["torchrun", "preload"])
+def test_an_exit_code_that_only_its_starter_knows_is_told(project, workers):
+    text = "import ctypes, os\nif os.environ['RANK'] == '3': ctypes.CDLL(None)._exit(3)"
+    (project / "other.py").write_text(f"{text}\nimport time\ntime.sleep(10000)")
+    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
+    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    assert code == 3 and re.fullmatch(r"error: rank 3 on \S+: exit code 3", err.splitlines()[-1]), (
+        err
+    )
+
+
 UNTOLD = {
     "exec": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'pass'])",
     "_exit": "import ctypes\nctypes.CDLL(None)._exit(0)",
