@@ -18,8 +18,12 @@ def whole_number(name: str, value: object, least: int | None = None) -> Iterator
         yield f"{name} is {found}; it must be at least {least}"
 
 
-def number(name: str, value: Any, *, above: float | None = None) -> Iterator[str]:
-    """Why `value` is no number (a tensor of one is), or is not finite and above `above`."""
+def number(
+    name: str, value: Any, *, above: float | None = None, least: float | None = None
+) -> Iterator[str]:
+    """Why `value` is no number (a tensor of one is), is below `least`, or is not finite and above
+    `above`.
+    """
     try:
         plain = value.detach() if hasattr(value, "detach") else value
         found = float(plain if hasattr(plain, "__float__") else "")  # no text that spells one
@@ -28,6 +32,8 @@ def number(name: str, value: Any, *, above: float | None = None) -> Iterator[str
         return
     if above is not None and not (found > above and math.isfinite(found)):
         yield f"{name} is {found:g}; it must be finite and above {above:g}"
+    if least is not None and not found >= least:
+        yield f"{name} is {found:g}; it must be at least {least:g}"
 
 
 def methods(name: str, value: object, *wanted: str) -> Iterator[str]:

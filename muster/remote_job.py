@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import pickle
+import reprlib
 import subprocess
 import sys
 import time
@@ -17,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.errors import MusterError, RunFailed, UsageError
+from muster import arguments
+from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.run_files import (
     AGENT,
     CANCELLED,
@@ -61,6 +64,8 @@ def job(run: str) -> Job:
     Raises:
         UsageError: no run fits, or several do.
     """
+    if not isinstance(run, str) or not run or run.startswith("-"):
+        raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
     return Job(Path(json.loads(run_command("jobs.py", "status", run, "--json"))["run_dir"]))
 
 
@@ -70,8 +75,10 @@ class Job:
     Within `with`, an error cancels it.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        if not isinstance(run_dir, (str, os.PathLike)) or not os.fspath(run_dir):
+            raise UsageError(f"muster.Job: run_dir is {reprlib.repr(run_dir)}; give a run's folder")
+        self.run_dir = Path(run_dir)
 
     @property
     def run_id(self) -> str:
@@ -126,6 +133,8 @@ class Job:
         Raises:
             TimeoutError: it goes on after `timeout_s` seconds.
         """
+        if timeout_s is not None:
+            refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
         began = asked = time.monotonic()
         while True:
             end, now = read_json(EXIT.path(self.run_dir)), time.monotonic()
@@ -153,15 +162,20 @@ class Job:
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
         """What this rank's call has returned; as `results`, but no other rank's is read."""
+        refuse(arguments.whole_number("number", number, 0), where="rank: ")
         self._wait_for_results(timeout_s)
-        return self._result(range(self._world_size())[number])
+        if number >= (ranks := self._world_size()):
+            raise UsageError(f"rank: number is {number}; {self.run_id} has 0 to {ranks - 1}")
+        return self._result(range(ranks)[number])
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
         """The lines that its workers print; with `follow` until it is over."""
-        words = [
-            *(["--follow"] if follow else []),
-            *([] if rank is None else ["--rank", str(rank)]),
-        ]
+        if rank is not None:
+            refuse(arguments.whole_number("rank", rank, 0), where="logs: ")
+        chosen = [] if rank is None else ["--rank", str(rank)]
+        return self._lines(["--follow", *chosen] if follow else chosen)
+
+    def _lines(self, words: list[str]) -> Iterator[str]:
         process = subprocess.Popen(
             [*_command("jobs.py", *self._words("logs")), *words],
             stdin=subprocess.DEVNULL,

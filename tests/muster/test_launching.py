@@ -64,10 +64,16 @@ if __name__ == "__main__":
     job = muster.launch(work, 3, kwargs={{"more": 1}}, env={{"MY_KEY": "s3cret"}}, {FOUR})
     lines = sorted(job.logs(follow=True))
     again = muster.job(job.run_id[:-2])
-    print(json.dumps([str(job.run_dir), job.results(), again.rank(2), lines, job.status().word]))
+    try:
+        again.rank(4)
+    except muster.UsageError as error:
+        fifth = str(error)
+    state = job.status().word
+    print(json.dumps([str(job.run_dir), job.results(), again.rank(2), fifth, lines, state]))
 """,
     )
-    folder, results, third, lines, state = json.loads(done.stdout)
+    folder, results, third, fifth, lines, state = json.loads(done.stdout)
+    assert fifth.startswith("rank: number is 4; ") and fifth.endswith(" has 0 to 3")
     assert results == [[7, rank, "s3cret", str(project)] for rank in range(4)]
     assert third == results[2] and state == "done"
     assert [line.partition("| ")[2] for line in lines] == [f"rank {n} works" for n in range(4)]
@@ -202,6 +208,17 @@ def test_what_cannot_start_is_refused_here(project, monkeypatch):
             lambda: muster.map(print, [1], at_once=0),
             "muster.map: at_once is 0; it must be at least",
         ),
+        (lambda: muster.job(3), "muster.job: run is 3; give the id of a run"),
+        (lambda: muster.job(""), "muster.job: run is ''; give the id of a run"),
+        (lambda: muster.job("--all"), "muster.job: run is '--all'; give the id of a run"),
+        (lambda: muster.Job(None), "muster.Job: run_dir is None; give a run's folder"),
+        (lambda: muster.Job("a").wait("60"), "wait: timeout_s is '60'; it must be a number"),
+        (lambda: muster.Job("a").wait(-1), "wait: timeout_s is -1; it must be at least 0"),
+        (lambda: muster.Job("a").results("60"), "wait: timeout_s is '60'; it must be a number"),
+        (lambda: muster.Job("a").rank(0.5), "rank: number is 0.5; it must be a whole number"),
+        (lambda: muster.Job("a").rank(-1), "rank: number is -1; it must be at least 0"),
+        (lambda: muster.Job("a").logs(rank="0"), "logs: rank is '0'; it must be a whole number"),
+        (lambda: muster.Job("a").logs(rank=-1), "logs: rank is -1; it must be at least 0"),
         (lambda: muster.on_stop(None), "muster.on_stop: save is None; it must be a function"),
     ],
 )
