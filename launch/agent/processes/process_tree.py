@@ -130,15 +130,13 @@ def end_descendants(
         kills = now > deadline or in_a_hurry()
         if kills and given_up is None:
             given_up = now + KILL_S
-        for process in remaining:
-            is_new = process.pid not in victims
-            if is_new:
-                victims[process.pid] = Victim(process.pid, rank_of(process), _state(process))
+        new = [one for one in remaining if one.pid not in victims]
+        for process in new:  # all of them first: one that gets a signal may end those below it
+            victims[process.pid] = Victim(process.pid, rank_of(process), _state(process))
+        for process in remaining if kills else new:
             if kills:
                 victims[process.pid].signal = "SIGKILL"
-                _signal(process, signal.SIGKILL)
-            elif is_new:
-                _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGKILL if kills else signal.SIGTERM)
         psutil.wait_procs(remaining, timeout=0.1)  # reaps those that are our children
         meanwhile()
     for process in remaining:

@@ -56,6 +56,24 @@ def test_whom_we_ended_and_in_which_state_is_known(start):
     }
 
 
+def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
+    """As torchrun does at a SIGTERM, before anybody comes to look at the worker."""
+    really = process_tree._signal
+
+    def at_once(process, number):
+        for child in process.children():
+            child.kill()
+            assert wait_until(lambda child=child: child.status() == psutil.STATUS_ZOMBIE)
+        really(process, number)
+
+    monkeypatch.setattr(process_tree, "_signal", at_once)
+    worker = f"env={{**os.environ, 'RANK': '5'}}, args=[sys.executable, '-c', {SLEEP!r}]"
+    begins = f"subprocess.Popen({worker}, start_new_session=True); import time; time.sleep(10_000)"
+    start(f"import os, subprocess, sys; {begins}")  # it is the worker that says that it is here
+    victims = process_tree.end_descendants(5, spared=start.others)
+    assert [one.rank for one in victims] == [None, 5]
+
+
 def test_one_that_cannot_be_ended_holds_nobody_up(start, monkeypatch):
     """As a worker in an endless wait for a disk does."""
     monkeypatch.setattr(process_tree, "KILL_S", 0.5)
