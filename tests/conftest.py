@@ -81,8 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """xdist's own process, which starts those that test, starts what they share."""
-    own_processes.pytest_configure(config)  # before any process is started
-    config.pluginmanager.register(own_processes)
+    config.pluginmanager.register(own_processes)  # before any process is started
     if config.getoption("numprocesses", None):
         preload.share()
 

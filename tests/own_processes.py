@@ -7,6 +7,7 @@ in a box of its own (tests/cluster/boxed.sh), all processes are the session's.
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ found: list[str] = []
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # one of xdist's has it from the process it serves
         os.environ[SESSION] = f"{os.environ.get(SESSION, '')}/{secrets.token_hex(8)}"
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as at Ctrl-C
 
 
 @pytest.hookimpl(wrapper=True)

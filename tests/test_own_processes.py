@@ -36,11 +36,12 @@ ENDS = {
     "fails": ("assert False", False, 1),
     "takes too long": ("time.sleep(10_000)", False, 1),
     "is interrupted": ("os.kill(CONTROLLER, signal.SIGINT); time.sleep(10_000)", False, 2),
+    "is told to end": ("os.kill(CONTROLLER, signal.SIGTERM); time.sleep(10_000)", False, 2),
 }
 
 
 @pytest.mark.parametrize(
-    ("how", "processes"), [*((how, 0) for how in ENDS), ("passes", 1), ("is interrupted", 1)]
+    ("how", "processes"), [*((how, 0) for how in ENDS), ("passes", 1), ("is told to end", 1)]
 )
 def test_no_process_outlives_the_session(tmp_path, how, processes):
     ends, goes_on, wanted = ENDS[how]
@@ -57,5 +58,5 @@ def test_no_process_outlives_the_session(tmp_path, how, processes):
     )  # fmt: skip
     assert done.returncode == wanted, done.stdout + done.stderr
     named = re.findall(r"^\d+: .*/pid, of test_it.py::test_it \(call\)$", done.stdout, re.M)
-    assert len(named) == (how in ("passes", "is interrupted")), done.stdout
+    assert len(named) == (how in ("passes", "is interrupted", "is told to end")), done.stdout
     assert alive(tmp_path) == []
