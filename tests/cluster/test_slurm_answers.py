@@ -120,7 +120,7 @@ def test_a_pending_job_is_cancelled(run):
     assert f"to change that: scontrol update JobId={one.job_id} StartTime=now" in status
     assert re.search(r"expected start: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in \d+ min\)", status)
     (line,) = one.jobs("top", "--once").splitlines()[1:]
-    assert f"{one.job_id}    pending  BeginTime: it is not to start before a time" in line
+    assert re.search(rf" {one.job_id} +pending +BeginTime: it is not to start before a time", line)
     one.cluster.run("scontrol", "uhold", one.job_id)
     assert f"to change that: scontrol release {one.job_id}" in one.jobs("status")
     assert "JobHeldUser: it is held by its user" in one.jobs("top", "--once")

@@ -92,7 +92,7 @@ def test_the_end_is_known_once_an_epoch_is_over_however_long_the_file_is(tmp_pat
     path = run / "metrics" / "rank_00000.jsonl"
     assert path.stat().st_size > 10 * TAIL_BYTES
     began = time.process_time()
-    for line in path.read_text().splitlines():
+    for line in path.read_text().splitlines()[:-1]:  # the last one is half written
         json.loads(line)
     whole_s, began = time.process_time() - began, time.process_time()
     progress = step_progress(run, TrainConfig(task="synthetic", epochs=3))
