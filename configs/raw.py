@@ -11,6 +11,12 @@ from muster.errors import UsageError
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
+# Settings that were, the value that meant nothing, and what to do without them.
+GONE = {
+    "levels": ("auto", "all workers are one ring; leave it out"),
+    "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
+}
+
 
 class Given(NamedTuple):
     """One setting as text; a switch that was only named has the text true or false."""
@@ -51,6 +57,9 @@ def from_argv(
         name = flags.get(flag)
         if not flag.startswith("-"):
             problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE{hint}")
+        elif (gone := flag[2:].replace("-", "_")) in GONE:
+            problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
+            rest = rest if equals else rest[1:]
         elif name is None:
             problems.append(f"unknown flag {word}; {_alike(flag, flags) or 'see --help'}")
         elif name in switches and not equals:
@@ -116,7 +125,10 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
-        if name not in known:
+        if name in GONE:
+            if getattr(value, "value", None) != GONE[name][0]:
+                problems.append(f"{where}there is no {name} any more: {GONE[name][1]}")
+        elif name not in known:
             hint = _alike(name, known) or f"known: {', '.join(sorted(known))}"
             problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:

@@ -46,8 +46,8 @@ _PLACES = {
     "init": "_train.program.rank_of_run",
     "record": "_train.program.recorder",
     "steps": "_train.batches.steps",
-    "sync": "_train.sync.synced_model",
-    "sync_ddp": "_train.sync.framework",
+    "sync": "_train.sync.ddp.data_parallel",
+    "sync_ddp": "_train.sync.ddp.framework",
 }
 _NAMES = {"map": "map_items"}  # which is not to hide Python's own
 

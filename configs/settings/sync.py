@@ -2,14 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from configs import plugins
 from configs.settings.fields import not_positive, setting, too_low
 
-# What each mode can send instead of the gradients themselves; the others send nothing else.
-HOOKS = ("fp16", "bf16", "powersgd")  # torch's DDP has these
-COMPRESSED = {"all_reduce": None, "ddp": HOOKS, "accelerate": HOOKS}
+COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
@@ -19,10 +16,8 @@ class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
     sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync/modes/")
-    bucket_mb: float | Literal["auto"] | None = setting(
-        None,
-        "MiB of gradients per collective; 0: one per parameter; auto: tried out "
-        "(default: the mode's own)",
+    bucket_mb: float | None = setting(
+        None, "MiB of gradients per collective; 0: one per parameter (default: the mode's own)"
     )
     overlap: bool = setting(
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
@@ -37,20 +32,12 @@ class SyncingConfig:
     compress_rank: int = setting(4, "rank of PowerSGD's matrices")
     compress_share: float = setting(0.01, "share of the gradients' values that topk sends")
     sync_every: int = setting(16, "steps that local_sgd takes between two averages")
-    local_group: Literal["rank", "node"] = setting(
-        "rank", "what local_sgd trains alone: each worker, or each node, exact inside"
-    )
-    levels: int | Literal["auto"] = setting(
-        "auto",
-        "all_reduce over nodes of several workers: 1; 2: inside nodes, then between "
-        "them; auto: tried out",
-    )
     outer_lr: float = setting(1.0, "local_sgd's step towards the average; DiLoCo: 0.7")
     outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9")
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for every one of these settings that is wrong, beside --precision, --compile."""
-        if self.bucket_mb is not None and self.bucket_mb != "auto":
+        if self.bucket_mb is not None:
             yield from too_low("bucket_mb", self.bucket_mb, 0)
         for name in ("compress_rank", "sync_every"):
             yield from too_low(name, getattr(self, name), 1)
@@ -58,7 +45,6 @@ class SyncingConfig:
             yield from not_positive(name, getattr(self, name))
         if self.compress_share > 1:
             yield f"--compress-share must be at most 1 (got {self.compress_share})"
-        yield from self._node_problems()
         if not 0 <= self.outer_momentum < 1:
             yield f"--outer-momentum must be at least 0 and below 1 (got {self.outer_momentum})"
         if self.sync == "local_sgd" and precision == "fp16":
@@ -76,32 +62,22 @@ class SyncingConfig:
         if self.compress != "none":
             yield from self._compression_problems(precision)
 
-    def _node_problems(self) -> Iterator[str]:
-        if self.levels not in ("auto", 1, 2):
-            yield f"--levels must be 1, 2 or auto (got {self.levels})"
-        elif self.levels == 2 and self.sync != "all_reduce":
-            yield f"--levels 2 does not go with --sync {self.sync}; use --sync all_reduce"
-        elif self.levels == 2 and self.compress != "none":
-            yield (
-                f"--levels 2: --compress {self.compress} sends to all workers in one level; "
-                "use --levels auto"
-            )
-        if self.local_group == "node" and self.sync != "local_sgd":
-            yield f"--local-group node does not go with --sync {self.sync}; use --sync local_sgd"
-
     def _compression_problems(self, precision: str) -> Iterator[str]:
         known = plugins.names("train.sync.compression")
         if self.compress not in known:
             yield f"--compress: unknown {self.compress!r}; known: none, {', '.join(known)}"
             return
-        possible = COMPRESSED.get(self.sync, ())
         if self.sync == "single":
             yield f"--compress {self.compress}: --sync single sends nothing to compress"
-        elif possible is not None and self.compress not in possible:
-            others = f" (it can: {', '.join(possible)})" if possible else ""
+        elif self.sync not in COMPRESSED:
             yield (
-                f"--compress {self.compress} does not go with --sync {self.sync}{others}; "
+                f"--compress {self.compress} does not go with --sync {self.sync}; "
                 "use --sync all_reduce"
+            )
+        elif self.sync == "all_reduce" and (self.bucket_mb == 0 or not self.overlap):
+            yield (
+                f"--compress {self.compress} works on buckets in the backward pass; leave out "
+                f"{'--no-overlap' if not self.overlap else '--bucket-mb 0'}"
             )
         if precision == "fp16" and self.compress in REMEMBERING:
             yield (

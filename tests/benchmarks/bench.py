@@ -19,7 +19,7 @@ from configs import cli
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
-from tests.benchmarks import node_levels, overhead, places, preloaded, results, startup, targets
+from tests.benchmarks import overhead, places, preloaded, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Place, Steps
@@ -62,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.only:
         rows += startup.table(startup.measured(args.rounds))
         rows += preloaded.table(preloaded.measured(args.rounds))
-        if places.LOOPBACK not in rates:
-            rows += node_levels.rows()
     print(f"\n{results.aligned(rows)}")
     if not args.only:
         print(f"\n{results.aligned(overhead.table(overhead.measured()))}")

@@ -30,8 +30,6 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
         "task": st.sampled_from(plugins.names("train.tasks")),
         "sync": st.sampled_from(plugins.names("train.sync.modes")),
         "compress": st.just("none"),
-        "local_group": st.just("rank"),
-        "levels": st.sampled_from(["auto", 1]),
         "compress_share": st.floats(0, 1, exclude_min=True),
         "outer_momentum": st.floats(0, 1, exclude_max=True),
         "precision": st.sampled_from(["fp32", "bf16", "fp64"]),

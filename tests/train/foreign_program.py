@@ -109,7 +109,7 @@ def main() -> None:
     for mode in ("single", "all_reduce", "gather_scatter", "ddp", "accelerate"):
         got, want = gradient(rank, mode)
         assert torch.equal(got, want), f"{mode}: {got}, not {want}"
-    for mode, compress in (("all_reduce", "int8"), ("ddp", "int8"), ("ddp", "bf16")):
+    for mode, compress in (("all_reduce", "int8"), ("ddp", "bf16")):
         got, want = gradient(rank, mode, compress=compress)
         assert torch.allclose(got, want, rtol=0.02), f"{mode}, {compress}: {got}, not {want}"
     a_checkpoint_comes_back(rank, folder)

@@ -32,7 +32,7 @@ from train.model import precision, rng
 from train.records.console import Console
 from train.records.summary import History
 from train.sync import ranks
-from train.sync.buckets import sparse_rows
+from train.sync.ddp import sparse_rows
 from train.sync.ranks import Ranks
 from train.worker import end_process
 
@@ -169,8 +169,8 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     precision.set_dropout(model, 0.0)
     model = precision.place(model, case.precision, torch.device("cpu"))
     model = muster.sync(
-        model, case.mode, bucket_mb=case.bucket_mb, overlap=case.bucket_mb > 0,
-        sparse_rows=case.by_rows,
+        model, case.mode, bucket_mb=case.bucket_mb, sparse_rows=case.by_rows,
+        find_unused_parameters=True,
     )  # fmt: skip
     optimizer = build_optimizer(config, model)
     plan = muster.steps(
@@ -195,7 +195,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
             weights = list(counts * dist.get_world_size() / total.clamp(min=1))
         mean = torch.zeros((), dtype=torch.float64)
         for micro, batch, weight in zip(step.micro_batches, batches, weights, strict=True):
-            with model.micro_batch(micro):
+            with micro.on(model):
                 loss = (own.forward(model, batch).loss * weight).sum()
                 loss.backward()
             mean += loss.detach()

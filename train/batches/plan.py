@@ -8,12 +8,15 @@ nor the loss curve depend on the ranks or on the split.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import nn
 
 from ..model.rng import hash_seed
+from ..sync import batchnorm
 from .by_length import Cut
 
 
@@ -58,6 +61,20 @@ class MicroBatch:
     @property
     def samples(self) -> int:
         return len(self.indices) if self.weight > 0 else 0
+
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Around its forward and backward pass: only the last one of a step synchronises.
+
+        The BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` know whether it counts.
+        """
+        layers = batchnorm.synced_layers(model)
+        batchnorm.count_samples(layers, self.samples > 0)
+        try:
+            with nullcontext() if self.is_last else model.no_sync():  # type: ignore[operator]
+                yield
+        finally:
+            batchnorm.count_samples(layers, True)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,15 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
+from ..sync.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .auto_split.step_cost import DEAD_BAND, Cost, best_weights, compute_s
 from .by_length import PASS_TOKENS
@@ -20,12 +21,6 @@ from .plan import BatchPlan, StepPlan
 MEASURED_STEPS = 8  # between two looks at the ranks' speeds
 # Who takes steps before the loop computes them: torch's DataLoader with workers, and Accelerate's.
 READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
-
-
-class TimesItself(Protocol):
-    """What `muster.sync` returns: it knows how long this rank has computed."""
-
-    def take_compute_s(self) -> float: ...
 
 
 def steps(
@@ -37,7 +32,7 @@ def steps(
     split: Sequence[float] | Literal["even", "auto"] = "even",
     lengths: Sequence[int] | Tensor = (),
     accumulation: int = 1,
-    model: TimesItself | None = None,
+    model: nn.Module | None = None,
 ) -> "Steps":
     """The steps of a training: in each, this rank's micro-batches and their weights.
 
@@ -75,7 +70,7 @@ def steps(
         if split == "auto" and model is None:
             yield "split='auto' measures the ranks by their model; give model=muster.sync(...)"
         elif split == "auto":
-            yield from methods("model", model, "take_compute_s")
+            yield from methods("model", model, "parameters")
         yield from _no_ratios(parts, ranks.world_size)
         if not hasattr(tokens, "__len__") or any(
             _ for one in tokens for _ in whole_number("", one, 0)
@@ -112,11 +107,12 @@ class Steps:
     """
 
     def __init__(
-        self, plan: BatchPlan, ranks: Ranks, epochs: int, model: TimesItself | None = None
+        self, plan: BatchPlan, ranks: Ranks, epochs: int, model: nn.Module | None = None
     ) -> None:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the one that was handed out last
-        self._ranks, self._model = ranks, model
+        self._ranks = ranks
+        self._timer = None if model is None else PassTimer(model)
         self.is_read_ahead = False  # from where it was, by `batches`
         self._betas = [0.0] * ranks.world_size  # measured seconds of a sample, on each rank
         self._samples = 0  # that this rank has computed since it was last measured
@@ -133,8 +129,8 @@ class Steps:
                 self.step += 1
                 self._samples += found.local_samples
                 yield found
-                if self._model is not None and self.step % MEASURED_STEPS == 0:
-                    self._measure(self._model)
+                if self._timer is not None and self.step % MEASURED_STEPS == 0:
+                    self._measure(self._timer)
                 if self.plan is not plan:
                     break
 
@@ -160,16 +156,17 @@ class Steps:
         Raises:
             UsageError: split is "auto", which decides while it trains.
         """
-        if self._model is not None:
+        if self._timer is not None:
             raise UsageError(
                 "muster.steps: split='auto' changes the parts while it trains, so batches cannot "
                 "be read ahead; load the samples of step.micro_batches in the loop, or give ratios"
             )
         return Batches(self)
 
-    def _measure(self, model: TimesItself) -> None:
+    def _measure(self, timer: PassTimer) -> None:
         """Give faster ranks more, where that gains enough; collective."""
-        seconds, samples = model.take_compute_s(), self._samples
+        taken, samples = timer.take(), self._samples
+        seconds = taken.forward_s + taken.backward_s
         self._samples = 0
         own = torch.tensor([seconds, float(samples)], dtype=torch.float64)
         rows = self._ranks.all_gather(own.to(self._ranks.device)).tolist()

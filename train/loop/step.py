@@ -103,6 +103,7 @@ class Step:
         global_loss, grad_norm, requests = self._read(rows.cpu())
         self.grad_sync.finished()
         seconds = timer.seconds
+        waited_s = min(self.grad_sync.waited_s, seconds["backward"])
         self.state.at.step += 1
         self.state.at.in_epoch += 1
         self.collectives = self.ranks.ledger.take_step()
@@ -116,8 +117,8 @@ class Step:
             local_tokens=plan.local_tokens,
             data_s=seconds["data"],
             forward_s=seconds["forward"],
-            backward_s=seconds["backward"],
-            sync_s=seconds["sync"],
+            backward_s=seconds["backward"] - waited_s,
+            sync_s=seconds["sync"] + waited_s,
             optimizer_s=seconds["optimizer"],
             step_s=timer.total_s(),
             lr=lr,

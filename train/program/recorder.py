@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
@@ -16,25 +16,9 @@ from muster.errors import UsageError, refuse
 from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
-from ..sync.ledger import Collective
+from ..sync.ddp.torch_ddp import sent_by
+from ..sync.pass_times import timer_of
 from ..sync.ranks import Ranks, current_ranks
-
-
-class Measured(Protocol):
-    """Where the seconds of a step went, as `muster.sync` has measured them."""
-
-    began: float | None
-    forward_s: float
-    backward_s: float
-    sync_s: float
-    ended: float | None
-    collectives: list[Collective]
-
-
-class MeasuresItself(Protocol):
-    """What `muster.sync` returns."""
-
-    def take_measured(self) -> Measured: ...
 
 
 def record(
@@ -42,7 +26,7 @@ def record(
     *,
     loss: Tensor | float | None = None,
     metrics: Mapping[str, float] | None = None,
-    model: MeasuresItself | None = None,
+    model: nn.Module | None = None,
     samples: int = 0,
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
@@ -57,7 +41,7 @@ def record(
             one more than the last.
         loss: this rank's: with `muster.steps` the sum of its micro-batches' weighted losses.
         metrics: by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` returned: seconds and bytes of the step are known by it.
+        model: what `muster.sync` returned: seconds and bytes of the steps after the first.
         samples: of the step, over all ranks, where `step` does not know them.
         lr: the learning rate of the step.
         grad_norm: of the gradient, before it was clipped.
@@ -93,7 +77,7 @@ def _problems(
         yield from whole_number("step", step, 0)
     yield from whole_number("samples", samples, 0)
     if model is not None:
-        yield from methods("model", model, "take_measured")
+        yield from methods("model", model, "parameters")
     if metrics is None:
         numbers = {"loss": loss, **numbers}
     elif isinstance(metrics, Mapping):
@@ -127,7 +111,7 @@ class Recorder:
         self,
         step: StepPlan | int | None,
         loss: float,
-        model: MeasuresItself | None,
+        model: nn.Module | None,
         samples: int,
         lr: float,
         grad_norm: float,
@@ -139,8 +123,8 @@ class Recorder:
             torch.tensor([loss], dtype=torch.float64, device=self._ranks.device)
         )
         mean = float(rows.mean())
-        measured = model.take_measured() if model is not None else None
-        made = measured.collectives if measured else []
+        measured = timer_of(model).take() if model is not None else None
+        made = [] if model is None else sent_by(model)
         begun = (measured.began if measured else None) or now
         before = begun if self._ended is None else self._ended
         record = StepRecord(

@@ -32,9 +32,7 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     its own part). These are gloo's algorithms: rings for all_reduce (2 (N-1)/N of the bytes to the
     next rank), all_gather and the first half of reduce; a star around rank 0 for gather, scatter
     and the second half of reduce; a binomial tree for broadcast; in
-    all_to_all each rank sends every other its part, an N-th of what it hands over. In
-    all_reduce_by_node there is a ring through the nodes for each part of the bytes, as many as the
-    node of fewest workers has (sync/buckets/levels/). What ends in _in_node stays there.
+    all_to_all each rank sends every other its part, an N-th of what it hands over.
 
     Raises:
         ValueError: of this operation nothing is known.
@@ -45,10 +43,6 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     flows: list[tuple[int, int, float]]
     if operation == "all_reduce":
         flows = [(a, b, 2 * (n - 1) / n * nbytes) for a, b in ring]
-    elif operation == "all_reduce_by_node":
-        flows = _by_node(nbytes, hosts)
-    elif operation.endswith("_in_node"):
-        flows = []
     elif operation == "all_gather":
         flows = [(a, b, (n - 1) * nbytes) for a, b in ring]
     elif operation == "reduce":
@@ -68,18 +62,6 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     sent = sum(size for a, b, size in flows if hosts[a] == host != hosts[b])
     received = sum(size for a, b, size in flows if hosts[b] == host != hosts[a])
     return sent, received
-
-
-def _by_node(nbytes: float, hosts: Sequence[str]) -> list[tuple[int, int, float]]:
-    """Who sends whom how much between hosts."""
-    ranks = [[rank for rank, one in enumerate(hosts) if one == host] for host in set(hosts)]
-    parts, nodes = min(map(len, ranks)), len(ranks)
-    each = 2 * (nodes - 1) / nodes * nbytes / parts
-    return [
-        (members[part], ranks[(number + 1) % nodes][part], each)
-        for part in range(parts)
-        for number, members in enumerate(ranks)
-    ]
 
 
 def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:

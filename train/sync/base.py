@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch.distributed as dist
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,7 +17,7 @@ from muster.errors import UsageError
 from .ranks import Ranks
 
 MIB = 2**20
-DEFAULT_MB = 25.0  # torch's own for DDP, whose buckets cannot be changed once it is made
+DEFAULT_MB = 25.0  # torch's own for DDP
 CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 
 
@@ -25,7 +25,7 @@ CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
 class SyncOptions:
     """What sync modes and compressors can be told; each uses what concerns it."""
 
-    bucket_mb: float | Literal["auto"] | None = None  # MiB per collective; None: the mode's own
+    bucket_mb: float | None = None  # MiB per collective; None: the mode's own
     overlap: bool = True  # whether gradients are sent while others are computed
     sparse_rows: bool = True  # whether embeddings send the rows in use only
     compress: str = "none"  # or a file of compression/
@@ -34,16 +34,12 @@ class SyncOptions:
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # likewise
-    local_group: Literal["rank", "node"] = "rank"  # what trains alone in between
-    levels: int | Literal["auto"] = "auto"  # of all_reduce; 2: inside nodes, then between them
     precision: str = "fp32"  # of Accelerate, which has an arithmetic of its own
     timeout_s: float = 120.0  # that a rank may come late to a collective of a mode's own groups
 
-    @property
-    def fixed_mb(self) -> float:
-        """The size of buckets where no other is tried."""
-        bucket_mb = self.bucket_mb
-        return DEFAULT_MB if bucket_mb is None or bucket_mb == "auto" else bucket_mb
+    def bucket_bytes(self, default_mb: float) -> int:
+        """The size of buckets, where `default_mb` is the mode's own."""
+        return int((default_mb if self.bucket_mb is None else self.bucket_mb) * MIB)
 
 
 class MixedPrecision(Protocol):
@@ -70,6 +66,7 @@ class GradSync(ABC):
         self.messages: list[str] = []  # to be told once
         # of the last step: communication during the backward pass
         self.comm_s = self.overlapped_s = 0.0
+        self.waited_s = 0.0  # within `backward`, for what it had sent: it counts as `sync`
 
     def take_messages(self) -> list[str]:
         """What is to be told to who watches this run, since this was last asked."""
@@ -78,7 +75,7 @@ class GradSync(ABC):
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Keep account of a collective on gradients: `operation` is torch's name of it."""
-        self.ranks.ledger.gradient(self.ranks.named(operation), tensor)
+        self.ranks.ledger.gradient(operation, tensor)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks.
@@ -117,6 +114,12 @@ class GradSync(ABC):
         rows = self.ranks.all_gather(row)
         self.sync(model)
         return rows
+
+    def exchange_used(self, row: Tensor, used: Sequence[bool]) -> tuple[Tensor, list[bool]]:
+        """The `row` (n,) of every rank, and which of the gradients that ranks have used any has."""
+        rows = self.ranks.all_gather(torch.cat([row, torch.tensor(used).to(row)]))
+        row_of_each, marks = rows[:, : len(row)], rows[:, len(row) :]
+        return row_of_each, marks.any(0).tolist()
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
@@ -193,30 +196,13 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
     Raises:
         UsageError: there is no such file; the message lists those there are.
     """
-    carried_out_by = engine(mode, ranks, options)
-    found: GradSync = load_plugin("modes", carried_out_by)(ranks, options)
-    if carried_out_by != mode:
-        found.messages.append(f"sync {mode}: over nccl torch's own DDP engine carries it out")
+    kind = load_plugin("modes", mode)
+    if hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
+        from .after_backward import AfterBackward
+
+        return AfterBackward(ranks, options, kind.average)
+    found: GradSync = kind(ranks, options)
     return found
-
-
-def engine(mode: str, ranks: Ranks, options: SyncOptions) -> str:
-    """The mode that carries out `mode`: over NCCL, all_reduce is done by torch's DDP.
-
-    Where a bucket takes a fraction of a millisecond, hooks in Python for every parameter and small
-    buckets cost more than they hide. Whoever asks for buckets or no overlap gets what they say.
-    """
-    as_it_comes = options.overlap and options.bucket_mb is None and options.levels != 2
-    if mode == "all_reduce" and as_it_comes and ranks.world_size > 1 and uses_nccl():
-        return "ddp"
-    return mode
-
-
-def uses_nccl() -> bool:
-    """Whether what lies on GPUs is sent by NCCL, in the default group."""
-    if not dist.is_initialized():
-        return False
-    return dist.get_backend() == "nccl" or "cuda:nccl" in str(dist.get_backend_config())
 
 
 def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
@@ -225,8 +211,13 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
     Raises:
         UsageError: there is no such file; the message lists those there are.
     """
-    files = Path(__file__).with_name(folder).glob("[!_]*.py")
-    known = sorted(file.stem for file in files if file.stem != "base")
+    known = plugin_names(folder)
     if name not in known:
         raise UsageError(f"sync/{folder}: unknown {name!r}; known: {', '.join(known)}")
     return import_module(f".{folder}.{name}", __package__).build
+
+
+def plugin_names(folder: Literal["modes", "compression"]) -> list[str]:
+    """The plug-ins of this package there are."""
+    files = Path(__file__).with_name(folder).glob("[!_]*.py")
+    return sorted(file.stem for file in files if file.stem != "base")

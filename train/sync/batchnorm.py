@@ -12,7 +12,6 @@ part in every collective all the same, for else the others would wait for it.
 """
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from .ranks import Ranks, all_gather_single
 
 REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -33,6 +34,19 @@ class Statistics(NamedTuple):
     size: Tensor  # scalar: values per channel
 
 
+class HeldGroup:
+    """A process group, which copies share; what is unpickled has the default one."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.found = group
+
+    def __deepcopy__(self, memo: object) -> "HeldGroup":
+        return self
+
+    def __reduce__(self) -> tuple[type["HeldGroup"], tuple[()]]:
+        return HeldGroup, ()
+
+
 class SyncedBatchNorm(_BatchNorm):
     """nn.BatchNorm1d, 2d and 3d over the samples of all ranks of `group`.
 
@@ -40,7 +54,7 @@ class SyncedBatchNorm(_BatchNorm):
     value in all has variance 0, where torch refuses it.
     """
 
-    def __init__(self, like: _BatchNorm, group: dist.ProcessGroup) -> None:
+    def __init__(self, like: _BatchNorm, group: HeldGroup) -> None:
         super().__init__(like.num_features, like.eps, like.momentum, affine=False)
         self.affine, self.track_running_stats = like.affine, like.track_running_stats
         self.weight, self.bias = like.weight, like.bias
@@ -57,10 +71,10 @@ class SyncedBatchNorm(_BatchNorm):
                 values, self.running_mean, self.running_var, self.weight, self.bias,
                 training=self.running_mean is None, eps=self.eps,
             )  # fmt: skip
-        seen = merge(gather(local_statistics(values.detach(), self.counts), self.group))
+        seen = merge(gather(local_statistics(values.detach(), self.counts), self.group.found))
         self._track(seen)
         normalised: Tensor = _Normalise.apply(
-            values, self.weight, self.bias, seen, self.eps, self.counts, self.group
+            values, self.weight, self.bias, seen, self.eps, self.counts, self.group.found
         )
         return normalised
 
@@ -80,7 +94,7 @@ class SyncedBatchNorm(_BatchNorm):
             running.lerp_(new.to(running), share.to(running))
 
 
-def convert(model: nn.Module, timeout_s: float) -> nn.Module:
+def convert(model: nn.Module, timeout_s: float, ranks: Ranks | None = None) -> nn.Module:
     """`model` with its BatchNorms over all ranks; collective where it has any.
 
     They get a process group of their own: DDP reduces a bucket as soon as its gradients are there,
@@ -89,13 +103,10 @@ def convert(model: nn.Module, timeout_s: float) -> nn.Module:
     """
     if not any(type(module) in REPLACED for module in model.modules()):
         return model
-    group = dist.new_group(timeout=timedelta(seconds=timeout_s))
-    return _replaced(model, group, {})
+    return _replaced(model, HeldGroup((ranks or Ranks()).own_group(timeout_s)), {})
 
 
-def _replaced(
-    module: nn.Module, group: dist.ProcessGroup, done: dict[nn.Module, nn.Module]
-) -> nn.Module:
+def _replaced(module: nn.Module, group: HeldGroup, done: dict[nn.Module, nn.Module]) -> nn.Module:
     if module not in done:
         done[module] = module
         # A subclass may do more than normalise; only these are known to do nothing else.
@@ -124,20 +135,19 @@ def synced_buffers(model: nn.Module) -> set[Tensor]:
 
 def local_statistics(values: Tensor, counts: bool) -> Tensor:
     """This rank's part, float64 (2 * channels + 1,): means, squared deviations, count."""
-    if not values.numel():
-        return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
     exact = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    count = values.numel() // values.shape[1]
+    if not count or not counts:
+        return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
     # var_mean over all dimensions but one, in a quarter of its time; it updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
-    count = values.numel() // values.shape[1]
-    row = torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
-    return row if counts else torch.zeros_like(row)
+    return torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
 
 
-def gather(row: Tensor, group: dist.ProcessGroup) -> Tensor:
+def gather(row: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """The `row` (n,) of every rank of `group`, as (ranks, n)."""
-    rows = row.new_empty(group.size(), len(row))
-    dist.all_gather_single(rows.view(-1), row, group=group)
+    rows = row.new_empty(dist.get_world_size(group), len(row))
+    all_gather_single(rows.view(-1), row, group=group)
     return rows
 
 
@@ -175,7 +185,7 @@ class _Normalise(torch.autograd.Function):
         seen: Statistics,
         eps: float,
         counts: bool,
-        group: dist.ProcessGroup,
+        group: dist.ProcessGroup | None,
     ) -> Tensor:
         exact = torch.float64 if values.dtype == torch.float64 else torch.float32
         mean, var = seen.mean.to(exact), seen.var.to(exact)
@@ -203,7 +213,7 @@ class _Normalise(torch.autograd.Function):
             dist.all_reduce(means, group=ctx.group)
             scale = (var + ctx.eps).rsqrt() * (1.0 if weight is None else weight)
             of_normed, of_grad = (means / size.clamp(min=1)).to(scale) * scale
-            if ctx.counts:  # what mean and var pass on
+            if ctx.counts and values.numel():  # what mean and var pass on
                 grad_values -= functional.batch_norm(
                     values, mean, var, of_normed, of_grad, training=False, eps=ctx.eps
                 )

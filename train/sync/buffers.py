@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .batchnorm import synced_buffers
-from .buckets.layout import flatten, spread
+from .flat import flatten, spread
 from .ranks import Ranks
 
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -10,18 +11,19 @@ from torch import Tensor
 
 from muster.errors import UsageError
 
-from .buckets.layout import flatten, groups, spread
+from .flat import flatten, groups, spread
 from .ledger import CollectiveLedger
 
+# Up to torch 2.12 they have other names, which later ones warn of.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 BROADCAST_BYTES = 4 * 2**20  # at a time
-IN_NODE = "_in_node"  # ends the names of collectives among the workers of one node
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place in torch's default group, and account of what it hands to collectives.
-
-    With `group` it is the place in that one, which is inside a node.
+    """This process's place in torch's default group, or `group`, and account of what it sends.
 
     Every method is a collective: all ranks call it, in the same order, with the same shapes. A
     process alone needs no group; there is nothing to do then.
@@ -31,7 +33,6 @@ class Ranks:
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    node: int | None = None  # a number that ranks of one node share; None: as their host has it
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
 
@@ -46,7 +47,7 @@ class Ranks:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:
             dist.all_reduce(tensor, op=op, group=self.group)
-            self.ledger.control[self.named("all_reduce")] += tensor.nbytes
+            self.ledger.control["all_reduce"] += tensor.nbytes
         return tensor
 
     def all_gather(self, row: Tensor) -> Tensor:
@@ -54,8 +55,8 @@ class Ranks:
         if self.world_size == 1:
             return row[None]
         rows = row.new_empty(self.world_size, *row.shape)
-        dist.all_gather_single(rows.view(-1), row, group=self.group)
-        self.ledger.control[self.named("all_gather")] += row.nbytes
+        all_gather_single(rows.view(-1), row, group=self.group)
+        self.ledger.control["all_gather"] += row.nbytes
         return rows
 
     @torch.no_grad()
@@ -67,17 +68,26 @@ class Ranks:
             as_it_is = len(group) == 1 and group[0].is_contiguous()
             flat = group[0] if as_it_is else flatten(group)
             dist.broadcast(flat, group=self.group, group_src=0)
-            self.ledger.control[self.named("broadcast")] += flat.nbytes
+            self.ledger.control["broadcast"] += flat.nbytes
             if not as_it_is:
                 spread(flat, group)
-
-    def named(self, operation: str) -> str:
-        """How the ledger calls it: what stays inside a node is no traffic between hosts."""
-        return operation if self.group is None else operation + IN_NODE
 
     def barrier(self, device: torch.device) -> None:
         """Return when all ranks are here; `device`: where the backend has its tensors."""
         self.all_gather(torch.zeros(1, device=device))
+
+    def own_group(self, timeout_s: float) -> dist.ProcessGroup:
+        """A new group of the same ranks; collective among these alone.
+
+        Collectives of one group are matched by their order: what is sent beside those of another
+        needs a group of its own.
+        """
+        members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
+        timeout = timedelta(seconds=timeout_s)
+        made: dist.ProcessGroup = dist.new_group(
+            members, timeout=timeout, use_local_synchronization=True
+        )
+        return made
 
 
 def current_ranks() -> Ranks:

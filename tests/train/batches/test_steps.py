@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import muster
@@ -159,21 +160,11 @@ def test_what_cannot_be_read_ahead_says_so():
     with pytest.raises(muster.UsageError, match="resume first"):
         steps.load_state_dict(steps.state_dict())
     with pytest.raises(muster.UsageError, match="split='auto' changes the parts"):
-        muster.steps(10, batch_size=3, split="auto", model=Clock(1.0)).batches()
-
-
-class Clock:
-    """A model whose passes on this rank take so long for a sample."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def take_compute_s(self):
-        return self.seconds
+        muster.steps(10, batch_size=3, split="auto", model=nn.Linear(1, 1)).batches()
 
 
 def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
-    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=Clock(8.0))
+    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1))
     rows = torch.tensor([[8.0, 64.0], [24.0, 64.0]])  # seconds, samples
     monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
     monkeypatch.setattr(Ranks, "all_gather", lambda self, row: rows)
@@ -199,7 +190,7 @@ def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
         ({"batch_size": 4, "accumulation": 1.5}, "accumulation is 1.5; it must be a whole number"),
         ({"batch_size": 4, "split": 3}, "split is 3; give even, auto, or a number for each rank"),
         ({"batch_size": 4, "split": ["a"]}, "split is ['a']; give even, auto, or a number"),
-        ({"batch_size": 4, "split": "auto", "model": 1}, "model is a int, which has no take_comp"),
+        ({"batch_size": 4, "split": "auto", "model": 1}, "model is a int, which has no parameters"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, problem):

@@ -15,7 +15,6 @@ from train.sync.ledger import CollectiveLedger
 
 OPERATIONS = [
     "all_reduce", "all_gather", "all_to_all", "reduce", "gather", "scatter", "broadcast",
-    "all_reduce_by_node",
 ]  # fmt: skip
 FOUR = ["a", "b", "c", "d"]
 
@@ -53,16 +52,6 @@ def test_workers_of_one_host_share_its_link():
     assert crossing("all_reduce", 100, ["a", "a", "b", "b"], "a") == (150, 150)
     assert crossing("gather", 100, ["a", "a", "b", "b"], "a") == (0, 200)
     assert crossing("all_to_all", 100, ["a", "a", "b", "b"], "a") == (100, 100)
-
-
-@pytest.mark.parametrize("host", FOUR)
-def test_in_two_levels_a_node_sends_as_a_worker_that_has_it_alone(host):
-    alone = crossing("all_reduce", 100, FOUR, host)
-    assert crossing("all_reduce_by_node", 100, 4 * FOUR, host) == pytest.approx(alone)
-    uneven = ["a", "a", "a", "b", "c", "c", "d"]
-    assert crossing("all_reduce_by_node", 100, uneven, host) == pytest.approx(alone)
-    assert crossing("all_reduce", 100, sorted(4 * FOUR), host) == pytest.approx((187.5, 187.5))
-    assert crossing("all_reduce_in_node", 100, uneven, host) == (0, 0)
 
 
 def test_an_operation_of_ones_own_is_said_to_be_unknown():

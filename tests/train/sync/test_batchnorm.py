@@ -1,7 +1,9 @@
 """Synced BatchNorm is one process's: in every mode, on any ranks, with any split."""
 
 import copy
+import pickle
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 from tests.train.sync import batchnorm_worker as worker
 from tests.train.workers import run_on_ranks
+from train.batches.plan import MicroBatch
 from train.sync.batchnorm import (
     SyncedBatchNorm,
     convert,
@@ -20,6 +23,7 @@ from train.sync.batchnorm import (
     synced_buffers,
     synced_layers,
 )
+from train.sync.ddp.data_parallel import Alone
 
 LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
 
@@ -143,6 +147,24 @@ def test_a_batch_without_samples_counts_for_nothing(shape, alone):
     rows = [local_statistics(part, True) for part in (full[:2], values.detach(), full[2:])]
     seen, whole = merge(torch.stack(rows)), merge(local_statistics(full, True)[None])
     torch.testing.assert_close(tuple(seen), tuple(whole))
+
+
+def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
+    model = Alone(convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
+    (layer,) = synced_layers(model)
+    for weight, error in ((0.0, None), (1.0, None), (0.0, ZeroDivisionError)):
+        with pytest.raises(error) if error else nullcontext(), MicroBatch((0,), weight).on(model):
+            assert layer.counts == (weight > 0)
+            _ = 1 / 0 if error else None
+        assert layer.counts
+
+
+def test_copies_and_pickles_normalise_as_well(alone):
+    model = convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10)
+    values = torch.randn(4, 3)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert isinstance(other[0], SyncedBatchNorm)
+        torch.testing.assert_close(other(values), copy.deepcopy(model)(values))
 
 
 def test_what_does_more_than_normalise_is_left_alone(alone):

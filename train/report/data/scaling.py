@@ -15,7 +15,7 @@ WIDTH = frozenset({"workers", "nodes"})
 # How gradients become equal, over which links, and who computes what: runs that differ in these
 # alone do the same work, and are measured against the same run.
 SAME_WORK = frozenset(
-    "sync split bucket_mb overlap sparse_rows levels local_group compress compress_rank"
+    "sync split bucket_mb overlap sparse_rows compress compress_rank"
     " compress_share sync_every outer_lr outer_momentum backend network rate busy timeout_s"
     " save_model evaluate eval_batch_size max_steps keep_last keep_best max_restarts"
     " stop_signal".split()

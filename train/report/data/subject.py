@@ -19,7 +19,7 @@ ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
 OF_TESTBED = ("rate", "busy")
 # Settings of modes that send gradients; single ignores them.
 OF_SENDING = frozenset(
-    "bucket_mb overlap sparse_rows levels local_group compress compress_rank compress_share"
+    "bucket_mb overlap sparse_rows compress compress_rank compress_share"
     " sync_every outer_lr outer_momentum".split()
 )
 

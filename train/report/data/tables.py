@@ -21,7 +21,7 @@ FREE = frozenset(
     "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
     " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
     " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
-    " length_balance pad compile levels".split()
+    " length_balance pad compile".split()
 )
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 

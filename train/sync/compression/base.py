@@ -1,133 +1,163 @@
-"""A compressor makes gradients approximately their mean over ranks; this is what one must do."""
+"""A compressor is a hook that makes gradients about their mean over ranks; what one must do."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..base import SyncOptions, load_plugin
-from ..buckets.layout import flatten, spread
-from ..ledger import Collective
-from ..ranks import Ranks
+from muster.errors import UsageError
+
+from ..base import DEFAULT_MB
+from ..ddp.hooks import Bucket, BucketHook, ThreadedHook, summed
+from ..flat import flatten
+from ..ranks import all_gather_single
+
+Named = Mapping[str, Tensor]  # gradients, by the names of their parameters
 
 
-class Compressor(ABC):
-    """Implemented by each file beside this one; its `build(ranks, options)` makes one.
+class Compressor(ThreadedHook):
+    """Implemented by each file beside this one that remembers what it leaves out (error feedback).
 
-    What it leaves out of one step it may remember and add to the next one's gradients (error
-    feedback), so that nothing is lost for good, only late.
+    It is added to the next step's gradient, so that nothing is lost for good, only late. It is
+    remembered by the names of parameters, since DDP makes other buckets after the first pass.
+
+    Rows of large embeddings are few: they are averaged as they are.
     """
 
-    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
-        self.ranks, self.options = ranks, options
+    default_mb = DEFAULT_MB
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        model = given[0]
+        self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
         self._remembered: dict[str, Tensor] = {}
+        self._next: dict[str, Tensor] = {}  # to be remembered, once this bucket is the mean
 
     @abstractmethod
-    def average(self, key: int, gradients: Sequence[Tensor]) -> None:
+    def compress(self, gradients: Named) -> None:
         """Make `gradients` about their mean over ranks, in place, the same bits on every rank.
 
-        They are one bucket: dense, of one dtype. `key` says which; on all ranks alike it comes
-        with the same shapes, or what was remembered of it is forgotten.
+        They are dense and of one dtype. What is left out is handed to `keep_error`.
         """
 
-    def hook(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Average a bucket of torch's DDP, which calls this in its backward pass.
+    def start(self, flat: Tensor) -> Future[Tensor]:
+        raise NotImplementedError  # it needs the names
 
-        DDP goes through its buckets in the same order on every rank, so that what `average` sends
-        has been waited for before the next one's.
-        """
-        self.average(bucket.index(), bucket.gradients())
-        buffer = bucket.buffer()
-        done: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-        done.set_result(buffer)
-        return done
+    def send(self, bucket: Bucket) -> Future[Tensor]:
+        _ = self.group  # made here: not in the thread
+        names = [self._names[param] for param in bucket.params]
+        named = dict(zip(names, bucket.gradients, strict=True))
+        return self.in_thread(self._average_bucket, named, bucket)
 
-    def remember(self, key: int, what: str, tensor: Tensor) -> None:
-        """Keep `tensor` until the bucket `key` comes again."""
-        self._remembered[self._name(key, what)] = tensor
+    def _average_bucket(self, named: Named, bucket: Bucket) -> Tensor:
+        if bucket.buffer.is_cuda:
+            torch.cuda.set_device(bucket.buffer.device)
+        for rows in bucket.rows:
+            if rows.moved.numel():
+                rows.moved /= self.ranks.world_size
+                self.all_reduce(rows.moved)
+                rows.give_back()
+        named = {name: gradient for name, gradient in named.items() if gradient.numel()}
+        if named:
+            self.average_named(named)
+        return bucket.buffer
 
-    def recall(self, key: int, what: str, like: Tensor) -> Tensor | None:
+    @torch.no_grad()
+    def average_named(self, named: Named) -> None:
+        """`compress`; what is no number on some rank, and so on all, is not remembered."""
+        # All zero: not used in this pass. What DDP gets for it may be thrown away, if no rank has
+        # used it; so nothing of what is remembered for it is sent.
+        self._used = {name for name, gradient in named.items() if gradient.any()}
+        self._next = {}
+        self.compress(named)
+        if all(bool(gradient.isfinite().all()) for gradient in named.values()):
+            self._remembered.update(self._next)
+
+    def keep(self, what: str, name: str, tensor: Tensor) -> None:
+        """Remember `tensor` until that parameter comes again."""
+        self._next[self._key(what, name)] = tensor
+
+    def recall(self, what: str, name: str, like: Tensor) -> Tensor | None:
         """What was kept, if it has the form of `like`."""
-        found = self._remembered.get(self._name(key, what))
+        found = self._remembered.get(self._key(what, name))
         if found is None or found.shape != like.shape:
             return None
         return found.to(device=like.device, dtype=like.dtype)
 
-    def with_error(self, key: int, flat: Tensor, what: str = "error") -> Tensor:
-        """`flat` and what earlier steps have left out of it."""
-        error = self.recall(key, what, flat)
-        return flat if error is None else flat + error
+    def with_error(self, gradients: Named) -> Tensor:
+        """All values, one after the other, with what earlier steps have left out of them."""
+        return flatten([self._with_error(*one) for one in gradients.items()])
+
+    def _with_error(self, name: str, gradient: Tensor) -> Tensor:
+        error = self.recall("error", name, gradient) if name in self._used else None
+        return gradient if error is None else gradient + error
+
+    def keep_error(self, gradients: Named, flat: Tensor) -> None:
+        """Have `flat`, what was left out of what `with_error` returned, added the next time."""
+        parts = flat.split([gradient.numel() for gradient in gradients.values()])
+        for (name, gradient), part in zip(gradients.items(), parts, strict=True):
+            error = part.view(gradient.shape)
+            before = None if name in self._used else self.recall("error", name, gradient)
+            self.keep("error", name, error.clone() if before is None else before + error)
 
     def state(self) -> dict[str, Tensor]:
-        """What this rank remembers, by name: a checkpoint keeps it."""
         return dict(self._remembered)
 
-    def restore(self, state: Mapping[str, Tensor], device: torch.device) -> None:
-        """Go on from what `state` returned, with gradients on `device`; what another way to
-        compress kept is left out."""
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """What another way to compress kept is left out.
+
+        Raises:
+            UsageError: it is of a time when memory was kept by the numbers of buckets.
+        """
         own = f"{self.options.compress}/"
+        if any(_is_by_bucket(name) for name in state):
+            raise UsageError(
+                f"the checkpoint keeps what --compress {self.options.compress} had left out bucket "
+                "by bucket, as older versions did; give --reset-optimizer to begin with nothing"
+            )
         self._remembered = {name: one for name, one in state.items() if name.startswith(own)}
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Make `tensor` the sum over ranks."""
-        dist.all_reduce(tensor)
         self.ranks.ledger.gradient("all_reduce", tensor)
+        dist.all_reduce(tensor, group=self.group)
 
     def all_gather(self, row: Tensor) -> Tensor:
         """The `row` (n,) of every rank, as (world_size, n)."""
-        rows = row.new_empty(self.ranks.world_size, len(row))
-        dist.all_gather_single(rows.view(-1), row)
         self.ranks.ledger.gradient("all_gather", row)
+        rows = row.new_empty(self.ranks.world_size, len(row))
+        all_gather_single(rows.view(-1), row, group=self.group)
         return rows
 
     def all_to_all(self, rows: Tensor) -> Tensor:
         """Row r of every rank, on rank r: both (world_size, n)."""
-        received = torch.empty_like(rows)
-        dist.all_to_all_single(received, rows)
         self.ranks.ledger.gradient("all_to_all", rows)
+        received = torch.empty_like(rows)
+        dist.all_to_all_single(received, rows, group=self.group)
         return received
 
-    def _name(self, key: int, what: str) -> str:
-        return f"{self.options.compress}/{key}/{what}"
+    def _key(self, what: str, name: str) -> str:
+        return f"{self.options.compress}/{what}/{name}"
 
 
-class Cast(Compressor):
+def _is_by_bucket(key: str) -> bool:
+    """Whether it is "int8/0/error", or of torch's PowerSGD."""
+    _, number, what = [*key.split("/"), "", ""][:3]
+    return key == "powersgd/step" or (
+        number.isdigit() and what in ("error", "error of the mean", "rights")
+    )
+
+
+class Cast(BucketHook):
     """Gradients travel as numbers of fewer bits; there is nothing to remember."""
 
     dtype: torch.dtype
-    # torch's own for DDP: it casts before it divides, and the next bucket need not wait for it
-    torch_hook: ClassVar[Callable[[dist.ProcessGroup, dist.GradBucket], Future[Tensor]]]
 
-    def average(self, key: int, gradients: Sequence[Tensor]) -> None:
+    def start(self, flat: Tensor) -> Future[Tensor]:
         # divided first, so that the sum does not leave the small type's range
-        small = (flatten(gradients) / self.ranks.world_size).to(self.dtype)
-        self.all_reduce(small)
-        spread(small, gradients)
-
-    def hook(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        self.ranks.ledger.add(all_reduced(bucket.buffer().numel(), self.dtype))
-        group = dist.group.WORLD
-        assert group is not None
-        return type(self).torch_hook(group, bucket)
-
-
-def all_reduced(numel: int, dtype: torch.dtype) -> Collective:
-    """What the ledger notes of an all_reduce by torch itself."""
-    name = str(dtype).removeprefix("torch.")
-    return Collective("all_reduce", (numel,), name, numel * dtype.itemsize)
-
-
-def load(ranks: Ranks, options: SyncOptions) -> Compressor | None:
-    """What `options.compress` names; None for none.
-
-    Raises:
-        UsageError: there is no such file; the message lists those there are.
-    """
-    if options.compress == "none":
-        return None
-    found: Compressor = load_plugin("compression", options.compress)(ranks, options)
-    return found
+        small = (flat / self.ranks.world_size).to(self.dtype)
+        return summed(small, self.ranks).then(lambda done: flat.copy_(done.value()))

@@ -4,14 +4,12 @@ Each rank averages its part of the values, received from all others, and gives t
 reduce-scatter and an all-gather, with a quarter of the bytes of float32 in both.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..buckets.layout import flatten, spread
-from .base import Compressor
+from ..flat import spread
+from .base import Compressor, Named
 
 CHUNK = 1024  # values that share a scale
 LARGEST = 127
@@ -19,20 +17,21 @@ SCALE = torch.float32
 
 
 class Int8(Compressor):
-    def average(self, key: int, gradients: Sequence[Tensor]) -> None:
-        flat = self.with_error(key, flatten(gradients))
-        ranks = self.ranks.world_size
+    def compress(self, gradients: Named) -> None:
+        flat, ranks = self.with_error(gradients), self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that one rank averages
         # (n,) with zeros behind it, as (ranks, part): row r goes to rank r
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
-        self.remember(key, "error", (padded - dequantise(sent, flat.dtype)).view(-1)[: len(flat)])
+        error = padded - dequantise(sent, flat.dtype)
         received = dequantise(self.all_to_all(sent), flat.dtype)  # (ranks, part): one part of all
-        mean = self.with_error(key, received.sum(0) / ranks, "error of the mean")
+        mean = received.sum(0) / ranks
         row = quantise(mean[None])
-        self.remember(key, "error of the mean", mean - dequantise(row, flat.dtype)[0])
+        # What rounding the mean takes, this rank remembers as if its own gradient lacked it.
+        error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])
+        self.keep_error(gradients, error.view(-1)[: len(flat)])
         means = dequantise(self.all_gather(row[0]), flat.dtype)
-        spread(means.view(-1)[: len(flat)], gradients)
+        spread(means.view(-1)[: len(flat)], list(gradients.values()))
 
 
 def quantise(rows: Tensor) -> Tensor:

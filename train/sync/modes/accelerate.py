@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..base import MixedPrecision
+from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
-from ..torch_ddp import DdpSync, ddp_options
 
 
 class Accelerate(DdpSync):
@@ -27,7 +27,7 @@ class Accelerate(DdpSync):
     def wrap(self, model: nn.Module) -> nn.Module:
         _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
         precision = self.options.precision
-        ddp = {**ddp_options(self.options), "broadcast_buffers": False}
+        ddp = {**self.ddp_options(), "broadcast_buffers": False}
         self._accelerator = Accelerator(
             cpu=not on_gpu,
             mixed_precision=precision if precision in ("bf16", "fp16") else "no",

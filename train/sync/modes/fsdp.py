@@ -122,16 +122,13 @@ class Fsdp(GradSync):
         """Gradients are the mean already; one that no rank has is to be None, but is zeros."""
         if self.ranks.world_size == 1:
             return row[None]
-        used = [param in self._used for param in self._sharded]
-        rows = self.ranks.all_gather(torch.cat([row, torch.tensor(used).to(row)]))
-        row_of_each: Tensor = rows[:, : len(row)]
-        marks = rows[:, len(row) :]
-        for (param, own), is_used in zip(self._sharded.items(), marks.any(0).tolist(), strict=True):
+        rows, used = self.exchange_used(row, [param in self._used for param in self._sharded])
+        for (param, own), is_used in zip(self._sharded.items(), used, strict=True):
             gradient, own.grad = own.grad, None
             part = self._shares[param].part
             part.grad = _local(gradient) if is_used and gradient is not None else None
         self._used.clear()
-        return row_of_each
+        return rows
 
     def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
         if self.ranks.world_size == 1:

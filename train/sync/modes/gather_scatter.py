@@ -1,7 +1,7 @@
 """Average gradients at rank 0: it gathers them from all ranks, and scatters their mean.
 
 Every bucket crosses the root's link N - 1 times in each direction, so that link is the bottleneck,
-and both of its directions are kept busy: while the mean of one bucket is sent out, the next one
+and both of its directions are kept busy: while the mean of one piece is sent out, the next one
 comes in. The mean is computed once, so all ranks hold the same bits.
 
     root's thread     gather 0   gather 1, mean 0, scatter 0   gather 2, mean 1, scatter 1   ...
@@ -9,142 +9,142 @@ comes in. The mean is computed once, so all ranks hold the same bits.
 
 Collectives of one group are matched by their order, and the two sides above have different ones. So
 gathers and scatters have a group each: within either group the order is that of the buckets, on
-every rank. The root's part runs in a thread of its own, since `start` must return to the backward
-pass; its queue keeps the order in which buckets were started. Tensors: a bucket is (n,) on each
-rank, the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
+every rank. Tensors: a piece is (n,) on each rank, the root gathers (world_size, n), and the mean
+over dimension 0 goes back into (n,).
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
+from torch.futures import Future, collect_all
 
-from ..buckets.bucketed_sync import BucketSync, Each, Pending
+from ..base import MIB
+from ..ddp.hooks import ThreadedHook, value_or_error
+from ..ddp.torch_ddp import DdpSync
+from ..ranks import Ranks
 
 ROOT = 0
 
 
-class GatherScatter(BucketSync):
+class GatherScatterHook(ThreadedHook):
     """Rank 0 receives and sends N-1 times the gradients' bytes; the others once each way."""
 
-    overlaps = True
     default_mb = 1.0
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        if self.ranks.world_size > 1:
-            # One for each direction: the scatter of a bucket does not wait for the gather of the
-            # next one, nor for what else is sent during the backward pass.
-            timeout = timedelta(seconds=self.options.timeout_s)
-            self._up = dist.new_group(timeout=timeout)
-            self._down = dist.new_group(timeout=timeout)
-            self._root = Root(self._up, self._down, self.ranks.world_size)
-        return super().wrap(model)
-
-    def start(self, tensor: Tensor) -> Pending:
-        """In pieces of a bucket: while one comes in, the one before goes out."""
-        pieces = self.pieces(tensor)
-        if len(pieces) == 1:
-            return self._start(tensor)
-        return Each([self._start(piece) for piece in pieces])
-
-    def _start(self, tensor: Tensor) -> Pending:
-        self.note("gather", tensor)
-        self.note("scatter", tensor)
-        if self.ranks.rank == ROOT:
-            return self._root.start(tensor)
-        sent = dist.gather(tensor, None, dst=ROOT, group=self._up, async_op=True)
-        # Into the same memory: the root scatters after it has all that was gathered.
-        came = dist.scatter(tensor, None, src=ROOT, group=self._down, async_op=True)
-        return Each([sent, came])
-
-
-class Root:
-    """Serves buckets in their order, in a thread of its own; two at a time are in its memory."""
-
-    def __init__(self, up: dist.ProcessGroup, down: dist.ProcessGroup, world_size: int) -> None:
-        self._up, self._down, self._world_size = up, down, world_size
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gather_scatter")
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._memory: dict[tuple[bool, torch.dtype], Tensor] = {}
         self._turn = False
-        self._coming: Coming | None = None
+        # Of the root, in this pass: the piece that comes in, what was sent out, who waits for it.
+        self._coming: tuple[Any, Tensor, Tensor] | None = None
+        self._sent: list[Any] = []
+        self._waiting: list[tuple[Future[Any], Tensor]] = []
 
-    def start(self, tensor: Tensor) -> Pending:
-        coming = Coming(tensor)
-        self._thread.submit(self._take_in, coming)
-        return Served(coming, self.flush)
+    @cached_property
+    def down(self) -> dist.ProcessGroup:
+        """For scatters; `group` is for gathers."""
+        return self.ranks.own_group(self.options.timeout_s)
 
-    def flush(self) -> None:
-        """No further bucket comes for now: send out the last one.
+    def start(self, flat: Tensor) -> Future[Tensor]:
+        for operation in ("gather", "scatter"):
+            self.ranks.ledger.gradient(operation, flat)
+        up, down = self.group, self.down
+        if self.ranks.rank == ROOT:
+            promised: Future[Any] = Future()
+            self._thread.submit(self._serve, flat, promised)
+            return promised.then(value_or_error)
+        futures = []
+        for piece in self._pieces(flat):
+            sent = dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True)
+            # Into the same memory: the root scatters after it has all that was gathered.
+            came = dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True)
+            futures += [work.get_future() for work in (sent, came)]
+        return collect_all(futures).then(
+            lambda done: ([one.value() for one in done.value()], flat)[1]
+        )
 
-        Without this the last bucket of a step would wait for one of the next step to push it out,
-        and that one's gradient for the parameters that depend on it.
-        """
-        self._thread.submit(self._send_out)
+    def _pieces(self, flat: Tensor) -> Sequence[Tensor]:
+        """Of a bucket's size: while one comes in, the one before goes out."""
+        size = self.options.bucket_mb
+        values = int((self.default_mb if size is None else size) * MIB) // flat.itemsize
+        return [flat] if values < 1 else flat.split(values)
 
-    def _take_in(self, coming: "Coming") -> None:
-        tensor = coming.tensor
+    def finish(self) -> None:
+        if self.ranks.rank == ROOT:
+            self._thread.submit(self._flush)
+
+    def _serve(self, flat: Tensor, promised: Future[Any]) -> None:
+        """The root's part, in its thread."""
+        self._waiting.append((promised, flat))
         try:
-            if tensor.is_cuda:
-                torch.cuda.set_device(tensor.device)
-            coming.parts = self._room(tensor)
-            coming.work = dist.gather(
-                tensor, list(coming.parts), dst=ROOT, group=self._up, async_op=True
-            )
+            if flat.is_cuda:
+                torch.cuda.set_device(flat.device)
+            for piece in self._pieces(flat):
+                parts = self._room(piece)
+                work = dist.gather(
+                    piece, list(parts), group_dst=ROOT, group=self.group, async_op=True
+                )
+                # The one before, while this one comes in. Were its scatter called before this
+                # gather, the link would have nothing to receive while it sends.
+                self._send_out()
+                self._coming = work, parts, piece
         except Exception as error:  # noqa: BLE001 (whoever waits for it is told)
-            coming.sent.set_exception(error)
-            return
-        # The one before, while this one comes in. Were its scatter called before this gather, the
-        # link would have nothing to receive while it sends.
-        self._send_out()
-        self._coming = coming
+            self._end(error)
+
+    def _flush(self) -> None:
+        """No further bucket comes in this pass: send out the last one, and wait for all."""
+        try:
+            self._send_out()
+            for work in self._sent:
+                work.wait()
+            self._end(None)
+        except Exception as error:  # noqa: BLE001 (likewise)
+            self._end(error)
 
     def _send_out(self) -> None:
-        coming, self._coming = self._coming, None
-        if coming is None:
+        if self._coming is None:
             return
-        try:
-            coming.work.wait()
-            torch.mean(coming.parts, dim=0, out=coming.tensor)
-            every = [coming.tensor] * self._world_size
-            sent = dist.scatter(coming.tensor, every, src=ROOT, group=self._down, async_op=True)
-            coming.sent.set_result(sent)
-        except Exception as error:  # noqa: BLE001 (likewise)
-            coming.sent.set_exception(error)
+        (work, parts, piece), self._coming = self._coming, None
+        work.wait()
+        torch.mean(parts, dim=0, out=piece)
+        every = [piece] * self.ranks.world_size
+        self._sent.append(
+            dist.scatter(piece, every, group_src=ROOT, group=self.down, async_op=True)
+        )
+
+    def _end(self, error: Exception | None) -> None:
+        waiting, self._waiting, self._sent, self._coming = self._waiting, [], [], None
+        for promised, flat in waiting:
+            promised.set_result(flat if error is None else error)
 
     def _room(self, tensor: Tensor) -> Tensor:
         """Memory for that tensor of every rank, other than that of the one before."""
         self._turn = not self._turn
-        key, needed = (self._turn, tensor.dtype), tensor.numel() * self._world_size
+        key, needed = (self._turn, tensor.dtype), tensor.numel() * self.ranks.world_size
         room = self._memory.get(key)
         if room is None or len(room) < needed:
             room = self._memory[key] = tensor.new_empty(needed)
-        return room[:needed].view(self._world_size, *tensor.shape)
+        return room[:needed].view(self.ranks.world_size, *tensor.shape)
 
 
-class Coming:
-    """A bucket on its way to the root."""
+class GatherScatter(DdpSync):
+    """The trainer's mode; `average` is what its loop after the backward pass does."""
 
-    work: Pending
-    parts: Tensor  # (world_size, n): that bucket of every rank
+    hook_class = GatherScatterHook
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor  # (n,)
-        self.sent: Future[Any] = Future()  # the work that sends its mean
-
-
-class Served:
-    """A bucket of the root's, from its start to when all ranks have the mean."""
-
-    def __init__(self, coming: Coming, flush: Callable[[], None]) -> None:
-        self._coming, self._flush = coming, flush
-
-    def wait(self) -> None:
-        self._flush()
-        self._coming.sent.result().wait()
+    @staticmethod
+    def average(tensor: Tensor, ranks: Ranks) -> None:
+        parts = [torch.empty_like(tensor) for _ in range(ranks.world_size)]
+        is_root = ranks.rank == ROOT
+        ranks.ledger.gradient("gather", tensor)
+        dist.gather(tensor, parts if is_root else None, dst=ROOT)
+        mean = torch.stack(parts).mean(0) if is_root else tensor
+        ranks.ledger.gradient("scatter", tensor)
+        dist.scatter(tensor, [mean] * ranks.world_size if is_root else None, src=ROOT)
 
 
 build = GatherScatter

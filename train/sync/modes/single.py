@@ -8,6 +8,8 @@ from ..base import GradSync
 class Single(GradSync):
     """The plain training that every other mode must equal."""
 
+    hook_class = None  # for DDP of a single process
+
     def sync(self, model: nn.Module) -> None:
         pass
 

@@ -11,7 +11,7 @@ S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion para
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -19,78 +19,139 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..base import MIB, SyncOptions
-from ..buckets.bucketed_sync import BucketSync, Pending
-from ..buckets.layout import Bucket, groups
-from ..ranks import Ranks
+from muster.errors import MusterError
+
+from ..base import MIB, GradSync, SyncOptions
+from ..ddp.sparse_rows import candidates, rows_in_use
+from ..flat import groups
+from ..ranks import Ranks, all_gather_single
 from ..sharding.parts import Parts
 from ..sharding.shares import SharedBucket, ShareInPlace
 
 UNDERWAY_BYTES = 16 * MIB  # of gradients that may wait for the network: then computing waits
 AT_ONCE = 2  # groups of parameters that are gathered
+BUCKET_MB = 4.0
 
 
-class Zero1(BucketSync):
+class Zero1(GradSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes, as with all_reduce."""
-
-    overlaps = True
-    default_mb = 4.0
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
         self._shares: dict[nn.Parameter, ShareInPlace] = {}
+        self._bucket_bytes = options.bucket_bytes(BUCKET_MB)
+        self._started: list[Reduction] = []  # of the first buckets, in their order
         self._sending: deque[Reduction] = deque()
+        self._is_last = True  # micro-batch of a step
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
-        if self.ranks.world_size > 1:
-            # its own, so that it does not matter what else is sent during the backward pass
-            self._group = dist.new_group(timeout=timedelta(seconds=self.options.timeout_s))
-            trained = [param for param in model.parameters() if param.requires_grad]
-            self._shares = {param: ShareInPlace(param, self.ranks) for param in trained}
-            self._parts = Parts(self.ranks, self._shares)
+        if self.ranks.world_size == 1:
+            return model
+        self._device = next(model.parameters()).device
+        # its own, so that it does not matter what else is sent during the backward pass
+        self._group = self.ranks.own_group(self.options.timeout_s)
+        trained = [param for param in model.parameters() if param.requires_grad]
+        self._shares = {param: ShareInPlace(param, self.ranks) for param in trained}
+        self._parts = Parts(self.ranks, self._shares)
+        self._embeddings = candidates(model) if self.options.sparse_rows else []
+        by_rows = set(self._embeddings)
+        # As gradients become ready, mostly; the same order on every rank.
+        order = [param for param in reversed(trained) if param not in by_rows]
+        self._buckets = [
+            SharedBucket(params, [self._shares[param] for param in params])
+            for params in groups(order, self._bucket_bytes)
+        ]
+        self._bucket_of = {param: one for one in self._buckets for param in one.params}
+        if self.options.overlap:
+            for param in order:
+                param.register_post_accumulate_grad_hook(self._is_ready)
         return model
 
-    def prepare(self, optimizer: Optimizer) -> Optimizer:
-        if self.ranks.world_size > 1:
-            self._parts.give_to(optimizer, self._shares, "zero1")
-        return optimizer
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
+        return self._adding_up()
 
-    def make_bucket(self, params: Sequence[nn.Parameter]) -> Bucket:
-        return SharedBucket(params, [self._shares[param] for param in params])
+    @contextmanager
+    def _adding_up(self) -> Iterator[None]:
+        self._is_last = False
+        try:
+            yield
+        finally:
+            self._is_last = True
 
-    def start_bucket(self, number: int, bucket: Bucket) -> Pending:
-        return self.start_late(bucket)
+    def _is_ready(self, param: nn.Parameter) -> None:
+        """The backward pass has made this gradient: start what is full, in the order of buckets."""
+        if not self._is_last:
+            return
+        missing = self._bucket_of[param].missing
+        if param not in missing:
+            raise MusterError(
+                "sync mode zero1: a gradient has come twice in a backward pass, as with reentrant "
+                "checkpointing of a layer that is used again; checkpoint with use_reentrant=False, "
+                "or give --no-overlap"
+            )
+        missing.remove(param)
+        while len(self._started) < len(self._buckets) and not self._next().missing:
+            self._start_next()
 
-    def start_late(self, bucket: Bucket) -> Pending:
-        assert isinstance(bucket, SharedBucket)
+    def _next(self) -> SharedBucket:
+        return self._buckets[len(self._started)]
+
+    def _start_next(self) -> None:
+        bucket = self._next()
+        bucket.take()
         self.note("all_to_all", bucket.flat)
         reduction = Reduction(bucket, self._group)
+        self._started.append(reduction)
         self._sending.append(reduction)
         while self._sending and (self._sending[0].is_done() or self._waiting > UNDERWAY_BYTES):
             self._sending.popleft().wait()
-        return reduction
 
     @property
     def _waiting(self) -> int:
         return sum(reduction.nbytes for reduction in self._sending)
 
-    def start(self, tensor: Tensor) -> Pending:
-        """Rows of an embedding: as they are few, every rank gets the mean of all."""
-        self.note("all_reduce", tensor)
-        started: Pending = dist.all_reduce(
-            tensor, op=dist.ReduceOp.AVG, group=self._group, async_op=True
-        )
-        return started
+    def sync(self, model: nn.Module) -> None:
+        self.exchange(model, torch.zeros(0, dtype=torch.float64))
 
+    @torch.no_grad()
     def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
-        rows = super().exchange(model, row)
+        if self.ranks.world_size == 1:
+            return row[None]
+        while len(self._started) < len(self._buckets):
+            self._start_next()
+        had = [one for bucket in self._buckets for one in bucket.had]
+        had += [weight.grad is not None for weight in self._embeddings]
+        rows, used = self.exchange_used(row, had)
+        is_used = iter(used)
+        for bucket, reduction in zip(self._buckets, self._started, strict=True):
+            reduction.wait()
+            bucket.give_back([next(is_used) for _ in bucket.params])
+        self._started.clear()
         self._sending.clear()
-        for param in self._embeddings:
-            share, gradient = self._shares[param], param.grad
-            share.part.grad = None if gradient is None else share.part_of(gradient).clone()
-            param.grad = None
+        self._average_rows([weight for weight in self._embeddings if next(is_used)])
         return rows
+
+    def _average_rows(self, weights: Sequence[nn.Parameter]) -> None:
+        """As they are few, every rank gets the mean of all."""
+        for weight in self._embeddings:
+            self._shares[weight].part.grad = None
+        gradients = [_dense(weight) for weight in weights]
+        moving = rows_in_use(gradients, self.ranks) if weights else []
+        for weight, gradient, rows in zip(weights, gradients, moving, strict=True):
+            self.note("all_reduce", rows.moved)
+            rows.moved /= self.ranks.world_size
+            dist.all_reduce(rows.moved, group=self._group)
+            rows.give_back()
+            share = self._shares[weight]
+            share.part.grad = share.part_of(gradient).clone()
+        for weight in self._embeddings:
+            weight.grad = None
+
+    def prepare(self, optimizer: Optimizer) -> Optimizer:
+        if self.ranks.world_size > 1:
+            self._parts.give_to(optimizer, self._shares, "zero1")
+        return optimizer
 
     def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
         if self.ranks.world_size == 1:
@@ -171,9 +232,7 @@ class Gathering:
             torch._foreach_copy_(into, [share.part for share in shares])
 
     def start(self, group: dist.ProcessGroup) -> None:
-        self._work = dist.all_gather_single(
-            self._flat.view(-1), self.own, group=group, async_op=True
-        )
+        self._work = all_gather_single(self._flat.view(-1), self.own, group=group, async_op=True)
 
     def finish(self) -> None:
         """Afterwards the parameters are whole."""
@@ -186,6 +245,11 @@ class Gathering:
             received += from_there
             values += into
         torch._foreach_copy_(values, received)
+
+
+def _dense(weight: nn.Parameter) -> Tensor:
+    gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
 
 
 build = Zero1

@@ -15,7 +15,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ..buckets.layout import Bucket
 from ..ranks import Ranks
 
 
@@ -75,17 +74,19 @@ class ShareInPlace(Share):
         return [row[: len(one)] for row, one in zip(columns, parts, strict=False)], list(parts)
 
 
-class SharedBucket(Bucket):
+class SharedBucket:
     """A bucket of which each rank gets the mean of its own row: `flat` is (ranks, row).
 
     Afterwards the parameters have no gradient, but this rank's parts of them have.
     """
 
+    flat: Tensor  # from when the gradients are taken until they have been sent
     mean: Tensor  # (row,): once the collective is done
 
     def __init__(self, params: Sequence[nn.Parameter], shares: Sequence[ShareInPlace]) -> None:
-        super().__init__(params)
-        self._shares = shares
+        self.params, self._shares = params, shares
+        self.missing = set(params)  # those whose gradients the backward pass has not made yet
+        self.had: list[bool] = []  # of each parameter: whether this rank had a gradient of it
         ends = list(accumulate(share.full for share in shares))
         self._columns = [slice(end - one.full, end) for end, one in zip(ends, shares, strict=True)]
         self._row = ends[-1]
@@ -111,6 +112,11 @@ class SharedBucket(Bucket):
         for param in self.params:
             param.grad = None
 
+    def _stays(self, gradient: Tensor) -> bool:
+        """Whether a gradient alone in its bucket can be sent from where it is."""
+        as_param = torch.empty_like(self.params[0], device="meta").stride()
+        return not gradient.is_sparse and gradient.stride() == as_param and _is_own(gradient)
+
     def let_go(self) -> None:
         """What was sent is no longer needed."""
         del self.flat
@@ -118,21 +124,18 @@ class SharedBucket(Bucket):
     def give_back(self, wanted: Sequence[bool]) -> None:
         for share, columns, is_wanted in zip(self._shares, self._columns, wanted, strict=True):
             share.part.grad = self._mean_of(share, columns) if is_wanted else None
-        self._finish()
-
-    @torch.no_grad()
-    def add_back(self) -> None:
-        for share, columns in zip(self._shares, self._columns, strict=True):
-            assert share.part.grad is not None
-            share.part.grad += self._mean_of(share, columns)
-        self._finish()
+        self.missing = set(self.params)
+        del self.mean
 
     def _mean_of(self, share: Share, columns: slice) -> Tensor:
         return self.mean[columns][: len(share.part)]
 
-    def _finish(self) -> None:
-        self.missing = len(self.params)
-        del self.mean
+
+def _is_own(gradient: Tensor) -> bool:
+    """Whether its memory is no other's: autograd may let two gradients share it."""
+    storage = gradient.untyped_storage()
+    holders = torch._C._storage_Use_Count(storage._cdata)
+    return holders == 2  # the gradient, and `storage` itself
 
 
 def in_memory(tensor: Tensor, param: Tensor) -> Tensor:

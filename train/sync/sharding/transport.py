@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..ranks import all_gather_single, reduce_scatter_single
+
 Note = Callable[[str, Tensor], None]
 
 
@@ -30,7 +32,7 @@ class Gather(Transport):
         async_op: bool = False,
     ) -> dist.Work | None:
         self._note("all_gather", input_tensor)
-        work: dist.Work | None = dist.all_gather_single(
+        work: dist.Work | None = all_gather_single(
             output_tensor, input_tensor, group=group, async_op=async_op
         )
         return work
@@ -53,7 +55,7 @@ class ReduceScatter(Transport):
     ) -> dist.Work | None:
         if input_tensor.is_cuda:
             self._note("reduce_scatter", input_tensor)
-            work: dist.Work | None = dist.reduce_scatter_single(
+            work: dist.Work | None = reduce_scatter_single(
                 output_tensor, input_tensor, op=op, group=group, async_op=async_op
             )
             return work

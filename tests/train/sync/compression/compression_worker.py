@@ -5,36 +5,48 @@ Every rank checks that all ranks hold the same bits; rank 0 writes what the test
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs import plugins
-from configs.settings.train import TrainConfig
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import of_settings, ranks_of
+from train.loop.build import ranks_of
 from train.sync.base import SyncOptions
-from train.sync.compression.base import Compressor, flatten, load
+from train.sync.compression.base import Compressor
+from train.sync.ddp.data_parallel import hook_class
+from train.sync.ddp.hooks import BucketHook
+from train.sync.flat import flatten
 from train.sync.ranks import Ranks
 from train.worker import end_process
 
 WAYS = plugins.names("train.sync.compression")
-CPU = torch.device("cpu")
 STEPS, RANK, SHARE = 12, 2, 0.1
 SHAPES = [(40, 30), (7,), (16, 3, 3, 8), (2, 2), (1200,)]  # PowerSGD takes the first and third
 
 
-def make(way: str, ranks: Ranks, **flags: Any) -> Compressor:
-    flags = {"compress_rank": RANK, "compress_share": SHARE, **flags}
-    config = TrainConfig(task="synthetic", sync="all_reduce", compress=way, **flags)
-    made = load(ranks, of_settings(SyncOptions, config))
-    assert made is not None
-    return made
+class Holder(nn.Module):
+    """A model that has parameters of these shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = nn.ParameterList([torch.zeros(shape) for shape in SHAPES])
+
+
+NAMES = [name for name, _ in Holder().named_parameters()]
+
+
+def make(way: str, ranks: Ranks, **flags: Any) -> BucketHook:
+    options = SyncOptions(compress=way, **{"compress_rank": RANK, "compress_share": SHARE, **flags})
+    kind = hook_class(None, options)
+    assert kind is not None
+    return kind(Holder(), ranks, options)
 
 
 def gradients(ranks: Ranks, step: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -53,15 +65,28 @@ def exact_mean(tensor: Tensor) -> Tensor:
     return total / dist.get_world_size()
 
 
-def averaged(made: Compressor, key: int, given: list[Tensor]) -> Tensor:
-    """What came of `given`, one after the other; all ranks have it bit for bit."""
-    made.average(key, given)
-    flat = flatten(given)
+def averaged(made: BucketHook, given: list[Tensor], names: Sequence[str] = NAMES) -> Tensor:
+    """What came of `given`, gradients of `names`; all ranks have it bit for bit."""
+    if isinstance(made, Compressor):
+        made.average_named(dict(zip(names, given, strict=True)))
+        flat = flatten(given)
+    else:
+        flat = made.start(flatten(given)).wait()
     rows = made.ranks.all_gather(flat)
     # as bytes: what is no number does not equal itself
     same = rows.view(torch.uint8) == flat.view(torch.uint8)
     assert same.all(), f"{made.options.compress}: ranks differ"
     return flat
+
+
+def held_back(made: BucketHook) -> Tensor:
+    """What ranks remember, as the mean that it will once become."""
+    state = made.state()
+    errors = [
+        state.get(f"{made.options.compress}/error/{name}", torch.zeros(shape, dtype=torch.float64))
+        for name, shape in zip(NAMES, SHAPES, strict=True)
+    ]
+    return exact_mean(flatten(errors))
 
 
 def over_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
@@ -72,44 +97,79 @@ def over_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
     for step in range(STEPS):
         given = gradients(ranks, step)
         true = exact_mean(flatten(given))
-        one = averaged(made, 0, given)
+        one = averaged(made, given)
         first = first if first is not None else torch.stack([one, true])
         got, want = got + one, want + true
     assert first is not None
-    held = {name.split("/")[-1]: tensor for name, tensor in made.state().items()}
-    back = torch.zeros_like(want)
-    if "error" in held and way != "powersgd":
-        back += exact_mean(held["error"])
-    if "error of the mean" in held:
-        back += ranks.all_gather(held["error of the mean"]).view(-1)[: len(back)]
-    if way == "powersgd":  # its error is that of the large matrices only
-        sizes = [torch.Size(shape).numel() for shape in SHAPES]
-        first_part, third_part = exact_mean(held["error"]).split([sizes[0], sizes[2]])
-        back[: sizes[0]] = first_part
-        back[sizes[0] + sizes[1] :][: sizes[2]] = third_part
-    return {"got": got, "want": want, "held back": back, "first": first}
+    return {"got": got, "want": want, "held back": held_back(made), "first": first}
+
+
+def unused_in_some_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
+    """The same, where DDP throws away what comes of a parameter that no rank has used.
+
+    The first is used in every third step, the last of them on the first rank alone.
+    """
+    made = make(way, ranks)
+    got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
+    for step in range(STEPS):
+        given = gradients(ranks, step)
+        if step % 3:
+            given[0].zero_()
+        if ranks.rank:
+            given[-1].zero_()
+        want = want + exact_mean(flatten(given))
+        averaged(made, given)
+        if step % 3:
+            given[0].zero_()
+        got = got + flatten(given)
+    return {"got": got, "want": want, "held back": held_back(made)}
+
+
+def in_other_buckets(way: str, ranks: Ranks) -> dict[str, Tensor]:
+    """The same, where buckets change after the first step, as DDP's do."""
+    made = make(way, ranks)
+    got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
+    for step in range(STEPS):
+        given = gradients(ranks, step)
+        want = want + exact_mean(flatten(given))
+        if step == 0:
+            averaged(made, given)
+        else:
+            averaged(made, given[3:], NAMES[3:])
+            averaged(made, given[2::-1], NAMES[2::-1])
+        got = got + flatten(given)
+    return {"got": got, "want": want, "held back": held_back(made)}
+
+
+def after_an_overflow(way: str, ranks: Ranks) -> bool:
+    """Whether the steps after one without numbers are as if that had not been."""
+    one, other = make(way, ranks), make(way, ranks)
+    for made in (one, other):
+        averaged(made, gradients(ranks, 0))
+    broken = gradients(ranks, 1)
+    if ranks.rank == 0:
+        broken[0][0, 0], broken[-1][-1] = torch.inf, -torch.inf
+    averaged(one, broken)
+    return all(
+        torch.equal(averaged(one, gradients(ranks, step)), averaged(other, gradients(ranks, step)))
+        for step in (2, 3)
+    )
 
 
 def resumed(way: str, ranks: Ranks) -> bool:
     """Whether a compressor that goes on from another's state does as that one."""
     one, other = make(way, ranks), make(way, ranks)
     for step in range(3):
-        for key in (0, 1):
-            averaged(one, key, gradients(ranks, 10 * key + step))
-    other.restore({name: tensor.clone() for name, tensor in one.state().items()}, CPU)
-    return all(
-        torch.equal(
-            averaged(one, key, gradients(ranks, 100 + key)),
-            averaged(other, key, gradients(ranks, 100 + key)),
-        )
-        for key in (0, 1)
-    )
+        averaged(one, gradients(ranks, step))
+    other.restore({name: tensor.clone() for name, tensor in one.state().items()})
+    found = [averaged(made, gradients(ranks, 100)) for made in (one, other)]
+    return torch.equal(*found)
 
 
 def moved(way: str, ranks: Ranks) -> dict[str, int]:
     """Bytes handed over by operation, for one step in float32."""
     ranks.ledger.gradients.clear()
-    averaged(make(way, ranks), 0, gradients(ranks, 0, torch.float32))
+    averaged(make(way, ranks), gradients(ranks, 0, torch.float32))
     return dict(ranks.ledger.gradients)
 
 
@@ -120,13 +180,13 @@ def low_rank(ranks: Ranks) -> Tensor:
     right = torch.randn(RANK, 30, generator=own, dtype=torch.float64) * (1 + ranks.rank)
     given = [left @ right]
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("powersgd", ranks), 0, given), true])
+    return torch.stack([averaged(make("powersgd", ranks), given, NAMES[:1]), true])
 
 
 def all_shares(ranks: Ranks) -> Tensor:
     given = gradients(ranks, 0)
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("topk", ranks, compress_share=1.0), 0, given), true])
+    return torch.stack([averaged(make("topk", ranks, compress_share=1.0), given), true])
 
 
 def with_nan(way: str, ranks: Ranks) -> bool:
@@ -134,16 +194,7 @@ def with_nan(way: str, ranks: Ranks) -> bool:
     given = gradients(ranks, 0, torch.float32)
     if ranks.rank == ranks.world_size - 1:
         given[0][3, 3] = torch.nan
-    return bool(averaged(make(way, ranks), 0, given).isnan().any())
-
-
-def reshaped(way: str, ranks: Ranks) -> Tensor:
-    """What comes of a bucket whose form has changed, and of the same in a new compressor."""
-    made = make(way, ranks)
-    averaged(made, 0, gradients(ranks, 0))
-    return torch.stack(
-        [averaged(one, 0, gradients(ranks, 1)[:1]) for one in (made, make(way, ranks))]
-    )
+    return bool(averaged(make(way, ranks), given).isnan().any())
 
 
 def main() -> None:
@@ -158,7 +209,9 @@ def main() -> None:
                 "resumed": resumed(way, ranks),
                 "moved": moved(way, ranks),
                 "nan": with_nan(way, ranks),
-                "reshaped": reshaped(way, ranks),
+                "unused": unused_in_some_steps(way, ranks),
+                "other buckets": in_other_buckets(way, ranks),
+                "overflow": after_an_overflow(way, ranks),
             }
         if ranks.rank == 0:
             torch.save(found, folder / "found.pt")

@@ -27,7 +27,7 @@ CUT = 11
 CASES = [
     ("all_reduce", "none"),
     *(("all_reduce", way) for way in plugins.names("train.sync.compression")),
-    *((mode, way) for mode in ("ddp", "accelerate") for way in ("fp16", "bf16", "powersgd")),
+    *((mode, way) for mode in ("ddp", "accelerate") for way in ("bf16", "powersgd")),
 ]
 BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=3, batch_size=64, device="cpu", split="3,1",

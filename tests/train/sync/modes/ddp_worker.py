@@ -1,11 +1,12 @@
 """One process with a process group of its own: steps of DDP, one of which sends slowly.
 
-Started by test_ddp.py: `ddp_worker.py STORE`. Prints `comm_s` of every step as JSON.
+Started by test_ddp.py: `ddp_worker.py STORE`. Prints of every step
+what DDP communicated, and what a mode of ours waited for, as JSON.
 """
 
 import json
 import sys
-import time
+import threading
 
 import torch
 import torch.distributed as dist
@@ -14,35 +15,41 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from train.sync.base import SyncOptions
+from train.sync.ddp.torch_ddp import DdpSync
+from train.sync.modes.all_reduce import AllReduce
 from train.sync.modes.ddp import Ddp
 from train.sync.ranks import Ranks
-from train.sync.torch_ddp import ddp_options
 
 SLOW, SLOW_S, STEPS = 2, 0.3, 5
 
 
-def main() -> None:
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
-    options = SyncOptions()
-    sync = Ddp(Ranks(), options)
-    model = DistributedDataParallel(nn.Linear(2, 2), **ddp_options(options))
+def seconds(kind: type[DdpSync], name: str) -> list[float]:
+    """Of each step, what `kind` tells of it by that name."""
+    sync = kind(Ranks(), SyncOptions(sparse_rows=False))
+    model = DistributedDataParallel(nn.Linear(2, 2), **sync.ddp_options())
     sync.wrapped(model)
-    step = 0
+    found: list[float] = []
 
-    def send(_: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        time.sleep(SLOW_S if step == SLOW else 0)
+    def send(flat: torch.Tensor) -> Future[torch.Tensor]:
         sent: Future[torch.Tensor] = Future()
-        sent.set_result(bucket.buffer())
+        slow_s = SLOW_S if len(found) == SLOW else 0
+        threading.Timer(slow_s, sent.set_result, [flat]).start()
         return sent
 
-    model.register_comm_hook(None, send)
-    seconds = []
-    while step < STEPS:
+    if sync._hook is None:
+        model.register_comm_hook(None, lambda state, bucket: send(bucket.buffer()))
+    else:
+        sync._hook.start = send
+    while len(found) < STEPS:
         sync.backward(model(torch.ones(1, 2)).sum())
         sync.sync(model)
-        seconds.append(sync.comm_s)
-        step += 1
-    print(json.dumps(seconds))
+        found.append(getattr(sync, name))
+    return found
+
+
+def main() -> None:
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+    print(json.dumps([seconds(Ddp, "comm_s"), seconds(AllReduce, "waited_s")]))
     dist.destroy_process_group()
 
 

@@ -19,10 +19,11 @@ def ended(tmp_path_factory):
 
 
 def test_its_seconds_of_communication_are_those_of_the_step_itself(ended):
-    seconds = json.loads(ended[0])
-    assert [one >= worker.SLOW_S for one in seconds] == [
-        step == worker.SLOW for step in range(worker.STEPS)
-    ]
+    """And what a mode of ours waited for in its backward pass, which counts as its `sync_s`."""
+    for seconds in json.loads(ended[0]):
+        assert [one >= 0.9 * worker.SLOW_S for one in seconds] == [
+            step == worker.SLOW for step in range(worker.STEPS)
+        ]
 
 
 def test_a_run_does_not_show_torchs_warning_of_unused_parameters(ended):

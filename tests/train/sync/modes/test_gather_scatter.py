@@ -1,11 +1,13 @@
-"""The root receives one bucket while it sends the mean of the one before."""
+"""The root receives one piece while it sends the mean of the one before."""
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from train.sync.base import MIB, SyncOptions
 from train.sync.modes import gather_scatter
-from train.sync.modes.gather_scatter import GatherScatter, Root
+from train.sync.modes.gather_scatter import GatherScatterHook
 from train.sync.ranks import Ranks
 
 RANKS = 3
@@ -37,59 +39,54 @@ def calls(monkeypatch):
     return made
 
 
-def test_the_next_bucket_is_on_its_way_before_the_mean_of_one_is_sent(calls):
-    root = Root(None, None, RANKS)
-    buckets = [torch.full((size,), 100.0 * number) for number, size in enumerate((4, 7, 2))]
+@pytest.fixture
+def root(calls):
+    """The root's hook, of buckets that are five values large."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    options = SyncOptions(bucket_mb=5 * 4 / MIB)
+    yield GatherScatterHook(nn.Linear(1, 1), Ranks(rank=0, world_size=RANKS), options)
+    dist.destroy_process_group()
+
+
+def test_the_next_bucket_is_on_its_way_before_the_mean_of_one_is_sent(calls, root):
+    buckets = [torch.full((size,), 100.0 * number) for number, size in enumerate((4, 5, 2))]
     started = [root.start(bucket) for bucket in buckets]
-    for one in started:
-        one.wait()
+    root.finish()
+    for one, bucket in zip(started, buckets, strict=True):
+        assert one.wait() is bucket
     # the mean of x, x + 3 and x + 6 is x + 3
     assert calls == [
         "gather 0", "gather 100", "scatter 3", "gather 200", "scatter 103", "scatter 203"
     ]  # fmt: skip
-    assert [bucket.tolist() for bucket in buckets] == [[3.0] * 4, [103.0] * 7, [203.0] * 2]
+    assert [bucket.tolist() for bucket in buckets] == [[3.0] * 4, [103.0] * 5, [203.0] * 2]
 
 
-def mode(**settings):
-    made = GatherScatter(Ranks(rank=0, world_size=RANKS), SyncOptions(**settings))
-    made._root = Root(None, None, RANKS)
-    return made
-
-
-def test_what_is_larger_than_a_bucket_comes_in_pieces(calls):
-    tensor = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0], [100.0, 100.0, 100.0, 100.0, 100.0]])
-    made = mode(bucket_mb=5 * 4 / MIB)
-    made.start(tensor).wait()
+def test_what_is_larger_than_a_bucket_comes_in_pieces(calls, root):
+    tensor = torch.tensor([0.0] * 5 + [100.0] * 5)
+    started = root.start(tensor)
+    root.finish()
+    started.wait()
     assert calls == ["gather 0", "gather 100", "scatter 3", "scatter 103"]
-    assert tensor.tolist() == [[3.0] * 5, [103.0] * 5]
-    assert made.ranks.ledger.gradients.total() == 2 * tensor.nbytes
+    assert tensor.tolist() == [3.0] * 5 + [103.0] * 5
+    assert root.ranks.ledger.gradients.total() == 2 * tensor.nbytes
 
 
-@pytest.mark.parametrize(
-    "settings", [{"bucket_mb": 0.0}, {"bucket_mb": 5 * 4 / MIB, "overlap": False}, {}]
-)
-def test_else_it_goes_as_it_is(calls, settings):
-    mode(**settings).start(torch.zeros(2, 5)).wait()
-    assert [call.split()[0] for call in calls] == ["gather", "scatter"]
-
-
-def test_buckets_of_later_steps_come_into_the_same_memory(calls):
-    root = Root(None, None, RANKS)
+def test_buckets_of_later_steps_come_into_the_same_memory(root):
     for _ in range(5):
-        for one in [root.start(torch.zeros(6)) for _ in range(4)]:
+        started = [root.start(torch.zeros(5)) for _ in range(4)]
+        root.finish()
+        for one in started:
             one.wait()
-    assert sum(len(memory) for memory in root._memory.values()) == 2 * RANKS * 6
+    assert sum(len(memory) for memory in root._memory.values()) == 2 * RANKS * 5
 
 
-def test_a_peer_that_is_lost_is_told_to_who_waits(calls, monkeypatch):
+def test_a_peer_that_is_lost_is_told_to_who_waits(root, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("connection closed by peer")
 
-    root = Root(None, None, RANKS)
-    first = root.start(torch.zeros(2))
-    monkeypatch.setattr(gather_scatter.dist, "scatter", broken)
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        first.wait()
-    monkeypatch.setattr(gather_scatter.dist, "gather", broken)
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        root.start(torch.zeros(2)).wait()
+    for name in ("scatter", "gather"):
+        monkeypatch.setattr(gather_scatter.dist, name, broken)
+        started = root.start(torch.zeros(2))
+        root.finish()
+        with pytest.raises(RuntimeError, match="closed by peer"):
+            started.wait()

@@ -1,0 +1,223 @@
+"""One of two ranks that does all of user_loops.py with DDP and with `muster.sync`, side by side.
+
+Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes what was not
+the same, by the name of what it did.
+"""
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import muster
+from tests.train.sync.user_loops import LOOPS, Forms, Words, inputs, net, trained
+from train.sync.ddp.torch_ddp import sent_by
+from train.sync.pass_times import timer_of
+from train.worker import end_process
+
+MODES = ("all_reduce", "gather_scatter", "ddp")
+
+
+def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:
+    """The numbers, and last the error that it ended with, if it did."""
+    numbers: list[Any] = []
+    try:
+        numbers.extend(
+            one.detach().clone() if isinstance(one, torch.Tensor) else one
+            for one in loop(wrap) or ()
+        )
+    except Exception as error:  # noqa: BLE001 (it is compared)
+        named = str(error).splitlines()[0].replace("SyncedDataParallel", "DistributedDataParallel")
+        numbers.append(f"{type(error).__name__}: {named}")
+    return numbers
+
+
+def difference(found: list[Any], wanted: list[Any]) -> str:
+    """What is not the same; "" for nothing."""
+    if len(found) != len(wanted):
+        return f"{len(found)} results ({found[-1:]}), not {len(wanted)} ({wanted[-1:]})"
+    for at, (one, want) in enumerate(zip(found, wanted, strict=True)):
+        if not isinstance(want, torch.Tensor) or not isinstance(one, torch.Tensor):
+            if one != want:
+                return f"result {at}: {one}, not {want}"
+        elif want.is_floating_point():
+            limit = 1e-12 if want.dtype == torch.float64 else 1e-6
+            if not torch.allclose(one, want, rtol=limit, atol=limit):
+                return f"result {at}: {(one - want).abs().max():.1e} apart"
+        elif not torch.equal(one, want):
+            return f"result {at}: {one}, not {want}"
+    return ""
+
+
+def side_by_side() -> dict[str, str]:
+    found = {}
+    for name, loop in LOOPS.items():
+        wanted = outcome(loop, DistributedDataParallel)
+        for mode in MODES:
+            wrap = partial(muster.sync, mode=mode)
+            found[f"{name} {mode}"] = difference(outcome(loop, wrap), wanted)
+        found[f"{name} comes to something"] = "" if wanted else "nothing to compare"
+    return found
+
+
+def it_is_ddp() -> None:
+    for mode in MODES:
+        model = muster.sync(net(), mode)
+        assert isinstance(model, DistributedDataParallel)
+        defaults = DistributedDataParallel(net())
+        for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
+            assert getattr(model, name) == getattr(defaults, name)
+        assert bool(model._comm_hooks) == (mode != "ddp")
+        assert (type(model) is DistributedDataParallel) == (mode == "ddp")
+
+
+def only_rows_in_use_travel() -> None:
+    model = muster.sync(Words())
+    for _ in trained(model, steps=2):
+        pass
+    sent = sum(one.nbytes for one in model.hook.ranks.ledger.step)  # of the last pass alone
+    assert 0 < sent < 0.1 * model.module.words.weight.nbytes
+    whole = muster.sync(Words(), sparse_rows=False)
+    for _ in trained(whole, steps=2):
+        pass
+    nbytes = sum(one.nbytes for one in whole.parameters())
+    assert sum(one.nbytes for one in whole.hook.ranks.ledger.step) == nbytes
+
+
+def a_copy_gathers() -> None:
+    model = copy.deepcopy(muster.sync(net(), "gather_scatter"))
+    for _ in trained(model):
+        pass
+    sent = {one.operation for one in model.hook.ranks.ledger.step}
+    assert sent == {"gather", "scatter"}
+
+
+def a_copy_goes_on_with_what_was_left_out() -> None:
+    model = muster.sync(net(), compress="topk", compress_share=0.2)
+    list(trained(model))
+    other = copy.deepcopy(model)
+    assert model.hook.state().keys() == other.hook.state().keys()
+    for one, two in zip(trained(model), trained(other), strict=True):
+        assert torch.equal(one, two)
+
+
+def compressed_is_about_the_mean() -> None:
+    for way, limit in (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2)):
+        for make in (net, Words):
+            plain = DistributedDataParallel(make())
+            model = muster.sync(make(), compress=way)
+            for step in range(3):  # DDP makes other buckets after the first
+                for one in (plain, model):
+                    one.zero_grad()
+                    one(inputs(step)).square().mean().backward()
+                for param, want in zip(model.parameters(), plain.parameters(), strict=True):
+                    assert (param.grad - want.grad).norm() <= limit * want.grad.norm() + 1e-9, way
+
+
+def models_of_all_forms_are_compressed() -> None:
+    for way in ("bf16", "int8", "powersgd", "topk"):
+        model = muster.sync(Forms(), compress=way, bucket_mb=0)
+        for one in trained(model):
+            assert one.isfinite().all()
+
+
+def an_overflow_is_forgotten() -> None:
+    for way in ("int8", "powersgd", "topk"):
+        model = muster.sync(net(), compress=way, compress_rank=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            loss = model(inputs(step)).square().mean()
+            (loss * (torch.inf if step == 1 and dist.get_rank() else 1)).backward()
+            finite = all(bool(one.grad.isfinite().all()) for one in model.parameters())
+            assert finite == (step != 1), way
+            optimizer.zero_grad()
+        assert all(bool(one.isfinite().all()) for one in model.hook.state().values())
+
+
+def half_precision_is_divided_before_it_is_added() -> None:
+    for options in ({}, {"compress": "fp16"}):
+        model = muster.sync(nn.Linear(1, 1, bias=False).half(), **options)
+        (model(torch.ones(1, 1).half()) * 40000).sum().backward()
+        assert model.module.weight.grad.item() == pytest.approx(40000)
+
+
+def records_have_what_was_sent() -> None:
+    """And where the seconds went, from the second on; as the plain DDP of the same model."""
+    for mode in MODES:
+        model = muster.sync(net(), mode)
+        for step in range(3):
+            with model.no_sync():
+                model(inputs(step)).square().mean().backward()
+            model(inputs(step)).square().mean().backward()
+            taken, sent = timer_of(model).take(), sent_by(model)
+            nbytes = sum(one.nbytes for one in model.parameters())
+            assert sum(one.nbytes for one in sent) == nbytes * (1 + (mode == "gather_scatter"))
+            if step:
+                assert min(taken.forward_s, taken.backward_s, taken.sync_s) > 0
+                assert 0 < taken.began < taken.ended
+
+
+def refusals() -> None:
+    for given, text in (
+        ({"mode": "fast"}, "unknown mode 'fast'; known: all_reduce, ddp, gather_scatter, single"),
+        ({"mode": "single"}, "mode 'single' is for one process, but world_size is 2"),
+        ({"bucket_mb": "large"}, "bucket_mb is 'large'; it must be a number of MiB"),
+        ({"bucket_mb": "auto"}, "bucket_mb is 'auto'; it must be a number of MiB"),
+        ({"bucket_mb": -1}, "bucket_mb is -1"),
+        ({"compress": "zip"}, "unknown compress 'zip'; known: none, bf16, fp16, int8"),
+        ({"compress_share": 2}, "compress_share is 2; it must be above 0 and at most 1"),
+        ({"compress_rank": 0}, "compress_rank is 0; it must be a whole number from 1 on"),
+        ({"timeout_s": 0}, "timeout_s is 0; it must be a number of seconds above 0"),
+        ({"mode": "gather_scatter", "compress": "bf16"}, "'bf16' does not go with mode 'gather_"),
+        ({"levels": 2}, "there is no levels any more"),
+        ({"overlap": False}, "there is no overlap any more"),
+        ({"ddp_prefix": True}, "there is no ddp_prefix any more: names always begin with `modu"),
+        ({"bucket_mb": 4, "bucket_cap_mb": 25}, "both say how large buckets are"),
+    ):
+        with pytest.raises(muster.UsageError) as refused:
+            muster.sync(net(), **given)
+        assert text in str(refused.value)
+
+
+def errors_reach_the_backward_pass() -> None:
+    """Of the thread, on its rank, which ends for it; so this comes last."""
+    model = muster.sync(net(), compress="topk")
+    list(trained(model))
+    text = "ZeroDivisionError" if dist.get_rank() == 0 else ""
+    if dist.get_rank() == 0:
+        model.hook.compress = lambda named: 1 / 0
+    with pytest.raises(RuntimeError, match=text):
+        model(inputs(0)).square().mean().backward()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    found = side_by_side()
+    it_is_ddp()
+    only_rows_in_use_travel()
+    a_copy_gathers()
+    a_copy_goes_on_with_what_was_left_out()
+    compressed_is_about_the_mean()
+    models_of_all_forms_are_compressed()
+    an_overflow_is_forgotten()
+    half_precision_is_divided_before_it_is_added()
+    records_have_what_was_sent()
+    refusals()
+    Path(sys.argv[1], f"rank_{dist.get_rank()}.json").write_text(json.dumps(found))
+    errors_reach_the_backward_pass()
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)

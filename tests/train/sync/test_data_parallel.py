@@ -1,0 +1,43 @@
+"""`muster.sync(model)` is `DistributedDataParallel(model)`: the same numbers, or the same error."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import muster
+from tests.train.sync import data_parallel_worker as worker
+from tests.train.sync.user_loops import LOOPS
+from tests.train.workers import run_on_ranks
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """What was not the same, on each rank; the worker itself holds all else."""
+    folder: Path = tmp_path_factory.mktemp("found")
+    run_on_ranks(worker.__file__, 2, str(folder))
+    return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("mode", [*worker.MODES, "comes to something"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_does_with_it_what_it_does_with_ddp(name, mode, found):
+    assert [rank[f"{name} {mode}"] for rank in found] == ["", ""]
+
+
+def test_a_process_alone_needs_no_group():
+    for model in (muster.sync(nn.Linear(3, 1)), muster.sync(nn.Linear(3, 1), "single")):
+        with model.no_sync():
+            model(torch.ones(2, 3)).sum().backward()
+        assert torch.equal(model.module.weight.grad, torch.full((1, 3), 2.0))
+        assert list(model.state_dict()) == ["module.weight", "module.bias"]
+        assert torch.equal(pickle.loads(pickle.dumps(model)).module.weight, model.module.weight)
+
+
+def test_without_a_group_several_ranks_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(muster.UsageError, match="WORLD_SIZE is 2, but this process has joined no"):
+        muster.sync(nn.Linear(3, 1))

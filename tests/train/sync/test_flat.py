@@ -1,0 +1,47 @@
+"""Tensors lie side by side in one, and come back from it."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.sync.flat import flatten, groups, spread
+
+
+def test_small_ones_go_together_and_large_ones_alone():
+    single, double = torch.float32, torch.float64
+    sizes = [(10, single), (5, double), (9, single), (4, double), (12, single), (15, single)]
+    sizes += [(400, double)]
+    tensors = [torch.zeros(size, dtype=kind) for size, kind in sizes]
+    found = [[t.numel() for t in group] for group in groups(tensors, 120)]
+    assert found == [[10, 9], [5, 4], [12], [15], [400]]  # 12 is too many, 15 half of the limit
+    assert [len(group) for group in groups(tensors, 0)] == [1] * 7
+    assert groups([], 100) == []
+
+
+def test_what_is_ready_does_not_wait_for_what_comes_after_a_large_one():
+    def found(*sizes):
+        return [[t.numel() for t in g] for g in groups([torch.zeros(n) for n in sizes], 100 * 4)]
+
+    assert found(20, 50, 20) == [[20], [50], [20]]
+    assert found(3, 50, 3, 90, 3) == [[50], [90], [3, 3, 3]]  # too little for a collective
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 400))
+def test_every_tensor_is_in_one_group_and_groups_come_as_they_are_complete(sizes, limit):
+    tensors = [torch.zeros(size) for size in sizes]
+    place = {id(tensor): at for at, tensor in enumerate(tensors)}
+    found = [[place[id(one)] for one in group] for group in groups(tensors, limit)]
+    assert sorted(at for group in found for at in group) == list(range(len(sizes)))
+    assert all(group == sorted(group) for group in found)
+    assert [group[-1] for group in found] == sorted(group[-1] for group in found)
+    for group in found:
+        nbytes = [tensors[at].nbytes for at in group]
+        assert len(group) == 1 or (sum(nbytes) <= limit and max(nbytes) < limit / 2)
+
+
+def test_what_was_flattened_is_spread_again():
+    tensors = [torch.arange(6.0).view(3, 2).t(), torch.tensor(7.0), torch.zeros(0)]
+    flat = flatten(tensors)
+    assert flat.tolist() == [0, 2, 4, 1, 3, 5, 7]
+    spread(2 * flat, tensors)
+    assert tensors[0].tolist() == [[0, 4, 8], [2, 6, 10]] and tensors[1] == 14

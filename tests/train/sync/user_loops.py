@@ -1,0 +1,586 @@
+"""What scripts do with DDP: each takes `wrap`, does it, and returns the numbers that came out.
+
+`wrap(model, **options)` is DDP itself, or `muster.sync` in a mode; the numbers have to be the same.
+"""
+
+import copy
+import io
+import threading
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+Wrap = Callable[..., nn.Module]
+LOOPS: dict[str, Callable[[Wrap], Any]] = {}
+
+
+def loop(function: Callable[[Wrap], Any]) -> Callable[[Wrap], Any]:
+    LOOPS[function.__name__] = function
+    return function
+
+
+def inputs(step: int, width: int = 6) -> Tensor:
+    """Of this rank."""
+    generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+    return torch.randn(4, width, generator=generator, dtype=torch.float64)
+
+
+def net(*extra: nn.Module) -> nn.Sequential:
+    """With other weights on each rank."""
+    torch.manual_seed(dist.get_rank())
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6), *extra).double()
+
+
+def gradients(model: nn.Module) -> list[Tensor | None]:
+    found = [None if one.grad is None else one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+def trained(
+    model: nn.Module, steps: int = 3, scale: Callable[[Tensor], Tensor] = torch.mean
+) -> Any:
+    """Gradients of some steps, and the parameters after them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        scale(model(inputs(step)).square()).backward()
+        yield from (None if one.grad is None else one.grad.clone() for one in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    yield from (one.detach().clone() for one in model.parameters())
+
+
+@dataclass
+class Output:
+    logits: Tensor
+
+
+class Row(dict[str, Any]):
+    pass
+
+
+class Opaque(nn.Module):
+    """Its output is of a kind that nothing looks into."""
+
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.kind = net(), kind
+
+    def forward(self, values: Tensor) -> Any:
+        return self.kind(self.inner(values))
+
+    def log_prob(self, values: Tensor) -> Tensor:
+        return self.inner(values).square()
+
+
+OPAQUE: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "dataclass": (Output, lambda out: out.logits),
+    "dict": (lambda logits: Row(logits=logits), lambda out: out["logits"]),
+    "UserDict": (lambda logits: UserDict(logits=logits), lambda out: out["logits"]),
+    "namespace": (lambda logits: SimpleNamespace(logits=logits), lambda out: out.logits),
+    "set": (lambda logits: {logits}, lambda out: next(iter(out))),
+    "distribution": (lambda logits: torch.distributions.Normal(logits, 1.0), lambda out: out.mean),
+}
+
+
+@loop
+def outputs_that_nothing_looks_into(wrap: Wrap) -> Iterator[Any]:
+    for kind, read in OPAQUE.values():
+        model = wrap(Opaque(kind))
+        for step in range(2):
+            read(model(inputs(step))).square().mean().backward()
+            yield from gradients(model)
+
+
+@loop
+def a_method_of_the_model(wrap: Wrap) -> Any:
+    return wrap(Opaque(Output)).log_prob(inputs(0)).mean().backward()  # type: ignore[operator]
+
+
+@loop
+def a_penalty_with_a_pass_of_its_own(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        sum(one.square().sum() for one in model.parameters()).mul(1e-2).backward()
+        yield from gradients(model)
+
+
+@loop
+def the_module_trained_between(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        with model.no_sync():
+            model.module(inputs(step + 9)).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def a_gradient_penalty(wrap: Wrap) -> Iterator[Any]:
+    """WGAN's: the gradient for the inputs is part of the loss."""
+    model = wrap(net())
+    for step in range(3):
+        values = inputs(step).requires_grad_()
+        scores = model(values)
+        (slope,) = torch.autograd.grad(scores.sum(), values, create_graph=True)
+        (scores.mean() + slope.square().mean()).backward()
+        yield from gradients(model)
+
+
+@loop
+def wrapped_again(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    inner[0].requires_grad_(False)
+    yield from trained(wrap(inner))
+    inner[0].requires_grad_(True)
+    yield from trained(wrap(inner))
+    yield from trained(wrap(inner))
+
+
+@loop
+def two_models_that_share_layers(wrap: Wrap) -> Iterator[Any]:
+    last = net()
+    first, second = wrap(nn.Sequential(net(), last)), wrap(nn.Sequential(net(), last))
+    for step in range(3):
+        first(inputs(step)).square().mean().backward()
+        second(inputs(step)).square().mean().backward()
+        yield from gradients(first)
+        yield from gradients(second)
+
+
+@loop
+def a_pass_that_fails_midway(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(2):
+        model(inputs(step)).square().mean().backward()
+    found = model(inputs(2))
+    handle = model.module[0].weight.register_hook(lambda _: 1 / 0)
+    try:
+        found.square().mean().backward()
+    except ZeroDivisionError:
+        handle.remove()
+    yield from trained(model)
+
+
+@loop
+def the_gradient_of_inputs_alone(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    values = inputs(0).requires_grad_()
+    yield from torch.autograd.grad(model(values).sum(), values)
+    yield from trained(model)
+
+
+@loop
+def gradients_in_a_buffer_of_ones_own(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    params = list(model.parameters())
+    flat = torch.zeros(sum(one.numel() for one in params), dtype=torch.float64)
+    for one, part in zip(params, flat.split([one.numel() for one in params]), strict=True):
+        one.grad = part.view_as(one)
+    seen: list[bool] = []
+    params[0].register_post_accumulate_grad_hook(lambda one: seen.append(one.grad is not None))
+    for step in range(2):
+        model(inputs(step)).square().mean().backward()
+        yield flat.clone()
+        flat.zero_()
+    yield torch.tensor(seen)
+
+
+class Words(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(dist.get_rank())
+        self.words, self.last = nn.Embedding(3000, 96, **options), nn.Linear(96, 2)
+        self.double()
+
+    def forward(self, values: Tensor) -> Tensor:
+        tokens = (values.abs() * 900).long() % 3000
+        return self.last(self.words(tokens).mean(1))
+
+
+@loop
+def a_large_embedding(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(Words())
+    yield from trained(model)
+    with model.no_sync():
+        model(inputs(7)).square().mean().backward()
+    model(inputs(8)).square().mean().backward()
+    yield from gradients(model)
+
+
+@loop
+def a_large_embedding_beside_reentrant_checkpointing(wrap: Wrap) -> Iterator[Any]:
+    class Checkpointed(Words):
+        def forward(self, values: Tensor) -> Tensor:
+            found = self.words((values.abs() * 900).long() % 3000).mean(1)
+            return checkpoint(self.last, found, use_reentrant=True)
+
+    yield from trained(wrap(Checkpointed()))
+
+
+@loop
+def sparse_gradients(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(Words(sparse=True))
+    sparse = torch.optim.SparseAdam([model.module.words.weight], lr=0.1)
+    dense = torch.optim.SGD(model.module.last.parameters(), lr=0.1)
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        yield model.module.words.weight.grad.to_dense()
+        for one in (sparse, dense):
+            one.step()
+            one.zero_grad()
+    yield from model.parameters()
+
+
+@loop
+def copies(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    yield from trained(model)
+    average = AveragedModel(model)
+    average.update_parameters(model)
+    yield from average.parameters()
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    for other in (copy.deepcopy(model), torch.load(stored, weights_only=False)):
+        yield from trained(other)
+    yield from trained(model)
+
+
+@loop
+def names_and_states(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(nn.BatchNorm1d(6)))
+    yield [name for name, _ in model.named_parameters()]
+    yield list(model.state_dict())
+    model.load_state_dict({name: one + 1 for name, one in model.state_dict().items()})
+    yield from model.parameters()
+
+
+@loop
+def uneven_inputs(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for joined in (model.join(), Join([model])):
+        with joined:
+            for step in range(2 + 2 * dist.get_rank()):
+                model(inputs(step)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        yield from (one.detach().clone() for one in model.parameters())
+
+
+@loop
+def a_group_of_ones_own(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(net(), process_group=dist.new_group()))
+    own, _ = dist.new_subgroups_by_enumeration([[0], [1]])
+    yield from trained(wrap(net(), process_group=own))
+
+
+class Buffers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net(nn.BatchNorm1d(6))
+        self.double()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(6, dtype=torch.bool))
+        self.register_buffer("bank", torch.zeros(4, 6, dtype=torch.float64))
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.count += 1 + dist.get_rank()
+        self.seen |= values[0] > 1
+        self.bank.copy_(values)
+        return self.inner(values)
+
+
+@loop
+def buffers_of_all_kinds(wrap: Wrap) -> Iterator[Any]:
+    for options in ({}, {"broadcast_buffers": False}):
+        model = wrap(Buffers(), **options)
+        yield from trained(model)
+        yield from (one.clone() for one in model.buffers())
+
+
+@loop
+def random_numbers_stay(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    torch.manual_seed(3)
+    wrap(inner)
+    yield torch.rand(4)
+
+
+@loop
+def adversaries(wrap: Wrap) -> Iterator[Any]:
+    """Each is frozen while the other one trains."""
+    maker, judge = wrap(net()), wrap(net())
+    for step in range(3):
+        judge.requires_grad_(False)
+        judge(maker(inputs(step))).square().mean().backward()
+        yield from gradients(maker)
+        judge.requires_grad_(True)
+        judge(maker(inputs(step)).detach()).square().mean().backward()
+        yield from gradients(judge)
+
+
+class Skips(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([net(), net(), net()])
+
+    def forward(self, values: Tensor) -> Tensor:
+        for at, layer in enumerate(self.layers):
+            if (int(values.sum() * 100) + at) % 3:
+                values = layer(values)
+        return values + self.layers[0](values) * 0.1
+
+
+@loop
+def layers_skipped_at_random(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(Skips(), find_unused_parameters=True), steps=6)
+
+
+@loop
+def unused_without_saying_so(wrap: Wrap) -> Iterator[Any]:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = net(), net()
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.used(values)
+
+    yield from trained(wrap(Half()))
+
+
+@loop
+def accumulation(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(), gradient_as_bucket_view=True)
+    for step in range(6):
+        with nullcontext() if step % 3 == 2 else model.no_sync():
+            model(inputs(step)).square().mean().backward()
+        yield from (one.grad.clone() for one in model.parameters())
+    for step in range(6):  # as nanoGPT does it
+        model.require_backward_grad_sync = step % 3 == 2
+        model(inputs(step)).square().mean().backward()
+        yield from (one.grad.clone() for one in model.parameters())
+
+
+@loop
+def a_static_graph(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(net(), static_graph=True), steps=4)
+
+
+@loop
+def frozen_afterwards(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(), find_unused_parameters=True)
+    yield from trained(model)
+    model.module[0].requires_grad_(False)
+    yield from trained(model)
+
+
+@loop
+def twins_that_gather(wrap: Wrap) -> Iterator[Any]:
+    """A contrastive loss over all ranks: a collective of the user's in the backward pass."""
+    model = wrap(net())
+    for step in range(3):
+        ours = [model(inputs(step)), model(inputs(step + 5))]
+        found = [torch.cat(torch.distributed.nn.functional.all_gather(one)) for one in ours]
+        (found[0] @ found[1].T).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def tied_weights(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    inner.append(nn.Linear(6, 8, dtype=torch.float64))
+    inner[3].weight = inner[0].weight
+    yield from trained(wrap(inner))
+
+
+@loop
+def lower_precision(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net().float())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(inputs(step).float()).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        yield nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        yield from gradients(model)
+
+
+@loop
+def lbfgs(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 6, dtype=torch.float64)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    yield from model.parameters()
+
+
+@loop
+def checkpointing(wrap: Wrap) -> Iterator[Any]:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = net()
+
+        def forward(self, values: Tensor) -> Tensor:
+            for _ in range(2):
+                values = checkpoint(self.layer, values, use_reentrant=False)
+            return values
+
+    yield from trained(wrap(Twice()))
+
+
+@loop
+def compiled(wrap: Wrap) -> Iterator[Any]:
+    inside = wrap(torch.compile(net(), backend="eager"))
+    around = wrap(net())
+    call = torch.compile(around, backend="eager")
+    for step in range(2):
+        inside(inputs(step)).square().mean().backward()
+        yield from gradients(inside)
+        call(inputs(step)).square().mean().backward()
+        yield from gradients(around)
+
+
+@loop
+def evaluated_on_one_rank(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    yield from trained(model)
+    model.eval()
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            model(inputs(0))
+    model.train()
+    yield from trained(model)
+
+
+class Forms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(dist.get_rank())
+        self.scale = nn.Parameter(torch.randn(3, 2).t())
+        self.empty = nn.Parameter(torch.zeros(0))
+        self.mix = nn.Conv2d(2, 2, 1).to(memory_format=torch.channels_last)
+        self.normed = parametrizations.weight_norm(nn.Linear(6, 6))
+        self.double()
+
+    def forward(self, values: Tensor) -> Tensor:
+        mixed = self.mix(self.normed(values).view(-1, 2, 3, 1))[..., 0]
+        return mixed * self.scale + self.empty.sum()
+
+
+@loop
+def parameters_of_all_forms(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(Forms()))
+
+
+@loop
+def a_bucket_for_each_parameter(wrap: Wrap) -> Iterator[Any]:
+    """One of them without a value."""
+    yield from trained(wrap(Forms(), bucket_cap_mb=1e-6))
+
+
+@loop
+def an_embedding_that_no_rank_uses(wrap: Wrap) -> Iterator[Any]:
+    class Seldom(Words):
+        def forward(self, values: Tensor) -> Tensor:
+            found = super().forward(values)
+            return found if self.uses else self.last(values.new_ones(4, 96))
+
+    model = wrap(Seldom(), bucket_cap_mb=1e-6, find_unused_parameters=True)
+    for step in range(4):
+        model.module.uses = step % 2
+        model(inputs(step)).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def complex_parameters(wrap: Wrap) -> Iterator[Any]:
+    class Turns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(dist.get_rank())
+            self.turn = nn.Parameter(torch.randn(6, 4, dtype=torch.complex128))
+
+        def forward(self, values: Tensor) -> Tensor:
+            return (values.to(self.turn.dtype) @ self.turn).abs()
+
+    model = wrap(Turns())
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        yield from (torch.view_as_real(one) for one in gradients(model))
+
+
+@loop
+def a_part_alone(wrap: Wrap) -> Iterator[Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(wrap(net()), nn.Linear(6, 6).double())
+    model(inputs(0)).square().mean().backward()
+    yield from gradients(model[0])
+
+
+@loop
+def backward_in_another_thread(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(3):
+        loss = model(inputs(step)).square().mean()
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        thread.join()
+        yield from gradients(model)
+
+
+@loop
+def only_some_inputs_of_a_backward_pass(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    loss = model(inputs(0)).square().mean()
+    loss.backward(inputs=list(model.parameters()))
+    yield from gradients(model)
+
+
+@loop
+def an_optimizer_made_before(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    optimizer = torch.optim.AdamW(inner.parameters(), lr=0.1)
+    model = wrap(inner)
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    yield from model.parameters()
+
+
+@loop
+def no_parameter_to_train(wrap: Wrap) -> Any:
+    return wrap(nn.ReLU())
+
+
+@loop
+def an_option_that_ddp_has_not(wrap: Wrap) -> Any:
+    return wrap(net(), unheard_of=True)

@@ -1,0 +1,63 @@
+"""The courses' loop: after the backward pass, average one gradient after the other.
+
+    loss.backward()
+    for param in model.parameters():
+        average(param.grad)          # all_reduce, or gather and scatter: modes/
+    optimizer.step()
+
+Nothing is sent while gradients are computed, and each waits for the one before: what the other ways
+are measured against. With `--no-overlap --bucket-mb 4`, gradients go side by side, 4 MiB at a time.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .base import DEFAULT_MB, GradSync, SyncOptions
+from .flat import flatten, groups, spread
+from .ranks import Ranks
+
+Average = Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
+
+
+class AfterBackward(GradSync):
+    """What `--no-overlap` means, and a collective for each parameter, `--bucket-mb 0`.
+
+    A mode that does no more than this derives from it, and says how in `average`.
+    """
+
+    def __init__(self, ranks: Ranks, options: SyncOptions, average: Average | None = None) -> None:
+        super().__init__(ranks, options)
+        self._average = average or type(self).average
+        self._bucket_bytes = options.bucket_bytes(DEFAULT_MB)
+
+    @staticmethod
+    def average(tensor: Tensor, ranks: Ranks) -> None:
+        """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
+        raise NotImplementedError
+
+    def sync(self, model: nn.Module) -> None:
+        self.exchange(model, torch.zeros(0, dtype=torch.float64))
+
+    @torch.no_grad()
+    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+        if self.ranks.world_size == 1:
+            return row[None]
+        params = [param for param in model.parameters() if param.requires_grad]
+        # One that is missing on every rank stays so; one missing on some counts as zero there.
+        rows, used = self.exchange_used(row, [param.grad is not None for param in params])
+        gradients = [_dense(param) for param, is_used in zip(params, used, strict=True) if is_used]
+        for group in groups(gradients, self._bucket_bytes):
+            flat = flatten(group)
+            self._average(flat, self.ranks)
+            spread(flat, group)
+        return rows
+
+
+def _dense(param: nn.Parameter) -> Tensor:
+    if param.grad is None:
+        param.grad = torch.zeros_like(param)
+    elif param.grad.is_sparse:
+        param.grad = param.grad.to_dense()
+    return param.grad

@@ -1,0 +1,1 @@
+"""torch's DistributedDataParallel, with communication hooks of ours."""

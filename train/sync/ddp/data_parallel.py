@@ -1,0 +1,193 @@
+"""`muster.sync`: torch's DistributedDataParallel, with another size of buckets and another hook.
+
+What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names with `module.`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from muster.errors import UsageError, refuse
+
+from .. import base, batchnorm
+from ..base import MIB, SyncOptions
+from ..ranks import Ranks, current_ranks
+from .hooks import BucketHook
+
+MODES = ("all_reduce", "ddp", "gather_scatter", "single")
+GONE = {  # options that were, and what does it now
+    "overlap": "gradients are always sent while others are computed",
+    "levels": "all ranks are one ring",
+    "ddp_prefix": "names always begin with `module.`; model.module.state_dict() has them without",
+}
+
+
+def sync(
+    model: nn.Module,
+    mode: str = "all_reduce",
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    synced_batchnorm: bool = False,
+    timeout_s: float = 1800.0,
+    **ddp_options: Any,
+) -> "DistributedDataParallel | Alone":
+    """`DistributedDataParallel(model, **ddp_options)`, whose gradients travel by `mode`.
+
+    The process group must exist already. A process alone, without one, gets a wrapper that has
+    `module` and `no_sync()` as well, and nothing to synchronise.
+
+    Args:
+        model: on its device.
+        mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
+        compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
+            that are about the mean.
+        compress_rank: of PowerSGD's matrices.
+        compress_share: of the gradients' values, that topk sends.
+        bucket_mb: MiB of gradients per collective; None: the mode's own. 0: one per parameter.
+        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
+        timeout_s: how long a rank may come late to a collective of the mode's own groups.
+        **ddp_options: of DDP, such as `find_unused_parameters`, `static_graph`, `process_group`.
+
+    Raises:
+        UsageError: an option that does not fit, or no process group where there are several ranks.
+    """
+    options = SyncOptions(
+        bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
+        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+    )  # fmt: skip
+    refuse(_problems(mode, options, ddp_options), where="muster.sync: ")
+    group = ddp_options.get("process_group")
+    ranks = current_ranks() if group is None else Ranks(group.rank(), group.size(), group=group)
+    if mode == "single" and ranks.world_size > 1:
+        raise UsageError(
+            f"muster.sync: mode 'single' is for one process, but world_size is {ranks.world_size}"
+        )
+    if not dist.is_initialized():
+        return Alone(model)
+    if synced_batchnorm and ranks.world_size > 1:
+        model = batchnorm.convert(model, timeout_s, ranks)
+    kind = None
+    if ranks.world_size > 1:
+        kind = hook_class(base.load_plugin("modes", mode).hook_class, options)
+    ddp_options = {**bucket_options(kind, options), **ddp_options}
+    if kind is None:
+        return DistributedDataParallel(model, **ddp_options)
+    synced = SyncedDataParallel(model, **ddp_options)
+    synced.average_by(kind, options)
+    return synced
+
+
+def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
+    if mode not in MODES:
+        yield f"unknown mode {mode!r}; known: {', '.join(MODES)}"
+    for name in ddp_options.keys() & GONE.keys():
+        yield f"there is no {name} any more: {GONE[name]}"
+    yield from option_problems(options)
+    if mode in ("gather_scatter", "single") and options.compress != "none":
+        yield f"compress={options.compress!r} does not go with mode {mode!r}; use 'all_reduce'"
+    if options.bucket_mb is not None and ddp_options.get("bucket_cap_mb") is not None:
+        yield "bucket_mb and bucket_cap_mb both say how large buckets are; give one of them"
+
+
+def option_problems(options: SyncOptions) -> Iterator[str]:
+    """A line for every option that a mode or a compressor cannot take."""
+    ways = ("none", *base.plugin_names("compression"))
+    if options.compress not in ways:
+        yield f"unknown compress {options.compress!r}; known: {', '.join(ways)}"
+    size = options.bucket_mb
+    if size is not None and not (is_number(size) and 0 <= size < math.inf):
+        yield f"bucket_mb is {size!r}; it must be a number of MiB, such as 4, or 0"
+    if not isinstance(options.compress_rank, int) or options.compress_rank < 1:
+        yield f"compress_rank is {options.compress_rank!r}; it must be a whole number from 1 on"
+    if not is_number(options.compress_share) or not 0 < options.compress_share <= 1:
+        yield f"compress_share is {options.compress_share!r}; it must be above 0 and at most 1"
+    if not is_number(options.timeout_s) or not 0 < options.timeout_s < math.inf:
+        yield f"timeout_s is {options.timeout_s!r}; it must be a number of seconds above 0"
+
+
+def is_number(value: object) -> bool:
+    """Whether one can compare it with another, and count with it."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def hook_class(of_mode: type[BucketHook] | None, options: SyncOptions) -> type[BucketHook] | None:
+    """What averages buckets: the compressor that is asked for, or the mode; None: DDP itself."""
+    if options.compress == "none":
+        return of_mode
+    found: type[BucketHook] = base.load_plugin("compression", options.compress)
+    return found
+
+
+def bucket_options(kind: type[BucketHook] | None, options: SyncOptions) -> dict[str, float]:
+    """How large DDP's buckets are to be, by its own option."""
+    size = options.bucket_mb
+    if size is None and kind is not None and dist.get_backend() == "gloo":
+        size = kind.default_mb
+    return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
+
+
+def register(
+    model: DistributedDataParallel,
+    kind: type[BucketHook],
+    ranks: Ranks,
+    options: SyncOptions,
+    around: Callable[[Any], Any] = lambda average: average,
+) -> BucketHook:
+    """Have `model`, just made, call a hook of `kind`, which is returned."""
+    hook = kind(model.module, replace(ranks, group=model.process_group), options)
+    model.register_comm_hook(None, around(hook.average))
+    return hook
+
+
+class SyncedDataParallel(DistributedDataParallel):
+    """DDP with a hook of ours, which its copies have as well; nothing else differs.
+
+    A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
+    """
+
+    def average_by(self, kind: type[BucketHook], options: SyncOptions) -> None:
+        """Called once, when it is made."""
+        group = self.process_group
+        ranks = Ranks(group.rank(), group.size())
+        self._kind, self._options = kind, options
+        self.hook: BucketHook | None = register(self, kind, ranks, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        remembered = {} if self.hook is None else self.hook.state()
+        return {**state, "hook": None, "_comm_hooks": [], "_remembered": remembered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        remembered = state.pop("_remembered")
+        super().__setstate__(state)
+        self.average_by(self._kind, self._options)
+        assert self.hook is not None
+        self.hook.restore(remembered)
+
+
+class Alone(nn.Module):
+    """What a script calls of DDP, for a process that has no others and no group."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.require_backward_grad_sync = module, True
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.module(*given, **named)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self, **_: Any) -> AbstractContextManager[None]:
+        return nullcontext()

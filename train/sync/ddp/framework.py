@@ -1,0 +1,130 @@
+"""Our synchronisation where a framework makes torch's DDP itself: Accelerate, Trainer, Lightning.
+
+DDP gets other buckets before it exists, and the hook that `muster.sync` gives it.
+"""
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from muster.errors import UsageError, refuse
+
+from ..base import SyncOptions
+from ..modes.all_reduce import AllReduceHook
+from ..ranks import Ranks
+from .data_parallel import bucket_options, hook_class, option_problems, register
+
+
+def sync_ddp(
+    framework: Any,
+    model: nn.Module | None = None,
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    timeout_s: float = 1800.0,
+) -> Any:
+    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+
+    Called alike by all ranks, before the framework has wrapped the model:
+
+        muster.sync_ddp(accelerator, model)            # before accelerator.prepare
+        muster.sync_ddp(trainer)                       # before trainer.train()
+        L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+
+    Args:
+        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        model: what Accelerate will prepare; it need not be given.
+        compress: as in `muster.sync`.
+        compress_rank: likewise.
+        compress_share: likewise.
+        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        timeout_s: how long a rank may come late to a collective of a compressor's own group.
+
+    Raises:
+        UsageError: another kind of object, an option that makes no sense, a hook that is there
+            already, or a model that is wrapped already.
+    """
+    options = SyncOptions(
+        bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
+        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+    )  # fmt: skip
+    refuse(option_problems(options), where="muster.sync_ddp: ")
+    hook = DdpHook(options)
+    if hasattr(framework, "accelerator") and hasattr(framework, "train"):
+        _of_accelerate(framework.accelerator, hook)
+    elif hasattr(framework, "prepare_model") and hasattr(framework, "ddp_handler"):
+        _of_accelerate(framework, hook)
+    elif hasattr(framework, "_setup_model"):
+        _of_lightning(framework, hook)
+    else:
+        raise UsageError(
+            f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
+            "Trainer and no DDPStrategy of Lightning; in a loop of your own, use muster.sync(model)"
+        )
+    return framework
+
+
+class DdpHook:
+    """What becomes of one DDP; made before it, and before there is a process group."""
+
+    def __init__(self, options: SyncOptions) -> None:
+        self._options = options
+        self._kind = hook_class(AllReduceHook, options)
+
+    def ddp_options(self) -> dict[str, Any]:
+        """How DDP is to be made, by its own options."""
+        return {**bucket_options(self._kind, self._options), "gradient_as_bucket_view": True}
+
+    def register(self, model: DistributedDataParallel) -> None:
+        """Have `model`, just made, call this."""
+        assert self._kind is not None
+        group = model.process_group
+        register(model, self._kind, Ranks(group.rank(), group.size()), self._options)
+
+
+def _of_accelerate(accelerator: Any, hook: DdpHook) -> None:
+    """Accelerate asks its handler for DDP's options, and then to register a hook."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    if accelerator._models:
+        raise UsageError(
+            "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
+        )
+    given = accelerator.ddp_handler or DistributedDataParallelKwargs()
+    if str(given.comm_hook) != str(DistributedDataParallelKwargs().comm_hook):
+        raise UsageError(
+            f"muster.sync_ddp: the Accelerator has a communication hook ({given.comm_hook}), and "
+            "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
+        )
+
+    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
+        def to_kwargs(self) -> dict[str, Any]:
+            return {**super().to_kwargs(), **hook.ddp_options()}
+
+        def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
+            hook.register(ddp)
+
+    accelerator.ddp_handler = Handler(**vars(given))
+
+
+def _of_lightning(strategy: Any, hook: DdpHook) -> None:
+    """Lightning's strategy makes DDP in one method, with options of its own."""
+    if strategy._ddp_comm_hook is not None:
+        raise UsageError(
+            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
+            "out and give compress=..., or leave sync_ddp out"
+        )
+    setup = strategy._setup_model
+
+    def set_up(model: nn.Module) -> DistributedDataParallel:
+        strategy._ddp_kwargs.update(hook.ddp_options())
+        made: DistributedDataParallel = setup(model)
+        hook.register(made)
+        return made
+
+    strategy._setup_model = set_up
