@@ -12,7 +12,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.entry_point import run as run
 from configs.plugins import REPOSITORY
-from configs.raw import SWITCH, Given, dashed, from_argv, from_file, joined
+from configs.raw import GONE_VALUES, SWITCH, Given, dashed, from_argv, from_file, joined
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
@@ -243,7 +243,8 @@ def _typed(
 
 def _wrong(one: Given, kind: str) -> str:
     name = one.name if one.where else "--" + dashed(one.name)
-    return f"{one.where}{name}: expected {kind}, got {one.text!r}"
+    gone = GONE_VALUES.get((one.name, one.text))
+    return f"{one.where}{name}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
 def _word(name: str, value: Any) -> str:

@@ -16,6 +16,8 @@ GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
 }
+# Values that were, likewise.
+GONE_VALUES = {("bucket_mb", "auto"): "no size is found by trying any more; leave it out"}
 
 
 class Given(NamedTuple):
