@@ -218,13 +218,13 @@ def test_every_target_is_about_known_cases():
     assert {name for target in targets.TARGETS for name in (target.case, target.base)} <= known
 
 
-def test_a_rank_holds_what_a_single_process_does_and_little_more():
-    """Of 45 MB of gradients neither a copy nor what is kept from step to step."""
+def test_a_rank_holds_its_gradients_once_beside_what_a_single_process_does():
+    """DDP keeps its buckets from step to step: 45 MB, of which the gradients are views."""
     skip_if_quick()
     model = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
     (alone,) = memory.measured("single", 1, model, 8, memory.exact())
     both = memory.measured("all_reduce", 2, model, 16, memory.exact())
-    assert len(both) == 2 and max(both) < alone + 8
+    assert len(both) == 2 and max(both) < alone + 44.7e6 / 2**20 + 8
     rows = memory.table({"single": [alone], "all_reduce": [alone + 1, alone + 5]})
     assert rows[1][-1] == "0" and rows[2][-1] == "3"
 

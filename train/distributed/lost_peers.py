@@ -15,6 +15,8 @@ from typing import Literal
 
 import torch.distributed as dist
 
+from muster.errors import text_of
+
 from .exit_guard import PeerFailed, Stopped, judge
 from .world import World
 
@@ -25,6 +27,8 @@ TELL_S = 0.5  # for telling it, where this rank need not know of the others
 POLL_S = 0.05
 ANSWER_S = 1.0  # of a store that was asked all the time
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
+# What gloo says of a collective that was under way beside another, of this rank, that timed out.
+BESIDE_IT = "application timeout caused pair closure"
 MOST_NAMED = 8
 
 
@@ -44,28 +48,35 @@ class End:
         return self.kind in ("late peer", "lost peer")
 
 
-def end_of(rank: int, error: BaseException) -> End:
-    """How a rank ends that leaves with `error`."""
+def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
+    """How a rank ends that leaves with `error`; `timeout_s`: of its collectives."""
     _, cause, message = judge(error)
     if cause == "signal":
         return End(rank, "stopped", message)
     if cause != "lost_peer" or isinstance(error, PeerFailed):
         return End(rank, "failed", message)
     where = " ".join(getattr(error, "__notes__", ()))
-    if found := TIMED_OUT.search(message):
+    text = text_of(error)  # the message is its beginning
+    if found := TIMED_OUT.search(text):
         return End(rank, "late peer", message, where, int(found[1]) / 1000)
+    if BESIDE_IT in text.lower():
+        return End(rank, "late peer", message, where, timeout_s)
     return End(rank, "lost peer", message, where)
 
 
 def explained(
-    error: BaseException, world: World, hosts: Sequence[str], store: dist.Store
+    error: BaseException,
+    world: World,
+    hosts: Sequence[str],
+    store: dist.Store,
+    timeout_s: float = 0.0,
 ) -> BaseException:
     """What to end with: `error`, or where that is but an echo, one that names the rank at fault.
 
     To be called by each rank that leaves early, when it has left the process group. `hosts` are
-    those of the ranks.
+    those of the ranks, `timeout_s` is that of collectives.
     """
-    own = end_of(world.rank, error)
+    own = end_of(world.rank, error, timeout_s)
     serves = world.is_main and not world.agent_store
     exchange = Exchange(own, world.world_size, store, serves=serves)
     grace_s = GRACE_S if world.agent_store else ALONE_S

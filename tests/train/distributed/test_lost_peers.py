@@ -19,6 +19,13 @@ LATE = RuntimeError("[x.cc:78] Timed out waiting 3000ms for recv operation to co
 LOST = RuntimeError("[x.cc:553] Connection closed by peer [10.0.0.1]:5507. GLHF!")
 
 
+# As DDP tells it, of a bucket that was under way beside the one that timed out.
+BESIDE = RuntimeError(
+    "Got the following error when running the callback: RuntimeError: "
+    "Application timeout caused pair closure\n\nAt:\n  hooks.py(148): summed"
+)
+
+
 def late(rank, where=""):
     error = RuntimeError(*LATE.args)
     if where:
@@ -78,6 +85,7 @@ def test_many_ranks_are_counted():
 
 def test_only_an_echo_is_explained_by_others():
     assert end_of(0, MusterError("no")).kind == end_of(0, PeerFailed("x")).kind == "failed"
+    assert end_of(0, BESIDE, 5.0).kind == "late peer" and end_of(0, BESIDE, 5.0).waited_s == 5.0
     assert end_of(0, KeyError("x")) == End(0, "failed", "KeyError: 'x'")
     assert end_of(0, Stopped(15)).kind == "stopped" and lost(0).is_echo and late(0).is_echo
 
