@@ -198,8 +198,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         raise
     except BaseException as error:
         dist.destroy_process_group()  # whoever waits for this rank is told at once
-        hosts = [one.host for one in workers]
-        reason = explained(error, world, hosts, store, how.timeout_s)
+        reason = explained(error, world, [one.host for one in workers], store, how.timeout_s)
         if reason is error:
             raise
         raise reason from error
