@@ -19,10 +19,16 @@ def whole_number(name: str, value: object, least: int | None = None) -> Iterator
 
 
 def number(
-    name: str, value: Any, *, above: float | None = None, least: float | None = None
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Iterator[str]:
-    """Why `value` is no number (a tensor of one is), is below `least`, or is not finite and above
-    `above`.
+    """Why `value` is no number (a tensor of one is), or is beyond a limit; nan is beyond each.
+
+    With `above`, infinity is refused, too.
     """
     try:
         plain = value.detach() if hasattr(value, "detach") else value
@@ -34,12 +40,15 @@ def number(
         yield f"{name} is {found:g}; it must be finite and above {above:g}"
     if least is not None and not found >= least:
         yield f"{name} is {found:g}; it must be at least {least:g}"
+    if most is not None and not found <= most:
+        yield f"{name} is {found:g}; it must be at most {most:g}"
 
 
 def methods(name: str, value: object, *wanted: str) -> Iterator[str]:
-    """Which of the methods that are called `value` does not have."""
+    """Which methods `value` lacks of those that will be called."""
     if missing := [one for one in wanted if not callable(getattr(value, one, None))]:
-        yield f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
+        lacks = f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
+        yield f"{lacks}; give an object that has {' and '.join(wanted)}"
 
 
 def one_of(name: str, value: object, *known: str) -> Iterator[str]:

@@ -166,7 +166,7 @@ class Job:
         self._wait_for_results(timeout_s)
         if number >= (ranks := self._world_size()):
             raise UsageError(f"rank: number is {number}; {self.run_id} has 0 to {ranks - 1}")
-        return self._result(range(ranks)[number])
+        return self._result(number)
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
         """The lines that its workers print; with `follow` until it is over."""

@@ -75,8 +75,10 @@ def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
     if not Path(python).exists():
         return  # the nodes have another Python, which says so there
     asked = [python, "-Ic", COMPILE]
-    said = subprocess.run(asked, input=text, capture_output=True, check=False).stdout.splitlines()
-    for line in said[-1:]:  # a Python may say more at its start
+    printed = subprocess.run(
+        asked, input=text, capture_output=True, check=False
+    ).stdout.splitlines()
+    for line in printed[-1:]:  # a Python may say more at its start
         number, _, problem = line.decode(errors="replace").partition(" ")
         if number.isdigit() and problem:
             where = f":{number}" if number != "0" else ""

@@ -180,9 +180,9 @@ def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
     """A link leads to the same thing in the copy; where the copy has no such, to the original."""
     end = Path(os.path.realpath(source))
     inside = end.is_relative_to(project.resolve())
-    there = root / end.relative_to(project.resolve()) if inside else end
-    if inside and os.path.lexists(there):
-        target.symlink_to(os.path.relpath(there, target.parent))
+    copy = root / end.relative_to(project.resolve()) if inside else end
+    if inside and os.path.lexists(copy):
+        target.symlink_to(os.path.relpath(copy, target.parent))
     else:
         target.symlink_to(end)
 

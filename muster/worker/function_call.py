@@ -79,7 +79,10 @@ def _pickled_error(error: BaseException) -> bytes:
 
 
 def text_of(error: BaseException) -> str:
-    """What it says; an exception of a program's own may fail where it is asked."""
+    """What it says; an exception of a program's own may fail where it is asked.
+
+    As in `muster.errors`, which a worker's Python may not have.
+    """
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (whatever its own code does)

@@ -7,7 +7,6 @@ imported everything and has not computed anything yet, which saves their start.
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from configs.plugins import load
 from configs.settings.train import TrainConfig
 from tests.train.matrix_worker import NoSinks
+from tests.train.workers import free_port
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
@@ -79,12 +79,6 @@ def rank_of(world_size: int, rank: int, port: int, cases: dict[str, Any], folder
                 )
     if rank == 0:
         torch.save(found, folder / f"ranks_{world_size}.pt")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

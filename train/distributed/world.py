@@ -64,11 +64,11 @@ class World:
                 f"--master-port {master_port}: this process is alone and meets nobody; leave it "
                 "out, or give --rank --world-size --master-ip, too"
             )
-        told = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
+        flags = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
         refuse(
             f"{flag} {asked}, but the launcher of this process has made it {found}; leave {flag} "
             "out, or give all of --rank --world-size --master-ip"
-            for flag, (asked, found) in told.items()
+            for flag, (asked, found) in flags.items()
             if asked not in (None, found)
         )
         return world

@@ -39,9 +39,8 @@ class Activity:
         self._seen: dict[int, _Seen] = {}
         self._began: float | None = None  # when a worker was first seen, or last seen to have ended
         self._places: dict[int, set[int]] = {}  # of each rank, since it was last active
-        self._lock = (
-            threading.Lock()
-        )  # around the two that follow: who asks has a thread of its own
+        # around the two that follow: who asks has a thread of its own
+        self._lock = threading.Lock()
         self._questions = 0  # that workers are answering now
         self._is_disturbed = False  # since the last look
         self.longest_pause_s = 0.0  # of all workers at once

@@ -20,13 +20,13 @@ def test_two_on_one_core_wait_for_it():
     argv = ["taskset", "-c", str(core), sys.executable, "-c", SPIN]
     pair = [subprocess.Popen(argv) for _ in range(2)]
 
-    def is_said() -> bool:
+    def is_named() -> bool:
         found = causes(before, contention_of(pair[0].pid))
         return any(one.startswith("its threads wait ") and "for a core" in one for one in found)
 
     try:
         before = contention_of(pair[0].pid)
-        assert wait_until(is_said)
+        assert wait_until(is_named)
     finally:
         for one in pair:
             one.kill()

@@ -41,10 +41,13 @@ def test_orphans_that_have_ended_do_not_pile_up(tmp_path):
 def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned):
     """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""
     sleeps = NodeCommand("node0", 0, ("sleep", "300", str(tmp_path)), {}, str(tmp_path))
-    told = [{"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}]
-    told = [*(told if is_assigned else ()), {"stop": 128 + signal.SIGINT, "signal": "SIGINT"}]
+    messages = [{"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}]
+    messages = [
+        *(messages if is_assigned else ()),
+        {"stop": 128 + signal.SIGINT, "signal": "SIGINT"},
+    ]
     reads, writes = os.pipe()
-    os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in told))
+    os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
     with os.fdopen(writes, "wb"), os.fdopen(reads, "rb") as stdin:  # open until the agent has ended
         agent = subprocess.run(
             [sys.executable, "-m", "launch.agent"],

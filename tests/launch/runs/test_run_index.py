@@ -26,16 +26,16 @@ def run_dir(folder: Path) -> Path:
 
 
 def test_a_run_whose_disk_was_away_is_found_again(tmp_path, env):
-    here, there = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
+    here, away = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
     run_index.note(here, env)
-    run_index.note(there, env)
-    assert sorted(run_index.run_folders(env)) == sorted([here, there])
+    run_index.note(away, env)
+    assert sorted(run_index.run_folders(env)) == sorted([here, away])
     (tmp_path / "disk").rename(tmp_path / "away")
     assert run_index.run_folders(env) == [here]
     (tmp_path / "away").rename(tmp_path / "disk")
-    assert sorted(run_index.run_folders(env)) == sorted([here, there])
+    assert sorted(run_index.run_folders(env)) == sorted([here, away])
     shutil.rmtree(here)
-    assert run_index.run_folders(env) == [there]
+    assert run_index.run_folders(env) == [away]
 
 
 def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):

@@ -48,16 +48,16 @@ def test_that_the_reader_has_gone_is_said_once(monkeypatch):
     with a_pipe(monkeypatch) as pipe, unhurried():
         os.close(pipe)
 
-        def is_said() -> bool:
+        def is_refused() -> bool:
             try:
                 print("x")
             except BrokenPipeError as error:
                 broken.append(error)
             return bool(broken)
 
-        assert wait_until(is_said)
+        assert wait_until(is_refused)
         for _ in range(100):
-            is_said()
+            is_refused()
             time.sleep(0.002)
     assert len(broken) == 1
 

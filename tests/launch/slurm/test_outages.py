@@ -55,10 +55,10 @@ def test_an_outage_does_not_end_a_job(slurm, tmp_path):
         assert wait_until((tmp_path / "run" / "job.json").exists)
         assert wait_until(lambda: len(slurm.calls("scontrol")) > 2)
         slurm.silence()
-        said = ""
-        while "Slurm does not answer" not in said:
+        printed = ""
+        while "Slurm does not answer" not in printed:
             assert process.poll() is None
-            said += process.stdout.readline()
+            printed += process.stdout.readline()
         (tmp_path / "run" / "exit.json").write_text(json.dumps({"code": 3, "message": "boom"}))
         slurm.job_is("FAILED")
         slurm.answer_again()
@@ -66,8 +66,8 @@ def test_an_outage_does_not_end_a_job(slurm, tmp_path):
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 3, said + out + err
-    assert "job 12: unknown; Slurm does not answer: " in said
+    assert process.returncode == 3, printed + out + err
+    assert "job 12: unknown; Slurm does not answer: " in printed
 
 
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):

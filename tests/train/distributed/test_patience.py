@@ -33,7 +33,13 @@ def ended(tmp_path_factory):
     done = start_two(whole, *often, "--epochs", "2", "--keep-best", "accuracy")
     stopped = start_two(cut, *often, "--epochs", "100000")
     metrics = cut / "metrics" / "rank_00001.jsonl"
-    assert wait_until(lambda: metrics.exists() and metrics.stat().st_size > 9000)
+    trained = wait_until(
+        lambda: (
+            any(one.poll() is not None for one in stopped)
+            or (metrics.exists() and metrics.stat().st_size > 9000)
+        )
+    )
+    assert trained and stopped[1].poll() is None, finish(stopped)
     stopped[1].send_signal(signal.SIGTERM)
     return (whole, finish(done)), (cut, finish(stopped))
 

@@ -3,7 +3,6 @@
 What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names with `module.`.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from muster.arguments import number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
 from .. import base, batchnorm
@@ -21,6 +21,7 @@ from ..ranks import Ranks, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
+MOST_MB = 1e6  # of a bucket: more than any model has
 GONE = {  # options that were, and what does it now
     "overlap": "gradients are always sent while others are computed",
     "levels": "all ranks are one ring",
@@ -89,8 +90,7 @@ def sync(
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
-    if mode not in MODES:
-        yield f"unknown mode {mode!r}; known: {', '.join(MODES)}"
+    yield from one_of("mode", mode, *MODES)
     for name in ddp_options.keys() & GONE.keys():
         yield f"there is no {name} any more: {GONE[name]}"
     yield from option_problems(options)
@@ -102,23 +102,12 @@ def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -
 
 def option_problems(options: SyncOptions) -> Iterator[str]:
     """A line for every option that a mode or a compressor cannot take."""
-    ways = ("none", *base.plugin_names("compression"))
-    if options.compress not in ways:
-        yield f"unknown compress {options.compress!r}; known: {', '.join(ways)}"
-    size = options.bucket_mb
-    if size is not None and not (is_number(size) and 0 <= size < math.inf):
-        yield f"bucket_mb is {size!r}; it must be a number of MiB, such as 4, or 0"
-    if not isinstance(options.compress_rank, int) or options.compress_rank < 1:
-        yield f"compress_rank is {options.compress_rank!r}; it must be a whole number from 1 on"
-    if not is_number(options.compress_share) or not 0 < options.compress_share <= 1:
-        yield f"compress_share is {options.compress_share!r}; it must be above 0 and at most 1"
-    if not is_number(options.timeout_s) or not 0 < options.timeout_s < math.inf:
-        yield f"timeout_s is {options.timeout_s!r}; it must be a number of seconds above 0"
-
-
-def is_number(value: object) -> bool:
-    """Whether one can compare it with another, and count with it."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    yield from one_of("compress", options.compress, "none", *base.plugin_names("compression"))
+    if options.bucket_mb is not None:
+        yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
+    yield from whole_number("compress_rank", options.compress_rank, 1)
+    yield from number("compress_share", options.compress_share, above=0, most=1)
+    yield from number("timeout_s", options.timeout_s, above=0)
 
 
 def hook_class(of_mode: type[BucketHook] | None, options: SyncOptions) -> type[BucketHook] | None:

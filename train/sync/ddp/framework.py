@@ -31,13 +31,13 @@ def sync_ddp(
 
     Called alike by all ranks, before the framework has wrapped the model:
 
-        muster.sync_ddp(accelerator, model)            # before accelerator.prepare
+        muster.sync_ddp(accelerator)                   # before accelerator.prepare
         muster.sync_ddp(trainer)                       # before trainer.train()
         L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
 
     Args:
         framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
-        model: what Accelerate will prepare; it need not be given.
+        model: nothing is done with it any more; scripts that give it go on.
         compress: as in `muster.sync`.
         compress_rank: likewise.
         compress_share: likewise.

@@ -26,8 +26,8 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
 
 def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     """Its workers move, as they end."""
-    rule, said = replace(assignment(tmp_path), hang_after_s=15.0, on_hang="stop"), []
-    inspection = RunInspection(tmp_path, 1, lambda **message: None, said.append, rule)
+    rule, messages = replace(assignment(tmp_path), hang_after_s=15.0, on_hang="stop"), []
+    inspection = RunInspection(tmp_path, 1, lambda **message: None, messages.append, rule)
 
     def agent_says(**more):
         inspection.take({"id": "hang", "index": 0, "node": "node0", **more})
@@ -35,6 +35,6 @@ def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
 
     agent_says(still={"s": 16.0, "pause_s": 1.0})
     agent_says(complete=True)
-    assert "no progress" in inspection.hang and len(said) == 1
+    assert "no progress" in inspection.hang and len(messages) == 1
     agent_says(still={"s": 0.0, "pause_s": 16.0})
-    assert len(said) == 1
+    assert len(messages) == 1
