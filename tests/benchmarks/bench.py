@@ -19,7 +19,7 @@ from configs import cli
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
-from tests.benchmarks import overhead, places, preloaded, results, startup, targets
+from tests.benchmarks import nanogpt, overhead, places, preloaded, results, startup, targets
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Place, Steps
@@ -64,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows += preloaded.table(preloaded.measured(args.rounds))
     print(f"\n{results.aligned(rows)}")
     if not args.only:
+        for rate in rates:
+            print(
+                f"\n{rate}\n{results.aligned(nanogpt.table(nanogpt.measured(args.rounds, rate)))}"
+            )
         print(f"\n{results.aligned(overhead.table(overhead.measured()))}")
     if args.figure:
         from tests.benchmarks import figure

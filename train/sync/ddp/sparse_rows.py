@@ -22,7 +22,6 @@ from ..ranks import Ranks
 
 LEAST_BYTES = 2**20  # of a weight: a smaller one is not worth a look at its rows
 WORTH = 0.8  # of a weight's rows: with more of them it goes whole, without being gathered first
-ROWS_AT_ONCE = 4096
 
 
 def candidates(model: nn.Module) -> list[nn.Parameter]:
@@ -66,9 +65,9 @@ def touched(gradient: Tensor) -> Tensor:
     # A part of a bucket may begin in the middle of such a word; then by bytes.
     if gradient.storage_offset() * gradient.itemsize % torch.int64.itemsize:
         words = torch.uint8
-    # By parts: what `any` needs for itself would be an eighth of the gradient.
-    parts = gradient.view(words).split(ROWS_AT_ONCE)
-    return torch.cat([part.any(dim=1) for part in parts]).to(torch.uint8)
+    # Faster than `any`, which makes a bool of each number first.
+    low, high = torch.aminmax(gradient.view(words), dim=1)
+    return (low | high).ne(0).to(torch.uint8)
 
 
 class Rows:
