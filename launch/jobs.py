@@ -206,6 +206,9 @@ def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
         follower.nodes = run_record.nodes_of_ranks(run)
         follower.poll(last=over or not follow)
         if over or not follow:
+            if rank is not None and follower.nodes and rank not in follower.nodes:
+                known = f"{min(follower.nodes)} to {max(follower.nodes)}"
+                raise UsageError(f"--rank {rank}: {run.name} has ranks {known}")
             return 0
         time.sleep(POLL_S)
 

@@ -169,7 +169,12 @@ class Job:
         return self._result(number)
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines that its workers print; with `follow` until it is over."""
+        """The lines that its workers print; with `follow` until it is over.
+
+        Raises:
+            UsageError: it has no such rank.
+            MusterError: its logs could not be read; on stderr is why.
+        """
         if rank is not None:
             refuse(arguments.whole_number("rank", rank, 0), where="logs: ")
         chosen = [] if rank is None else ["--rank", str(rank)]
@@ -188,6 +193,9 @@ class Job:
             try:
                 for line in process.stdout:
                     yield line.rstrip("\n")
+                if code := process.wait():
+                    kind = UsageError if code == UsageError.exit_code else MusterError
+                    raise kind(f"logs: {self.run_id}: exit code {code}; on stderr is why")
             finally:
                 process.terminate()
 

@@ -108,7 +108,9 @@ def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
     assert code == 0 and out.startswith(f"{run.name}: running (led by process")
     assert "node1: 127.0.0.1 on lo, rank 1" in out
     assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
-    assert jobs(tmp_path, "logs", "--rank", "1")[1] == ""
+    assert jobs(tmp_path, "logs", "--rank", "1")[:2] == (0, "")
+    code, _, err = jobs(tmp_path, "logs", "--rank", "99")
+    assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
     code, out, err = jobs(tmp_path, "cancel")
     assert code == 0 and out == f"{run.name}: stopped\n", err
     assert wait_until(lambda: alive(tmp_path) == [])

@@ -68,12 +68,18 @@ if __name__ == "__main__":
         again.rank(4)
     except muster.UsageError as error:
         fifth = str(error)
+    try:
+        list(again.logs(rank=4))
+    except muster.UsageError as error:
+        fifth += "; " + str(error)
     state = job.status().word
     print(json.dumps([str(job.run_dir), job.results(), again.rank(2), fifth, lines, state]))
 """,
     )
     folder, results, third, fifth, lines, state = json.loads(done.stdout)
-    assert fifth.startswith("rank: number is 4; ") and fifth.endswith(" has 0 to 3")
+    rank, logs = fifth.split("; logs: ")
+    assert rank.startswith("rank: number is 4; ") and rank.endswith(" has 0 to 3")
+    assert logs.startswith(Path(folder).name) and "exit code 2" in logs
     assert results == [[7, rank, "s3cret", str(project)] for rank in range(4)]
     assert third == results[2] and state == "done"
     assert [line.partition("| ")[2] for line in lines] == [f"rank {n} works" for n in range(4)]
