@@ -1,4 +1,4 @@
-"""One of two ranks that does all of user_loops.py with DDP and with `muster.sync`, side by side.
+"""One of two ranks that does all of user_loops/ with DDP and with `muster.sync`, side by side.
 
 Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes what was not
 the same, by the name of what it did.
@@ -20,12 +20,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
-from tests.train.sync.user_loops import LOOPS, Forms, Words, inputs, net, trained
+from tests.train.sync.user_loops import models, passes, processes
+from tests.train.sync.user_loops.base import LOOPS, Forms, Words, inputs, net, trained
 from train.sync.ddp.torch_ddp import sent_by
 from train.sync.pass_times import timer_of
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
+THEMES = (models, passes, processes)  # which fill LOOPS
 
 
 def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:

@@ -10,7 +10,6 @@ from torch import nn
 
 import muster
 from tests.train.sync import data_parallel_worker as worker
-from tests.train.sync.user_loops import LOOPS
 from tests.train.workers import run_on_ranks
 
 
@@ -23,7 +22,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("mode", [*worker.MODES, "comes to something"])
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", worker.LOOPS)
 def test_a_loop_does_with_it_what_it_does_with_ddp(name, mode, found):
     assert [rank[f"{name} {mode}"] for rank in found] == ["", ""]
 

@@ -1,0 +1,263 @@
+"""Loops that go forward, backward and over their parameters in ways of their own."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed.nn.functional
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.train.sync.user_loops.base import Wrap, gradients, inputs, loop, net, trained
+
+
+@loop
+def a_penalty_with_a_pass_of_its_own(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        sum(one.square().sum() for one in model.parameters()).mul(1e-2).backward()
+        yield from gradients(model)
+
+
+@loop
+def the_module_trained_between(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        with model.no_sync():
+            model.module(inputs(step + 9)).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def a_gradient_penalty(wrap: Wrap) -> Iterator[Any]:
+    """WGAN's: the gradient for the inputs is part of the loss."""
+    model = wrap(net())
+    for step in range(3):
+        values = inputs(step).requires_grad_()
+        scores = model(values)
+        (slope,) = torch.autograd.grad(scores.sum(), values, create_graph=True)
+        (scores.mean() + slope.square().mean()).backward()
+        yield from gradients(model)
+
+
+@loop
+def wrapped_again(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    inner[0].requires_grad_(False)
+    yield from trained(wrap(inner))
+    inner[0].requires_grad_(True)
+    yield from trained(wrap(inner))
+    yield from trained(wrap(inner))
+
+
+@loop
+def two_models_that_share_layers(wrap: Wrap) -> Iterator[Any]:
+    last = net()
+    first, second = wrap(nn.Sequential(net(), last)), wrap(nn.Sequential(net(), last))
+    for step in range(3):
+        first(inputs(step)).square().mean().backward()
+        second(inputs(step)).square().mean().backward()
+        yield from gradients(first)
+        yield from gradients(second)
+
+
+@loop
+def a_pass_that_fails_midway(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    for step in range(2):
+        model(inputs(step)).square().mean().backward()
+    found = model(inputs(2))
+    handle = model.module[0].weight.register_hook(lambda _: 1 / 0)
+    try:
+        found.square().mean().backward()
+    except ZeroDivisionError:
+        handle.remove()
+    yield from trained(model)
+
+
+@loop
+def the_gradient_of_inputs_alone(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    values = inputs(0).requires_grad_()
+    yield from torch.autograd.grad(model(values).sum(), values)
+    yield from trained(model)
+
+
+@loop
+def gradients_in_a_buffer_of_ones_own(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    params = list(model.parameters())
+    flat = torch.zeros(sum(one.numel() for one in params), dtype=torch.float64)
+    for one, part in zip(params, flat.split([one.numel() for one in params]), strict=True):
+        one.grad = part.view_as(one)
+    seen: list[bool] = []
+    params[0].register_post_accumulate_grad_hook(lambda one: seen.append(one.grad is not None))
+    for step in range(2):
+        model(inputs(step)).square().mean().backward()
+        yield flat.clone()
+        flat.zero_()
+    yield torch.tensor(seen)
+
+
+@loop
+def adversaries(wrap: Wrap) -> Iterator[Any]:
+    """Each is frozen while the other one trains."""
+    maker, judge = wrap(net()), wrap(net())
+    for step in range(3):
+        judge.requires_grad_(False)
+        judge(maker(inputs(step))).square().mean().backward()
+        yield from gradients(maker)
+        judge.requires_grad_(True)
+        judge(maker(inputs(step)).detach()).square().mean().backward()
+        yield from gradients(judge)
+
+
+class Skips(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([net(), net(), net()])
+
+    def forward(self, values: Tensor) -> Tensor:
+        for at, layer in enumerate(self.layers):
+            if (int(values.sum() * 100) + at) % 3:
+                values = layer(values)
+        return values + self.layers[0](values) * 0.1
+
+
+@loop
+def layers_skipped_at_random(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(Skips(), find_unused_parameters=True), steps=6)
+
+
+@loop
+def unused_without_saying_so(wrap: Wrap) -> Iterator[Any]:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = net(), net()
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.used(values)
+
+    yield from trained(wrap(Half()))
+
+
+@loop
+def accumulation(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(), gradient_as_bucket_view=True)
+    for step in range(6):
+        with nullcontext() if step % 3 == 2 else model.no_sync():
+            model(inputs(step)).square().mean().backward()
+        yield from (one.grad.clone() for one in model.parameters())
+    for step in range(6):  # as nanoGPT does it
+        model.require_backward_grad_sync = step % 3 == 2
+        model(inputs(step)).square().mean().backward()
+        yield from (one.grad.clone() for one in model.parameters())
+
+
+@loop
+def a_static_graph(wrap: Wrap) -> Iterator[Any]:
+    yield from trained(wrap(net(), static_graph=True), steps=4)
+
+
+@loop
+def frozen_afterwards(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(), find_unused_parameters=True)
+    yield from trained(model)
+    model.module[0].requires_grad_(False)
+    yield from trained(model)
+
+
+@loop
+def twins_that_gather(wrap: Wrap) -> Iterator[Any]:
+    """A contrastive loss over all ranks: a collective of the user's in the backward pass."""
+    model = wrap(net())
+    for step in range(3):
+        ours = [model(inputs(step)), model(inputs(step + 5))]
+        found = [torch.cat(torch.distributed.nn.functional.all_gather(one)) for one in ours]
+        (found[0] @ found[1].T).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def lower_precision(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net().float())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(inputs(step).float()).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        yield nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        yield from gradients(model)
+
+
+@loop
+def lbfgs(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 6, dtype=torch.float64)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    yield from model.parameters()
+
+
+@loop
+def checkpointing(wrap: Wrap) -> Iterator[Any]:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = net()
+
+        def forward(self, values: Tensor) -> Tensor:
+            for _ in range(2):
+                values = checkpoint(self.layer, values, use_reentrant=False)
+            return values
+
+    yield from trained(wrap(Twice()))
+
+
+@loop
+def compiled(wrap: Wrap) -> Iterator[Any]:
+    inside, around, after = wrap(torch.compile(net(), backend="eager")), wrap(net()), wrap(net())
+    after.compile(backend="eager")
+    call = torch.compile(around, backend="eager")
+    for step in range(2):
+        inside(inputs(step)).square().mean().backward()
+        yield from gradients(inside)
+        call(inputs(step)).square().mean().backward()
+        yield from gradients(around)
+        after(inputs(step)).square().mean().backward()
+        yield from gradients(after)
+
+
+@loop
+def only_some_inputs_of_a_backward_pass(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net())
+    loss = model(inputs(0)).square().mean()
+    loss.backward(inputs=list(model.parameters()))
+    yield from gradients(model)
+
+
+@loop
+def an_optimizer_made_before(wrap: Wrap) -> Iterator[Any]:
+    inner = net()
+    optimizer = torch.optim.AdamW(inner.parameters(), lr=0.1)
+    model = wrap(inner)
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    yield from model.parameters()
