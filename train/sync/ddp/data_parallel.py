@@ -3,7 +3,7 @@
 What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names with `module.`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -81,12 +81,7 @@ def sync(
     kind = None
     if ranks.world_size > 1:
         kind = hook_class(base.load_plugin("modes", mode).hook_class, options)
-    ddp_options = {**bucket_options(kind, options), **ddp_options}
-    if kind is None:
-        return DistributedDataParallel(model, **ddp_options)
-    synced = SyncedDataParallel(model, **ddp_options)
-    synced.average_by(kind, options)
-    return synced
+    return in_ddp(model, kind, ranks, options, ddp_options)
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -126,16 +121,28 @@ def bucket_options(kind: type[BucketHook] | None, options: SyncOptions) -> dict[
     return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
 
-def register(
-    model: DistributedDataParallel,
-    kind: type[BucketHook],
+def in_ddp(
+    model: nn.Module,
+    kind: type[BucketHook] | None,
     ranks: Ranks,
     options: SyncOptions,
-    around: Callable[[Any], Any] = lambda average: average,
+    ddp_options: Mapping[str, Any],
+) -> DistributedDataParallel:
+    """`model` in DDP with the buckets and a hook of `kind`; None: DDP itself."""
+    ddp_options = {**bucket_options(kind, options), **ddp_options}
+    if kind is None:
+        return DistributedDataParallel(model, **ddp_options)
+    synced = SyncedDataParallel(model, **ddp_options)
+    synced.average_by(kind, ranks, options)
+    return synced
+
+
+def register(
+    model: DistributedDataParallel, kind: type[BucketHook], ranks: Ranks, options: SyncOptions
 ) -> BucketHook:
     """Have `model`, just made, call a hook of `kind`, which is returned."""
     hook = kind(model.module, replace(ranks, group=model.process_group), options)
-    model.register_comm_hook(None, around(hook.average))
+    model.register_comm_hook(None, hook.average)
     return hook
 
 
@@ -145,10 +152,8 @@ class SyncedDataParallel(DistributedDataParallel):
     A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
     """
 
-    def average_by(self, kind: type[BucketHook], options: SyncOptions) -> None:
+    def average_by(self, kind: type[BucketHook], ranks: Ranks, options: SyncOptions) -> None:
         """Called once, when it is made."""
-        group = self.process_group
-        ranks = Ranks(group.rank(), group.size())
         self._kind, self._options = kind, options
         self.hook: BucketHook | None = register(self, kind, ranks, options)
 
@@ -160,7 +165,8 @@ class SyncedDataParallel(DistributedDataParallel):
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("_remembered")
         super().__setstate__(state)
-        self.average_by(self._kind, self._options)
+        group = self.process_group
+        self.average_by(self._kind, Ranks(group.rank(), group.size()), self._options)
         assert self.hook is not None
         self.hook.restore(remembered)
 

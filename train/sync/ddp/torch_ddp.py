@@ -22,11 +22,17 @@ from torch.nn.parallel import DistributedDataParallel
 from ..base import GradSync, SyncOptions
 from ..ledger import Collective
 from ..ranks import Ranks
-from .data_parallel import SyncedDataParallel, bucket_options, hook_class, register
+from .data_parallel import SyncedDataParallel, hook_class, in_ddp, register
 from .hooks import BucketHook
 
 NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
+# By itself and through Accelerate. Both also leave buffers alone: the trainer averages them, in
+# every mode alike.
+DDP_OPTIONS = {
+    "find_unused_parameters": True,  # what some rank did not use must not hang it
+    "gradient_as_bucket_view": True,  # no copy between bucket and gradient
+}
 
 
 class DdpSync(GradSync):
@@ -46,25 +52,11 @@ class DdpSync(GradSync):
         if self.ranks.world_size == 1:
             return model
         device = next(model.parameters()).device
-        wrapped = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            forward_sync_buffers=False,
-            **self.ddp_options(),
-        )
+        device_ids = [device] if device.type == "cuda" else None
+        ddp = {**DDP_OPTIONS, "device_ids": device_ids, "forward_sync_buffers": False}
+        wrapped = in_ddp(model, self.kind(device), self.ranks, self.options, ddp)
         self.wrapped(wrapped)
         return wrapped
-
-    def ddp_options(self) -> dict[str, Any]:
-        """How DDP is set up, by itself and through Accelerate.
-
-        Both also leave buffers alone: the trainer averages them, in every mode alike.
-        """
-        return {
-            **bucket_options(hook_class(type(self).hook_class, self.options), self.options),
-            "find_unused_parameters": True,  # what some rank did not use must not hang it
-            "gradient_as_bucket_view": True,  # no copy between bucket and gradient
-        }
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         """DDP has made the replicas equal; from now on it times every step."""
@@ -72,26 +64,30 @@ class DdpSync(GradSync):
         self.ranks.ledger.control["broadcast"] += sum(tensor.nbytes for tensor in tensors)
         trained = sum(param.requires_grad for param in model.parameters())
         self._flags_bytes = trained * torch.int32.itemsize  # which parameters were used at all
-        _let_it_warn(tensors[0].device)
-        kind = hook_class(type(self).hook_class, self.options)
-        self._is_timed_here = _has_events(tensors[0].device)
+        device = tensors[0].device
+        _let_it_warn(device)
+        self._is_timed_here = device.type == "cuda"
         if not self._is_timed_here:
             model._set_ddp_runtime_logging_sample_rate(1)
-        if kind is None:
-            return
-        self._hook = register(model, kind, self.ranks, self.options, self._timed)
+        if isinstance(model, SyncedDataParallel):
+            self._hook = model.hook
+        elif (kind := self.kind(device)) is not None:
+            self._hook = register(model, kind, self.ranks, self.options)
 
-    def _timed(self, average: Any) -> Any:
-        """`average`, a hook, that also marks when a bucket is ready, where DDP does not time it."""
-        if not self._is_timed_here:
-            return average
+    def kind(self, device: torch.device) -> type[BucketHook] | None:
+        """The hook's; it also marks when a bucket is ready, where DDP does not time it."""
+        kind = hook_class(type(self).hook_class, self.options)
+        if kind is None or device.type != "cuda":
+            return kind
+        mode = self
 
-        def marked(state: object, bucket: dist.GradBucket) -> Future[Tensor]:
-            self._events = [*self._events[:1], _event()]
-            sent: Future[Tensor] = average(state, bucket)
-            return sent
+        class Marking(kind):  # type: ignore[valid-type, misc]
+            def average(self, state: object, bucket: dist.GradBucket) -> Future[Tensor]:
+                mode._events = [*mode._events[:1], _event()]
+                sent: Future[Tensor] = super().average(state, bucket)
+                return sent
 
-        return marked
+        return Marking
 
     def sync(self, model: nn.Module) -> None:
         if not isinstance(model, DistributedDataParallel):
@@ -135,10 +131,6 @@ class DdpSync(GradSync):
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         if self._hook is not None:
             self._hook.restore(state)
-
-
-def _has_events(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 def _event() -> torch.cuda.Event:

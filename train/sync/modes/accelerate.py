@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..base import MixedPrecision
-from ..ddp.torch_ddp import DdpSync
+from ..ddp.data_parallel import bucket_options
+from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from ..ranks import Ranks
 
 
@@ -25,9 +26,10 @@ class Accelerate(DdpSync):
     """Works under torchrun, under `accelerate launch`, and by hand: the process group is ours."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
-        precision = self.options.precision
-        ddp = {**self.ddp_options(), "broadcast_buffers": False}
+        device, precision = next(model.parameters()).device, self.options.precision
+        _set_environment(self.ranks, on_gpu := device.type == "cuda")
+        buckets = bucket_options(self.kind(device), self.options)
+        ddp = {**buckets, **DDP_OPTIONS, "broadcast_buffers": False}
         self._accelerator = Accelerator(
             cpu=not on_gpu,
             mixed_precision=precision if precision in ("bf16", "fp16") else "no",

@@ -15,7 +15,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from train.sync.base import SyncOptions
-from train.sync.ddp.torch_ddp import DdpSync
+from train.sync.ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from train.sync.modes.all_reduce import AllReduce
 from train.sync.modes.ddp import Ddp
 from train.sync.ranks import Ranks
@@ -26,7 +26,7 @@ SLOW, SLOW_S, STEPS = 2, 0.3, 5
 def seconds(kind: type[DdpSync], name: str) -> list[float]:
     """Of each step, what `kind` tells of it by that name."""
     sync = kind(Ranks(), SyncOptions(sparse_rows=False))
-    model = DistributedDataParallel(nn.Linear(2, 2), **sync.ddp_options())
+    model = DistributedDataParallel(nn.Linear(2, 2), **DDP_OPTIONS)
     sync.wrapped(model)
     found: list[float] = []
 
