@@ -117,7 +117,7 @@ class NoSinks:
     def write(self, record: object) -> None:
         pass
 
-    def collectives(self, step: object, made: object) -> None:
+    def stepped(self, step: object, made: object) -> None:
         pass
 
 

@@ -2,13 +2,20 @@
 
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from muster.errors import UsageError
+from muster.run_files import SEEN
+
+from ..distributed.patience import wait_for_all
 from ..sync.ranks import Ranks
 
 Files = dict[str, dict[str, Tensor]]
@@ -24,6 +31,34 @@ def gather_text(ranks: Ranks, text: str, device: torch.device) -> list[str]:
         row[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     rows = ranks.all_gather(row.to(device)).cpu()
     return [bytes(own[:size].numpy()).decode() for own, size in zip(rows, sizes, strict=True)]
+
+
+def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
+    """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
+
+    Rank 0 is, and one rank of each `place`, a host's name, with a disk of its own. Collective.
+
+    Raises:
+        UsageError: rank 0 cannot make the folder.
+    """
+    mark, problem = "", ""
+    if ranks.rank == 0:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, mark = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
+            os.close(handle)
+        except OSError as error:
+            problem = f"{folder}: {error.strerror}"
+    wait_for_all(ranks.world_size)
+    mark, problem = json.loads(gather_text(ranks, json.dumps([mark, problem]), ranks.device)[0])
+    if problem:
+        raise UsageError(problem)
+    own = "" if Path(mark).exists() else place
+    wait_for_all(ranks.world_size)
+    hosts = gather_text(ranks, own, ranks.device)  # of those that do not see it
+    if ranks.rank == 0:
+        Path(mark).unlink(missing_ok=True)
+    return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)
 
 
 def share(

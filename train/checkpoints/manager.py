@@ -97,6 +97,10 @@ class CheckpointManager:
         waited_s = time.monotonic() - self._due_since
         return self._unit == "min" and waited_s >= 60 * self._every
 
+    def requests(self, step: int, *, stop: bool) -> StepRequests:
+        """What this rank wants to be done after `step`; `stop`: it was asked to."""
+        return StepRequests(stop, self.is_due(step), self.is_busy)
+
     @property
     def is_busy(self) -> bool:
         """Whether this rank is still writing the last one."""

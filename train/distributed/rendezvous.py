@@ -17,24 +17,20 @@
 """
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from muster.errors import MusterError, UsageError
-from muster.run_files import SEEN
+from muster.errors import MusterError
 
 from .address import check_own_address, choose_interface, wait_for_address
 from .device import choose_backend, choose_device, visible_gpus
@@ -94,40 +90,6 @@ class Peers:
         if "failed" in reply:
             raise PeerFailed(f"a worker on {reply['host']} could not go on: {reply['failed']}")
         return str(reply["answer"])
-
-    def sees_first(self, name: str, folder: Path) -> bool:
-        """Whether this rank is the first of those that see the same `folder`, which is made.
-
-        Rank 0 is, and one rank of each host that has a disk of its own.
-
-        Raises:
-            UsageError: rank 0 cannot make the folder (there; elsewhere PeerFailed).
-        """
-
-        def mark() -> str:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                handle, path = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
-            except OSError as error:
-                raise UsageError(f"{folder}: {error.strerror}") from None
-            os.close(handle)
-            return path
-
-        sign = Path(self.agree(f"{name}/mark", mark))
-        first = self.world.is_main or (self.leads_host and not sign.exists())
-        if self.world.world_size > 1:
-            self.store.add(f"{name}/looked", 1)
-        if self.world.is_main:
-            self._wait_for_all(f"{name}/looked")
-            sign.unlink(missing_ok=True)
-        return first
-
-    def _wait_for_all(self, name: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while self.world.world_size > 1 and self.store.add(name, 0) < self.world.world_size:
-            if time.monotonic() > deadline:
-                raise PeerFailed(f"not all workers have passed {name}")
-            time.sleep(0.01)
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
         """Have rank 0 `make` something on disk while the others wait, then read it.

@@ -20,6 +20,7 @@ from train.batches.auto_split import probe
 from train.batches.auto_split.splitter import Splitter
 from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
+from train.checkpoints.exchange import sees_first
 from train.checkpoints.manager import CheckpointManager
 from train.distributed import environment, patience, rendezvous
 from train.distributed.exit_guard import ExitGuard
@@ -85,7 +86,8 @@ def prepared(
             console.line(advice)
         sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
         builder = Builder(config, ranks, device, task, console, sinks, metrics)
-        writes = peers.sees_first("checkpoints", config.checkpoint_dir or run_dir)
+        place = "/".join(peers.workers[ranks.rank].place)
+        writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         checkpoints = builder.checkpoints(folder, writes=writes)
         meter = _meter(peers, ranks, run_dir)

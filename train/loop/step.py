@@ -15,6 +15,7 @@ rows of all ranks, after the same step on each: a signal that reaches one rank n
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from muster.errors import MusterError
 from train.batches.plan import StepPlan
 from train.checkpoints.manager import StepRequests
 from train.loop.state import TrainingState
+from train.program.recorder import step_record
 from train.records.schema import StepRecord
 from train.records.timer import PhaseTimer
 from train.sync import batchnorm
@@ -102,31 +104,22 @@ class Step:
             self.grad_sync.updated(self.model)
         global_loss, grad_norm, requests = self._read(rows.cpu())
         self.grad_sync.finished()
-        seconds = timer.seconds
+        seconds, at = timer.seconds, self.state.at
         waited_s = min(self.grad_sync.waited_s, seconds["backward"])
-        self.state.at.step += 1
-        self.state.at.in_epoch += 1
+        at.step, at.in_epoch = at.step + 1, at.in_epoch + 1
         self.collectives = self.ranks.ledger.take_step()
-        record = StepRecord(
-            step=self.state.at.step,
-            epoch=self.state.at.epoch + 1,
-            rank=self.ranks.rank,
-            loss=global_loss,
-            samples=plan.samples,
-            local_samples=plan.local_samples,
-            local_tokens=plan.local_tokens,
-            data_s=seconds["data"],
-            forward_s=seconds["forward"],
-            backward_s=seconds["backward"] - waited_s,
-            sync_s=seconds["sync"] + waited_s,
-            optimizer_s=seconds["optimizer"],
-            step_s=timer.total_s(),
-            lr=lr,
-            grad_norm=grad_norm,
-            payload_bytes=sum(one.nbytes for one in self.collectives),
-            comm_s=self.grad_sync.comm_s,
-            overlapped_s=self.grad_sync.overlapped_s,
-        )
+        seconds |= {
+            "backward": seconds["backward"] - waited_s,
+            "sync": seconds["sync"] + waited_s,
+            "step": timer.total_s(),
+            "comm": self.grad_sync.comm_s,
+            "overlapped": self.grad_sync.overlapped_s,
+        }
+        plan = replace(plan, step=at.step, epoch=at.epoch)
+        record = step_record(
+            self.ranks.rank, plan, self.collectives, seconds,
+            loss=global_loss, lr=lr, grad_norm=grad_norm,
+        )  # fmt: skip
         return record, requests
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:

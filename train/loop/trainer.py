@@ -191,8 +191,7 @@ class Trainer:
         """What this rank wants after `step`, as `StepRequests` has it."""
         requests = StepRequests()
         if self.checkpoints is not None:
-            is_due, is_busy = self.checkpoints.is_due(step), self.checkpoints.is_busy
-            requests = StepRequests(bool(self.stopping.why), is_due, is_busy)
+            requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
         return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
@@ -244,8 +243,7 @@ class Trainer:
 
     def _report(self, record: StepRecord) -> None:
         self.history.add(record)
-        self.sinks.write(record)
-        self.sinks.collectives(record, self._step.collectives)
+        self.sinks.stepped(record, self._step.collectives)
         self.console.advance(record.loss)
         every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:

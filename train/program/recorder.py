@@ -2,10 +2,12 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,22 @@ from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
 from ..sync.ddp.torch_ddp import sent_by
-from ..sync.pass_times import timer_of
+from ..sync.ledger import Collective
+from ..sync.pass_times import PassTimes, timer_of
 from ..sync.ranks import Ranks, current_ranks
+
+NO_REQUESTS = (False, False, False)
+
+
+class Asks(Protocol):
+    """Checkpoints: what they ask of the other ranks after a step goes along with its loss."""
+
+    def requests(self, step: int) -> Sequence[float]: ...
+    def answered(self, step: int, rows: Tensor) -> None: ...
+
+
+# Whose `after_step` was called last, if it is still there: so a step has one small collective.
+last_asked: "weakref.WeakValueDictionary[str, Asks]" = weakref.WeakValueDictionary()
 
 
 def record(
@@ -65,9 +81,8 @@ def record(
         assert metrics is not None
         recorder.evaluated(step, metrics)
         return None
-    return recorder.stepped(
-        step, _number(loss), model, int(samples), _number(lr), _number(grad_norm)
-    )
+    own = {name: _number(one) for name, one in {"loss": loss, **numbers}.items()}
+    return recorder.stepped(step, int(samples), model, **own)
 
 
 def _problems(
@@ -108,46 +123,36 @@ class Recorder:
         self._ended: float | None = None  # the last step; the first one's begin is not known
 
     def stepped(
-        self,
-        step: StepPlan | int | None,
-        loss: float,
-        model: nn.Module | None,
-        samples: int,
-        lr: float,
-        grad_norm: float,
-    ) -> float:
-        plan = step if isinstance(step, StepPlan) else None
-        self._count(step)
-        now = time.perf_counter()
-        rows = self._ranks.all_gather(
-            torch.tensor([loss], dtype=torch.float64, device=self._ranks.device)
+        self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
+        **numbers: float,
+    ) -> float:  # fmt: skip
+        plan, now = self._counted(step, samples), time.perf_counter()
+        asking = last_asked.get("checkpoints")
+        row = [loss, *(NO_REQUESTS if asking is None else asking.requests(plan.step))]
+        own = torch.tensor(row, dtype=torch.float64, device=self._ranks.device)
+        rows = self._ranks.all_gather(own)
+        mean = float(rows[:, 0].mean())
+        if asking is not None:
+            asking.answered(plan.step, rows[:, 1:])
+        taken, made = (
+            (PassTimes(), []) if model is None else (timer_of(model).take(), sent_by(model))
         )
-        mean = float(rows.mean())
-        measured = timer_of(model).take() if model is not None else None
-        made = [] if model is None else sent_by(model)
-        begun = (measured.began if measured else None) or now
-        before = begun if self._ended is None else self._ended
-        record = StepRecord(
-            step=self._step, epoch=self._epoch, rank=self._ranks.rank, loss=mean,
-            samples=plan.samples if plan else samples,
-            local_samples=plan.local_samples if plan else samples // self._ranks.world_size,
-            local_tokens=plan.local_tokens if plan else 0,
-            data_s=max(0.0, begun - before) if measured else 0.0,
-            forward_s=measured.forward_s if measured else 0.0,
-            backward_s=measured.backward_s if measured else 0.0,
-            sync_s=measured.sync_s if measured else 0.0,
-            optimizer_s=now - (measured.ended or now) if measured else 0.0,
-            step_s=now - before, lr=lr, grad_norm=grad_norm,
-            payload_bytes=sum(one.nbytes for one in made),
-        )  # fmt: skip
-        self.write(record)
-        self._sinks.collectives(record, made)
+        before = self._ended or taken.began or now
+        seconds = {
+            "data": max(0.0, (taken.began or before) - before), "forward": taken.forward_s,
+            "backward": taken.backward_s, "sync": taken.sync_s,
+            "optimizer": now - (taken.ended or now), "step": now - before,
+        }  # fmt: skip
+        record = step_record(self._ranks.rank, plan, made, seconds, loss=mean, **numbers)
+        if not plan.micro_batches:  # a number: as if the parts were even
+            record = replace(record, local_samples=samples // self._ranks.world_size)
+        self._sinks.stepped(record, made)
         self._ended = time.perf_counter()
         return mean
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
         if step is not None:
-            self._count(step)
+            self._counted(step)
         now = time.perf_counter()
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
@@ -160,11 +165,25 @@ class Recorder:
     def write(self, record: Record) -> None:
         self._sinks.write(record)
 
-    def _count(self, step: StepPlan | int | None) -> None:
-        if isinstance(step, StepPlan):
-            self._step, self._epoch = step.step, step.epoch + 1
-        else:
-            self._step = self._step + 1 if step is None else int(step)
+    def _counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
+        if not isinstance(step, StepPlan):
+            number = self._step + 1 if step is None else int(step)
+            step = StepPlan(samples, (), number, self._epoch - 1)
+        self._step, self._epoch = step.step, step.epoch + 1
+        return step
+
+
+def step_record(
+    rank: int, plan: StepPlan, made: Sequence[Collective], seconds: Mapping[str, float],
+    **numbers: float,
+) -> StepRecord:  # fmt: skip
+    """What a rank writes down of a step: `seconds` of its phases, and loss, lr and grad_norm."""
+    phases: dict[str, Any] = {f"{name}_s": taken for name, taken in seconds.items()}
+    return StepRecord(
+        step=plan.step, epoch=plan.epoch + 1, rank=rank,
+        samples=plan.samples, local_samples=plan.local_samples, local_tokens=plan.local_tokens,
+        payload_bytes=sum(one.nbytes for one in made), **phases | numbers,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)

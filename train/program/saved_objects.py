@@ -6,11 +6,9 @@ the place of each tensor. Of two paths that read alike (`{0: a, "0": b}`) the se
 `'`. Nothing is pickled or unpickled; what is neither is refused by its path.
 """
 
-import json
 import math
 import os
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -25,10 +23,10 @@ from muster.arguments import methods, whole_number
 from muster.errors import STOPPED, UsageError, refuse
 from muster.orderly_stop import stopping
 
-from ..checkpoints.exchange import Files, gather_text
+from ..checkpoints.exchange import Files, sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..sync.ranks import Ranks, current_ranks
-from .recorder import write_record
+from .recorder import last_asked, write_record
 
 TENSOR, COMPLEX, DICT, TUPLE = "$tensor", "$complex", "$dict", "$tuple"
 UNITS = {"step": "step", "steps": "step", "min": "min"}
@@ -72,7 +70,7 @@ def checkpoints(
     interval, ranks = _interval(every), current_ranks()
     manager = CheckpointManager(
         Path(place), ranks, ranks.device,
-        writes=_writes(Path(place), ranks), note=write_record,
+        writes=sees_first(Path(place), ranks, socket.gethostname()), note=write_record,
         interval=interval, keep_last=keep_last,
     )  # fmt: skip
     return Checkpoints(manager, ranks, objects)
@@ -95,6 +93,7 @@ class Checkpoints:
         self, manager: CheckpointManager, ranks: Ranks, objects: Mapping[str, Stateful]
     ) -> None:
         self._manager, self._ranks, self._state = manager, ranks, _State(objects)
+        self._answers = dict[int, Tensor]()  # to what was asked after a step, by its number
         self.step = 0  # the last one that `saved_if_due` was called with, or resumed from
 
     @property
@@ -118,19 +117,32 @@ class Checkpoints:
     def after_step(self, step: int) -> None:
         """Save if it is time to, or if some rank was asked to stop: then end in order, with 75.
 
-        One small collective. Files are written while the training goes on.
+        One small collective; none after `muster.record` of the same step, with whose loss goes
+        what this asks of the other ranks. Files are written while the training goes on.
 
         Raises:
             SystemExit: a rank was asked to stop; all that is asked for is on the disk.
         """
         self._count(step)
-        mine = StepRequests(stopping(), self._manager.is_due(self.step), self._manager.is_busy)
-        row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
-        asked = StepRequests(*self._ranks.all_gather(row).any(0).tolist())
+        rows, self._answers = self._answers.get(self.step), {}
+        if rows is None:
+            mine = self.requests(self.step)
+            row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
+            rows = self._ranks.all_gather(row)
+        last_asked["checkpoints"] = self
+        asked = StepRequests(*rows.any(0).tolist())
         if asked.save or asked.stop:
             self._manager.make(self.step, self._state, asked)
         if asked.stop:
             raise SystemExit(STOPPED)
+
+    def requests(self, step: int) -> StepRequests:
+        """What this rank wants to be done after `step`."""
+        return self._manager.requests(step, stop=stopping())
+
+    def answered(self, step: int, rows: Tensor) -> None:
+        """`requests` of every rank, (world_size, 3), that came with the loss of `step`."""
+        self._answers = {step: rows}
 
     def save(self, step: int) -> None:
         """Save now, and return when it is on the disk."""
@@ -271,29 +283,3 @@ def _interval(every: str | None) -> tuple[float, str] | None:
     if not 0 < found[0] < math.inf or (found[1] == "step" and not found[0].is_integer()):
         raise UsageError(f"muster.checkpoints: every is {every!r}; write '100 steps' or '10 min'")
     return found
-
-
-def _writes(folder: Path, ranks: Ranks) -> bool:
-    """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
-
-    Rank 0 is, and one rank of each host that has a disk of its own. Collective.
-
-    Raises:
-        UsageError: rank 0 cannot make the folder.
-    """
-    mark, problem = "", ""
-    if ranks.rank == 0:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle, mark = tempfile.mkstemp(prefix=".seen-", dir=folder)
-            os.close(handle)
-        except OSError as error:
-            problem = f"muster.checkpoints: {folder}: {error.strerror}"
-    mark, problem = json.loads(gather_text(ranks, json.dumps([mark, problem]), ranks.device)[0])
-    if problem:
-        raise UsageError(problem)
-    own = "" if Path(mark).exists() else socket.gethostname()
-    hosts = gather_text(ranks, own, ranks.device)  # of those that do not see it
-    if ranks.rank == 0:
-        Path(mark).unlink()
-    return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)

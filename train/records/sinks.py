@@ -56,8 +56,9 @@ class Sinks:
         for name, value in values.items():
             self._board.add_scalar(name, value, record.step)
 
-    def collectives(self, step: StepRecord, made: Sequence[Collective]) -> None:
-        """Write down the gradient collectives of `step`, if they are others than the last."""
+    def stepped(self, step: StepRecord, made: Sequence[Collective]) -> None:
+        """Write down `step`, and its gradient collectives, if they are others than the last."""
+        self.write(step)
         if made != self._collectives:
             self._collectives = made
             record = CollectivesRecord(step=step.step, rank=step.rank, collectives=made)

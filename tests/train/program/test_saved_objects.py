@@ -1,12 +1,14 @@
 """What has a `state_dict` comes back bit for bit; what is no number or tensor is refused."""
 
 import re
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import muster
+from tests.train.workers import REPOSITORY, finish, free_port, start
 
 
 class Own:
@@ -105,6 +107,51 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
     begun, rest = trained(tmp_path / "two")
     assert begun in (2, 4, 6)  # one that is due while another is written is left out
     assert rest == whole[begun:]
+
+
+def test_a_step_that_is_recorded_has_one_small_collective(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path / "run"))
+    ranks, rows = sys.modules[muster.record.__module__].Ranks, []
+    gather = ranks.all_gather
+    monkeypatch.setattr(ranks, "all_gather", lambda own, row: rows.append(row) or gather(own, row))
+    checkpoints = muster.checkpoints(tmp_path / "saved", every="4 steps", own=Own({"a": 1}))
+    rows.clear()
+    for step in (1, 2, 3):
+        assert muster.record(step, loss=step) == step
+        checkpoints.after_step(step)
+    assert [row.tolist() for row in rows] == [[1, 0, 0, 0], [0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]
+    with checkpoints:
+        checkpoints.after_step(4)  # before its record, or without one
+        muster.record(4, loss=0.5)
+    assert muster.checkpoints(tmp_path / "saved", own=Own()).resume() == 4
+
+
+STOPPED_ON_ONE_RANK = """
+import os, signal, torch, muster
+with muster.init(device="cpu") as run:
+    model = muster.sync(torch.nn.Linear(2, 1))
+    with muster.checkpoints(model=model) as checkpoints:
+        begun = checkpoints.resume()
+        for step in range(begun + 1, 9):
+            if run.rank == 1 and step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            muster.record(step, loss=float(run.rank))
+            checkpoints.after_step(step)
+    print(begun, step)
+"""
+
+
+def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_path):
+    (tmp_path / "program.py").write_text(STOPPED_ON_ONE_RANK)
+    for codes, said in (([75, 75], ""), ([0, 0], "3 8\n")):
+        env = {
+            "PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()), "MUSTER_RUN_DIR": str(tmp_path / "run"),
+        }  # fmt: skip
+        every = [start(["program.py"], {**env, "RANK": str(rank)}, tmp_path) for rank in range(2)]
+        ended = finish(every, timeout_s=240)
+        assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
+        assert [out for _, out, _ in ended] == [said, said]
 
 
 @pytest.mark.parametrize(
