@@ -6,6 +6,7 @@ the losses and final parameters of every case; every rank checks that all ranks 
 
 import hashlib
 import itertools
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,9 @@ from train.model import precision, rng
 from train.records.console import Console
 from train.records.summary import History
 from train.sync import ranks
+from train.sync.base import MIB
 from train.sync.ddp import sparse_rows
+from train.sync.flat import groups
 from train.sync.ranks import Ranks
 from train.worker import end_process
 
@@ -214,9 +217,8 @@ def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
     digest = hashlib.sha256()
     model = trainer.state.model
     with trainer.grad_sync.whole(model):
-        tensors = [*model.parameters(), *model.buffers(), *_states(trainer)]
-    for tensor in tensors:
-        digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
+        for tensor in (*model.parameters(), *model.buffers(), *_states(trainer)):
+            digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
     digests = ranks.all_gather(own)
     assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"
@@ -234,11 +236,15 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module, ran
         possible = {part * (one + ranks.world_size) for one in range(1, case.accumulation + 1)}
         assert {step.payload_bytes for step in history.steps} <= possible, case.name
         return
-    want = sum(_payload(case, param, ranks) for param in model.parameters())
-    found = {step.payload_bytes for step in history.steps}
+    by_rows = []
     if case.by_rows and case.task in ("bert", "tokens"):
-        embeddings = [one.weight for one in model.modules() if isinstance(one, nn.Embedding)]
-        rest = want - sum(_payload(case, weight, ranks, back=0) for weight in embeddings)
+        by_rows = [one.weight for one in model.modules() if isinstance(one, nn.Embedding)]
+    sent = [param for param in model.parameters() if param not in set(by_rows)]
+    most = [_payload(case, params, ranks) for params in (sent, *([one] for one in by_rows))]
+    want = sum(most)
+    found = {step.payload_bytes for step in history.steps}
+    if by_rows:
+        rest = want - sum(_payload(case, [weight], ranks, back=0) for weight in by_rows)
         assert rest < min(found) and max(found) < want, f"{case.name}: {found}: {rest} to {want}"
     else:
         assert found == {want}, f"{case.name}: payload {found}, not {want}"
@@ -249,12 +255,15 @@ def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
     return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
 
 
-def _payload(case: Case, param: nn.Parameter, ranks: Ranks, back: int = 1) -> int:
-    """Bytes that a rank hands over for that gradient, and for what it becomes (`back`)."""
-    if case.mode == "zero1":  # parts of all, and afterwards its own
-        part = -(-param.numel() // ranks.world_size) * param.itemsize
-        return part * (ranks.world_size + back)
-    return {"single": 0, "gather_scatter": 2}.get(case.mode, 1) * param.nbytes  # and scattered
+def _payload(case: Case, params: list[nn.Parameter], ranks: Ranks, back: int = 1) -> int:
+    """Bytes that a rank hands over for these gradients, and for what they become (`back`)."""
+    if case.mode == "zero1":  # parts of all, and afterwards its own: a bucket is cut evenly
+        buckets = groups(params[::-1], int(case.bucket_mb * MIB))
+        rows = [-(-sum(one.numel() for one in bucket) // ranks.world_size) for bucket in buckets]
+        sizes = [bucket[0].itemsize for bucket in buckets]
+        return sum(map(math.prod, zip(rows, sizes, strict=True))) * (ranks.world_size + back)
+    times = {"single": 0, "gather_scatter": 2}.get(case.mode, 1)  # and scattered
+    return times * sum(param.nbytes for param in params)
 
 
 def _states(trainer: Trainer) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import DEFAULT_MB, GradSync, SyncOptions
-from .flat import flatten, groups, spread
+from .flat import dense_gradient, flatten, groups, spread
 from .ranks import Ranks
 
 Average = Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
@@ -37,9 +37,6 @@ class AfterBackward(GradSync):
         """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
         raise NotImplementedError
 
-    def sync(self, model: nn.Module) -> None:
-        self.exchange(model, torch.zeros(0, dtype=torch.float64))
-
     @torch.no_grad()
     def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
         if self.ranks.world_size == 1:
@@ -47,17 +44,11 @@ class AfterBackward(GradSync):
         params = [param for param in model.parameters() if param.requires_grad]
         # One that is missing on every rank stays so; one missing on some counts as zero there.
         rows, used = self.exchange_used(row, [param.grad is not None for param in params])
-        gradients = [_dense(param) for param, is_used in zip(params, used, strict=True) if is_used]
+        gradients = [
+            dense_gradient(param) for param, is_used in zip(params, used, strict=True) if is_used
+        ]
         for group in groups(gradients, self._bucket_bytes):
             flat = flatten(group)
             self._average(flat, self.ranks)
             spread(flat, group)
         return rows
-
-
-def _dense(param: nn.Parameter) -> Tensor:
-    if param.grad is None:
-        param.grad = torch.zeros_like(param)
-    elif param.grad.is_sparse:
-        param.grad = param.grad.to_dense()
-    return param.grad

@@ -1,6 +1,5 @@
 """A sync mode makes every rank's gradients the plain mean over ranks; this is what one must do."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -55,10 +54,11 @@ class MixedPrecision(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class GradSync(ABC):
+class GradSync:
     """Implemented by each file of modes/, whose `build(ranks, options)` makes one."""
 
     is_exact = True  # whether a run equals the same run in a single process
+    in_parts = False  # whether each rank keeps a part of the optimizer's state
     same_passes = False  # whether all ranks have to run the model equally often in a step
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
@@ -98,13 +98,14 @@ class GradSync(ABC):
         """Run the backward pass; may start communication early."""
         loss.backward()
 
-    @abstractmethod
     def sync(self, model: nn.Module) -> None:
         """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
 
         About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
+        Every mode has this method, or `exchange`.
         """
+        self.exchange(model, torch.zeros(0, dtype=torch.float64))
 
     def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
         """`sync`, and the `row` (n,) of every rank: (world_size, n).
@@ -197,6 +198,8 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
         UsageError: there is no such file; the message lists those there are.
     """
     kind = load_plugin("modes", mode)
+    if getattr(kind, "in_parts", False) and ranks.world_size == 1:
+        kind = load_plugin("modes", "single")
     if hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
         from .after_backward import AfterBackward
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T", bound=Tensor)
 LITTLE = 1 / 8  # of a group
@@ -52,3 +52,12 @@ def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     parts = flat.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view(tensor.shape))
+
+
+def dense_gradient(param: nn.Parameter) -> Tensor:
+    """The gradient of `param`, which has one afterwards, and a dense one: zeros if it had none."""
+    if param.grad is None:
+        param.grad = torch.zeros_like(param)
+    elif param.grad.is_sparse:
+        param.grad = param.grad.to_dense()
+    return param.grad

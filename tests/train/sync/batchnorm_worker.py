@@ -174,8 +174,8 @@ def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
         if grads:
             return
         if case.mode in PARTED and ranks.world_size > 1:
-            shares, parts = trainer.grad_sync._shares.values(), trainer.grad_sync._parts
-            found = [parts.whole(one, _gradient(one.part)) for one in shares]
+            shares = [trainer.grad_sync.shares[param] for param in model.parameters()]
+            found = [share.whole(_gradient(share.part)) for share in shares]
         else:
             found = [_gradient(param) for param in model.parameters()]
         grads.append(flat(found))

@@ -25,11 +25,7 @@ class Gather(Transport):
     """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
 
     def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool
     ) -> dist.Work | None:
         self._note("all_gather", input_tensor)
         work: dist.Work | None = all_gather_single(
@@ -51,19 +47,13 @@ class ReduceScatter(Transport):
         input_tensor: Tensor,
         group: dist.ProcessGroup,
         op: dist.ReduceOp.RedOpType,
-        async_op: bool = False,
-    ) -> dist.Work | None:
+    ) -> None:
         if input_tensor.is_cuda:
             self._note("reduce_scatter", input_tensor)
-            work: dist.Work | None = reduce_scatter_single(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
-            return work
+            reduce_scatter_single(output_tensor, input_tensor, op=op, group=group)
+            return
         self._note("all_to_all", input_tensor)
         came = torch.empty_like(input_tensor)
         dist.all_to_all_single(came, input_tensor, group=group)
-        rows = came.view(-1, len(output_tensor)) if len(output_tensor) else came.view(1, 0)
-        torch.sum(rows, dim=0, out=output_tensor)
-        if op == dist.ReduceOp.AVG:
-            output_tensor /= group.size()
-        return None
+        reduced = torch.mean if op == dist.ReduceOp.AVG else torch.sum
+        reduced(came.view(group.size(), len(output_tensor)), dim=0, out=output_tensor)

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from muster.errors import UsageError
+from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.sync.sharding.parts import BY_VALUE, Parts
-from train.sync.sharding.shares import ShareInPlace
+from train.sync.sharding.parts import BY_VALUE, PartedSync
+from train.sync.sharding.shares import Share
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
@@ -15,10 +16,10 @@ FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 def given(optimizer_of, rank=0):
     """A parameter of five values, and an optimizer that has got this rank's part of it, of two."""
     param = nn.Parameter(torch.arange(5.0))
-    share = ShareInPlace(param, Ranks(rank, 2))
-    optimizer = optimizer_of([param])
-    Parts(Ranks(rank, 2), {param: share}).give_to(optimizer, {param: share}, "zero1")
-    return param, share, optimizer
+    share = Share(param, Ranks(rank, 2), row=3)
+    mode = PartedSync(Ranks(rank, 2), SyncOptions())
+    mode.shares[param] = share
+    return param, share, mode.prepare(optimizer_of([param]))
 
 
 @pytest.mark.parametrize(
