@@ -48,8 +48,8 @@ class Zero1(PartedSync):
         self._group = self.ranks.own_group(self.options.timeout_s)
         by_rows = candidates(model) if self.options.sparse_rows else []
         # As gradients become ready, mostly; the same order on every rank.
-        order = [param for param in reversed(list(model.parameters())) if param.requires_grad]
-        sent = [param for param in order if param not in set(by_rows)]
+        trained = [param for param in model.parameters() if param.requires_grad]
+        sent = [param for param in trained[::-1] if param not in set(by_rows)]
         bucket_bytes = self.options.bucket_bytes(BUCKET_MB)
         self._buckets = [Bucket(params, self.ranks) for params in groups(sent, bucket_bytes)]
         self._embeddings = [Bucket([weight], self.ranks) for weight in by_rows]

@@ -6,6 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.launch.submit import submit
+from train.sync import base
+from train.sync.modes.single import Single
+from train.sync.ranks import Ranks
 
 FLAGS = ["--dropout", "0", "--max-steps", "6", "--evaluate", "end", "--threads", "1", "--quiet"]
 FLAGS += ["--train-samples", "256", "--eval-samples", "96", "--optimizer", "sgd", "--lr", "0.05"]
@@ -44,3 +47,8 @@ def test_what_was_trained_is_evaluated_and_saved_whole(mode, single, logs):
         assert (saved[name] - tensor).abs().max() < 1e-5, name
     config = json.loads((logs / mode / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
+
+
+@pytest.mark.parametrize("mode", ["zero1", "fsdp"])
+def test_a_process_alone_keeps_all_of_it(mode):
+    assert isinstance(base.build(mode, Ranks(), base.SyncOptions()), Single)
