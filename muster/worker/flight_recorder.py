@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 ENTRIES = 50  # of collectives, the latest of each group
@@ -60,12 +61,14 @@ def collectives() -> list[dict[str, Any]]:
 def be_patient(seconds: float = DAY_S) -> dict[str, dict[str, Any]]:
     """Have torch wait so long in collectives that begin from now on."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
-    world, change = getattr(module, "_world", None), getattr(module, "_set_pg_timeout", None)
+    world, change = getattr(module, "_world", None), getattr(module, "set_timeout", None)
+    change = change or getattr(module, "_set_pg_timeout", None)  # its name up to torch 2.13
     if world is not None and change is not None:
         from datetime import timedelta
 
         for group in list(getattr(world, "pg_names", {})):
-            change(timedelta(seconds=seconds), group)
+            with suppress(RuntimeError):  # a backend that has no timeout
+                change(timedelta(seconds=seconds), group)
     return groups()
 
 

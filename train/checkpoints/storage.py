@@ -171,8 +171,11 @@ def prune(folder: Path, keep_last: int, best: int | None) -> None:
 
 def sha256(path: Path) -> str:
     """The checksum of a file."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while part := file.read(2**20):  # Python 3.10 has no hashlib.file_digest
+            found.update(part)
+    return found.hexdigest()
 
 
 def _runs(path: Path) -> tuple[int, int] | None:

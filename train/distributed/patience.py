@@ -10,6 +10,9 @@ from functools import lru_cache
 
 import torch.distributed as dist
 
+# Up to torch 2.13 it has another name, which later ones warn of.
+set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+
 # Of preparing, loading and saving; above it a disk is taken to be gone, not slow.
 PATIENCE_S = 3600.0
 POLL_S = 0.005

@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from muster.errors import MusterError
 
@@ -36,7 +35,7 @@ from .address import check_own_address, choose_interface, wait_for_address
 from .device import choose_backend, choose_device, visible_gpus
 from .exit_guard import PeerFailed
 from .lost_peers import explained
-from .patience import PATIENCE_S, wait_for_all
+from .patience import PATIENCE_S, set_timeout, wait_for_all
 from .placement import (
     WorkerInfo,
     fair_share,
@@ -148,7 +147,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         world_size=world.world_size,
         timeout=timedelta(seconds=how.join_timeout_s),
     )
-    _set_pg_timeout(timedelta(seconds=how.timeout_s))
+    set_timeout(timedelta(seconds=how.timeout_s))
     try:
         if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
             world = with_neighbours(world, workers)

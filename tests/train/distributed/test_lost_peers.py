@@ -29,7 +29,7 @@ BESIDE = RuntimeError(
 def late(rank, where=""):
     error = RuntimeError(*LATE.args)
     if where:
-        error.add_note(where)
+        error.__notes__ = [where]  # Python 3.10 has no add_note
     return end_of(rank, error)
 
 

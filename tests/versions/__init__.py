@@ -1,0 +1,1 @@
+"""Versions of torch and Python that a user's program may have: `make versions`."""

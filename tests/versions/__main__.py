@@ -1,0 +1,213 @@
+"""The library's tests, and a run of each launcher, on other versions of torch: docs/versions.md.
+
+    make versions ARGS='2.6.0@3.10 2.15.0@3.13'
+
+Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
+on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
+Rows of docs/versions.md and of torch_names.txt are written anew. As root, ssh and Slurm are the
+testbed's; else only the tests are run. Tests of a day are compared by their numbers, too: losses
+with those of DDP, of one process, and of the torch that the toolkit itself has.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from tests.versions.names import REPOSITORY, Table, numbers
+
+PAGE = REPOSITORY / "docs" / "versions.md"
+PROGRAM = Path(__file__).with_name("program.py")
+# What the library's tests import beside torch.
+PACKAGES = (
+    "numpy psutil safetensors pytest pytest-timeout hypothesis vermin jsonargparse PyYAML"
+    " python-dotenv tqdm"
+).split()
+# Those of what a user's program loads; not those that train with the toolkit's own trainer.
+TESTS = """
+    tests/train/program tests/train/records tests/train/distributed
+    tests/train/batches/test_plan.py tests/train/batches/test_steps.py
+    tests/train/batches/test_by_length.py
+    tests/train/checkpoints/test_storage.py tests/train/checkpoints/test_exchange.py
+    tests/train/sync/test_data_parallel.py tests/train/sync/test_sparse_rows.py
+    tests/train/sync/test_flat.py tests/train/sync/test_buffers.py
+    tests/train/sync/modes/test_gather_scatter.py tests/train/sync/modes/test_ddp.py
+    tests/muster/worker tests/muster/test_writing.py tests/muster/test_rank_variables.py
+""".split()
+CLOSE = 1e-12  # of losses in float64, which are about 1
+NEAR = 1e-4  # those of compressors, which round, to themselves with another torch
+NOT_RUN = "not run"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="make versions", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("versions", nargs="+", metavar="TORCH[@PYTHON]", help="such as 2.6.0@3.10")
+    parser.add_argument("--only", default="", help="a step: names, tests or launchers; no row")
+    args = parser.parse_args(argv)
+    failed = False
+    for wanted in args.versions:
+        torch, _, python = wanted.partition("@")
+        python = python or ".".join(map(str, sys.version_info[:2]))
+        with tempfile.TemporaryDirectory(prefix="muster-versions-") as name:
+            row = row_of(torch, python, Path(name), args.only)
+        print(f"torch {torch}, Python {python}: {row['outcome']}", flush=True)
+        failed |= row["outcome"] not in ("passes", NOT_RUN)
+        if not args.only:
+            write_row(row)
+    return int(failed)
+
+
+def row_of(torch: str, python: str, folder: Path, only: str = "") -> dict[str, str]:
+    """What the page says of these two, after all is run."""
+    row = {"torch": torch, "Python": python, "outcome": NOT_RUN, **dict.fromkeys(COLUMNS, "-")}
+    row["date"] = datetime.date.today().isoformat()
+    found = interpreter(python)
+    if found is None:
+        return {**row, "outcome": f"{NOT_RUN}: no Python {python} here"}
+    own = made(found, torch, folder)
+    if own is None:
+        return {**row, "outcome": f"{NOT_RUN}: no torch {torch} for Python {python}"}
+    row["Python"] = output(own, "-c", "import platform; print(platform.python_version())")
+    problems: list[str] = []
+    if only in ("", "names"):
+        lacking = set(output(own, "-m", "tests.versions.names").split())
+        Table.read().with_version(torch, lacking).write()
+    if only in ("", "tests"):
+        row["tests"], problem = tested(own)
+        problems += problem
+    if only in ("", "launchers") and os.geteuid() == 0:
+        problems += launched(own, folder, row)
+    return {**row, "outcome": "; ".join(problems) or "passes"}
+
+
+COLUMNS = ("tests", "launchers", "from DDP", "from one process", "compressed")
+
+
+def interpreter(python: str) -> str | None:
+    """A Python of that version, which really starts; None: there is none."""
+    managed = Path.home().glob(f".pyenv/versions/{python}*/bin/python")
+    for one in (shutil.which(f"python{python}"), *map(str, managed)):
+        if one and subprocess.run([one, "-c", "import venv"], capture_output=True).returncode == 0:
+            return one
+    return None
+
+
+def made(python: str, torch: str, folder: Path) -> str | None:
+    """The Python of a new environment with that torch; None: pip's index has none."""
+    own = str(folder / "env" / "bin" / "python")
+    subprocess.run([python, "-m", "venv", str(folder / "env")], check=True)
+    pip = [own, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, f"torch=={torch}", *PACKAGES], capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+    return None if done.returncode else own
+
+
+def output(python: str, *words: str) -> str:
+    done = subprocess.run([python, *words], cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
+    done.check_returncode()
+    return done.stdout.strip()
+
+
+def tested(python: str) -> tuple[str, list[str]]:
+    """How many tests passed, and those that did not."""
+    pytest = [python, "-m", "pytest", *TESTS, "-q", "-rfE", "-p", "no:cacheprovider"]
+    done = subprocess.run(pytest, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+    if done.returncode:
+        print(done.stdout[-8000:], file=sys.stderr)
+    passed = re.search(r"(\d+) passed", done.stdout)
+    count = f"{passed[1] if passed else 0} pass" + (f", {len(failed)} fail" if failed else "")
+    return count, [f"{len(failed)} tests fail"] if done.returncode else []
+
+
+def launched(python: str, folder: Path, row: dict[str, str]) -> list[str]:
+    """Each launcher's run: what is wrong with it; `row` has how far its losses are apart."""
+    box = [str(REPOSITORY / "tests" / "cluster" / "boxed.sh"), sys.executable]
+    done = subprocess.run(
+        [*box, "-m", "tests.versions.launchers", python, str(folder)],
+        cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    runs = json.loads(done.stdout.splitlines()[-1])
+    reference = by_own_torch(folder)
+    problems = {name: list(wrong_with(one, reference, row)) for name, one in runs.items()}
+    row["launchers"] = " · ".join(name for name, wrong in problems.items() if not wrong)
+    return [f"{name}: {one}" for name, wrong in problems.items() for one in wrong]
+
+
+def by_own_torch(folder: Path) -> dict[str, Any]:
+    """What the program finds with the torch that the toolkit has."""
+    found = folder / "own.json"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MUSTER_RUN_DIR": str(folder / "own")}
+    words = [sys.executable, *torchrun, str(PROGRAM), str(found)]
+    subprocess.run(words, env={**env, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    result: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+    return result
+
+
+def wrong_with(
+    run: Mapping[str, Any], reference: Mapping[str, Any], row: dict[str, str]
+) -> Iterator[str]:
+    if "problem" in run:
+        yield str(run["problem"])
+        return
+    exact, own = run["exact"], run["exact"]["DDP"]
+    compressed = [
+        apart(one, reference["compressed"][way]) for way, one in run["compressed"].items()
+    ]
+    row["from DDP"] = f"{max(apart(one, own) for one in exact.values()):.0e}"
+    row["from one process"] = f"{apart(own, run['one process']):.0e}"
+    row["compressed"] = f"{max(compressed):.0e}"
+    if max(float(row["from DDP"]), float(row["from one process"])) > CLOSE:
+        yield "losses are not those of DDP and of one process"
+    if max(compressed) > NEAR or apart(own, reference["exact"]["DDP"]) > CLOSE:
+        yield f"losses are not those with torch {installed('torch')}"
+    if len({*run["half"]}) != 1:
+        yield f"a mean of 16 bits is {run['half'][0]}, not {run['half'][1]}"
+    if [apart(one, exact["all_reduce"]) < CLOSE for one in run["records"]] != [True]:
+        yield "the records are not these losses"
+
+
+def apart(some: Sequence[float], others: Sequence[float]) -> float:
+    """The largest difference."""
+    if len(some) != len(others) or not some:
+        return math.inf
+    return max(abs(one - other) for one, other in zip(some, others, strict=True))
+
+
+def write_row(row: Mapping[str, str]) -> None:
+    """Put it in the table of the page, in place of the row of the same versions."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, rule, *lines = re.findall(
+        r"^\|.*\n", text[text.index("| torch |") :].split("\n\n")[0] + "\n", re.M
+    )
+    names = [name.strip() for name in head.strip(" |\n").split("|")]
+    table = {key(line): line for line in lines}
+    line = "| " + " | ".join(row[name] for name in names) + " |\n"
+    table[key(line)] = line
+    rows = sorted(table.values(), key=lambda one: [numbers(part) for part in key(one)])
+    page = text.replace("".join([head, rule, *lines]), "".join([head, rule, *rows]))
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def key(line: str) -> tuple[str, str]:
+    """The torch and the Python of a row, without its last number."""
+    torch, python = (part.strip() for part in line.split("|")[1:3])
+    return torch, ".".join(python.split(".")[:2])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The names of torch that the library uses, by its syntax, and which versions lack them.
+
+`torch_names.txt` has them all: `make versions` looks each one up in the versions that it is given.
+`python -m tests.versions.names` prints those that the torch of this interpreter lacks.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("torch_names.txt")
+HEADER = "# Looked up by `make versions` in"
+# What is loaded into users' processes; the rest of train/ is the toolkit's own trainer.
+LIBRARY = ("muster", *(f"train/{folder}" for folder in (
+    "batches", "checkpoints", "distributed", "evaluation", "model", "program", "records", "sync",
+)))  # fmt: skip
+DDP, FSDP = "torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FSDPModule"
+# Of objects, whose classes no syntax tells.
+METHODS = [
+    *(f"{FSDP}.{name}" for name in (
+        "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_unused_params",
+        "set_requires_gradient_sync", "unshard", "reshard",
+    )),
+    f"{DDP}.register_comm_hook",
+    *(f"torch.distributed.GradBucket.{name}" for name in (
+        "buffer", "gradients", "index", "is_last", "parameters",
+    )),
+    "torch.distributed.Work.get_future",
+    "torch.Tensor.register_post_accumulate_grad_hook",
+    "torch.Tensor.untyped_storage",
+]  # fmt: skip
+# Private names that nothing of ours defines, and whose they are; "": not torch's.
+HOLDERS = {
+    "_buffers": "torch.nn.Module",
+    "_get_ddp_logging_data": DDP,
+    "_set_ddp_runtime_logging_sample_rate": DDP,
+    "_parameters": "torch.nn.Module",
+    "_apply": "torch.nn.Module",
+    "_values": "torch.Tensor",
+    "_cdata": "torch.UntypedStorage",
+    **dict.fromkeys(("_current_frames", "_exit", "_getframe"), ""),  # sys, os
+    **dict.fromkeys(
+        ("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""
+    ),  # of frameworks
+    **dict.fromkeys(("_download_and_prepare", "_feature_names"), ""),  # evaluate
+}
+
+
+def used() -> set[str]:
+    """The full names, and the arguments of what moves: `torch.distributed.gather(group_dst)`."""
+    files = [file for folder in LIBRARY for file in sorted((REPOSITORY / folder).rglob("*.py"))]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    own = {name for tree in trees for name in _defined(tree)}
+    found = {*METHODS}
+    for tree in trees:
+        found.update(_Names(tree, own).found)
+    return found
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store())
+            ):
+                yield name
+
+
+class _Names:
+    """What one file uses."""
+
+    def __init__(self, tree: ast.AST, own: set[str]) -> None:
+        self.found: set[str] = set()
+        self._aliases: dict[str, str] = {}
+        for node in ast.walk(tree):
+            self._bind(node)
+        for node in ast.walk(tree):
+            self._use(node, own)
+
+    def _bind(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import(names=names):
+                for one in names:
+                    if one.name.split(".")[0] == "torch":
+                        self.found.add(one.name)
+                        self._aliases[one.asname or "torch"] = one.name if one.asname else "torch"
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                for one in names:
+                    if module.split(".")[0] == "torch":
+                        self.found.add(f"{module}.{one.name}")
+                        self._aliases[one.asname or one.name] = f"{module}.{one.name}"
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value):
+                if full := self._full(value):  # of sys.modules, where torch may not be loaded
+                    self._aliases[name] = full
+
+    def _use(self, node: ast.AST, own: set[str]) -> None:
+        match node:
+            case ast.Attribute(attr=attr):
+                if full := self._full(node):
+                    self.found.add(full)
+                elif attr[:1] == "_" and attr[:2] != "__" and attr not in own:
+                    holder = HOLDERS.get(attr, "?")
+                    self.found.update([f"{holder}.{attr}"] if holder else [])
+            case ast.Call(func=ast.Name(id="getattr"), args=[of, ast.Constant(value=name), *_]):
+                if full := self._full(of):
+                    self.found.add(f"{full}.{name}")
+            case ast.Call(func=func, keywords=keywords):
+                full = self._full(func) or ""
+                if full == DDP or re.fullmatch(r"torch\.distributed\.[a-z_.]+", full):
+                    self.found.update(f"{full}({one.arg})" for one in keywords if one.arg)
+
+    def _full(self, node: ast.AST) -> str | None:
+        match node:
+            case ast.Attribute(value=of, attr=attr):
+                holder = self._full(of)
+                return holder and f"{holder}.{attr}"
+            case ast.Name(id=name):
+                return self._aliases.get(name)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="get"),
+                args=[ast.Constant(value=str(name))],
+            ) if name.split(".")[0] == "torch":
+                return name
+        return None
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") for part in name.split("."))
+
+
+def lacks(name: str) -> bool:
+    """Whether the torch of this interpreter has no such name or argument."""
+    path, _, argument = name.rstrip(")").partition("(")
+    holder: object = import_module("torch")
+    places = path.split(".")
+    for count, part in enumerate(places[1:], 2):
+        try:
+            following = getattr(holder, part)
+        except AttributeError:
+            if part in getattr(holder, "__annotations__", {}):
+                return False  # of each object, not of the class
+            try:
+                following = import_module(".".join(places[:count]))
+            except ImportError as error:  # such as of tensorboard, which is not installed
+                return str(error.name).startswith("torch")
+        holder = following
+    return bool(argument) and argument not in inspect.signature(holder).parameters  # type: ignore[arg-type]
+
+
+class Table(NamedTuple):
+    versions: list[str]
+    lacking: dict[str, list[str]]  # of each name, the versions without it
+
+    @classmethod
+    def read(cls) -> "Table":
+        first, *lines = TABLE.read_text(encoding="utf-8").splitlines()
+        rows = [line.split() for line in lines]
+        return cls(first.removeprefix(HEADER).split(), {name: rest for name, *rest in rows})
+
+    def write(self) -> None:
+        rows = [" ".join([name, *rest]) for name, rest in sorted(self.lacking.items())]
+        header = " ".join([HEADER, *self.versions])
+        TABLE.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+
+    def with_version(self, version: str, lacking: set[str]) -> "Table":
+        """After a look-up of all names that are used, some of which that version lacks."""
+        versions = sorted({*self.versions, version}, key=numbers)
+        found = {}
+        for name in used():
+            without = {*self.lacking.get(name, ())} - {version}
+            without |= {version} if name in lacking else set()
+            found[name] = sorted(without, key=numbers)
+        return Table(versions, found)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split("."))
+
+
+if __name__ == "__main__":
+    print("\n".join(sorted(filter(lacks, used()))))
