@@ -31,7 +31,7 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run install figures test test-quick test-all test-here test-cluster soak bench gpu-check check format setup clean
+.PHONY: help run install figures test test-quick test-all test-here test-cluster soak bench gpu-check versions check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -90,6 +90,9 @@ results: $(TEST) ## run a study of docs/results anew, and take its report: ARGS=
 
 gpu-check: $(TEST) ## what a machine with GPUs can show, as a page: logs/gpu-check.md, or ARGS='--page FILE'
 	@$(BIN)/python -m tests.benchmarks.gpu_check $(ARGS)
+
+versions: $(TEST) ## the library on other versions of torch: ARGS='2.6.0@3.10 2.15.0@3.13' (as root; 6 GB each, for a while)
+	@$(BIN)/python -m tests.versions $(ARGS)
 
 check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff format --check .

@@ -280,6 +280,6 @@ def _interval(every: str | None) -> tuple[float, str] | None:
         found = (float(count), UNITS[unit.strip()])
     except (ValueError, KeyError):
         found = (0.0, "")
-    if not 0 < found[0] < math.inf or (found[1] == "step" and not found[0].is_integer()):
+    if not 0 < found[0] < math.inf or (found[1] == "step" and found[0] % 1):
         raise UsageError(f"muster.checkpoints: every is {every!r}; write '100 steps' or '10 min'")
     return found
