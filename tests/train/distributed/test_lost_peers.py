@@ -130,7 +130,7 @@ def test_a_store_that_hangs_holds_nobody(monkeypatch):
 
 
 def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
-    flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "5"]
+    flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "15"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
     port = free_port()
     pids = [tmp_path / f"pid-{rank}" for rank in range(3)]  # a worker that trains leaves its own
@@ -149,6 +149,6 @@ def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
         finish(workers[2:])
     for rank, (code, _, err) in enumerate(ended):
         assert code == 1 and err.startswith("error: rank 2 on "), err
-        assert "did not come within 5 s (after step " in err and len(err.splitlines()) == 1
+        assert "did not come within 15 s (after step " in err and len(err.splitlines()) == 1
         record = read_json(tmp_path / "run" / "exits" / f"rank_{rank:05d}.json")
         assert record["cause"] == "lost_peer" and record["missing"] == [2]

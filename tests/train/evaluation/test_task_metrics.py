@@ -85,10 +85,10 @@ def test_a_run_records_shows_and_keeps_the_best_by_them(ranks, tmp_path, monkeyp
 def test_a_metric_may_take_longer_than_a_collective(tmp_path):
     slow = (MODULES / "distances.py").read_text().replace("import numpy as np", "import time")
     slow = slow.replace('{"mean": np.abs(np.subtract(predictions, references)).mean()}', '{"s": 1}')
-    slow = slow.replace("        return {", "        time.sleep(8)\n        return {")
+    slow = slow.replace("        return {", "        time.sleep(20)\n        return {")
     (tmp_path / "slow.py").write_text(slow)
     flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
-    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "5", "--device", "cpu"]
+    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "15", "--device", "cpu"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--sync", "all_reduce"]
     port = free_port()
     ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
