@@ -68,7 +68,7 @@ class Checkpoint:
         """
         try:
             return dict(json.loads((self.path / STATE).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise Damaged(f"{self.path / STATE}: {error}") from None
 
 

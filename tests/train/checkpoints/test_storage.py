@@ -100,6 +100,15 @@ def test_a_manifest_that_is_cut_is_damage_and_a_missing_one_is_no_checkpoint(tmp
     assert storage.found(tmp_path) == []
 
 
+@pytest.mark.parametrize("text", ["null", "7", "{", ""])
+def test_a_state_that_is_no_object_is_damage(tmp_path, text):
+    write(tmp_path, 5)
+    (found,) = storage.found(tmp_path)
+    (found.path / "state.json").write_text(text)
+    with pytest.raises(Damaged, match=r"state\.json"):
+        _ = found.state
+
+
 def test_a_form_of_another_version_is_refused(tmp_path):
     write(tmp_path, 5)
     (found,) = storage.found(tmp_path)
