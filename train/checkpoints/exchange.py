@@ -15,6 +15,7 @@ from torch import Tensor
 from muster.errors import UsageError
 from muster.run_files import SEEN
 
+from ..distributed.exit_guard import PeerFailed
 from ..distributed.patience import wait_for_all
 from ..sync.ranks import Ranks
 
@@ -39,7 +40,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     Rank 0 is, and one rank of each `place`, a host's name, with a disk of its own. Collective.
 
     Raises:
-        UsageError: rank 0 cannot make the folder.
+        UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
     """
     mark, problem = "", ""
     if ranks.rank == 0:
@@ -52,7 +53,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     wait_for_all(ranks.world_size)
     mark, problem = json.loads(gather_text(ranks, json.dumps([mark, problem]), ranks.device)[0])
     if problem:
-        raise UsageError(problem)
+        raise UsageError(problem) if ranks.rank == 0 else PeerFailed(f"rank 0: {problem}")
     own = "" if Path(mark).exists() else place
     wait_for_all(ranks.world_size)
     hosts = gather_text(ranks, own, ranks.device)  # of those that do not see it

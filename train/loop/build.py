@@ -150,7 +150,8 @@ class Builder:
         state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
             config, task, datasets, plan, state, wrapped, self.console, self.sinks,
-            splitter=splitter, checkpoints=checkpoints, meter=meter, metrics=self.metrics,
+            checkpoints=checkpoints or self.checkpoints(Path(), writes=False),
+            splitter=splitter, meter=meter, metrics=self.metrics,
         )  # fmt: skip
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
         return trainer

@@ -50,8 +50,8 @@ class Trainer:
         console: Console,
         sinks: Sinks,
         *,
+        checkpoints: CheckpointManager,
         splitter: Splitter | None = None,
-        checkpoints: CheckpointManager | None = None,
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
     ) -> None:
@@ -82,15 +82,15 @@ class Trainer:
             UsageError: there is none, or it is of a run with other settings, model or data set.
         """
         config = self.config
-        if config.resume is None or self.checkpoints is None:
+        if config.resume is None:
             return
         found = self.checkpoints.find(
             config.resume, lambda state: mismatches(config, state), self.console.line
         )
         if found is not None:
-            self._restore(self.checkpoints, *found)
+            self._restore(*found)
 
-    def _restore(self, checkpoints: CheckpointManager, files: Files, state: dict[str, Any]) -> None:
+    def _restore(self, files: Files, state: dict[str, Any]) -> None:
         problems = list(misfits(self.state.model, files["model"]))[:5]
         size = len(self.datasets.train)
         if state["samples"] != size and not self.config.reset_data:
@@ -100,7 +100,7 @@ class Trainer:
         ends = schedule_end(self.config, self.plan.steps_per_epoch)
         problems += moved_schedule(self.config, ends, state, self.console.line)
         refuse(problems, where=f"--resume {self.config.resume}: ")
-        checkpoints.restore(self.state, files, state)
+        self.checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
         if self._splitter is not None and state["split"] and same:
@@ -132,7 +132,7 @@ class Trainer:
                 self._count_traffic(before, self.at.epoch + 1)
                 if self.at.in_epoch == per_epoch:
                     self._end_epoch(last)
-            if self.checkpoints is not None and self.checkpoints.is_due_at_end(self.at.step):
+            if self.checkpoints.is_due_at_end(self.at.step):
                 self._checkpoint(StepRequests(save=True))
         self._evaluate(when="end")
         self.console.stop()
@@ -157,8 +157,6 @@ class Trainer:
             better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
             if better is not None:
                 self._use(better)
-        if self.checkpoints is None:
-            return
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
         requests = self.ranks.all_gather(self._requests(self.at.step))
@@ -169,7 +167,7 @@ class Trainer:
 
     def _checkpoint(self, requests: StepRequests) -> None:
         """Make a checkpoint if one is due, and end here if that was asked for."""
-        if self.checkpoints is None or not (requests.save or requests.stop):
+        if not (requests.save or requests.stop):
             return
         self.state.notes = {
             "run_id": self.config.run_id,  # a launcher that starts it again looks for its own
@@ -189,9 +187,7 @@ class Trainer:
 
     def _requests(self, step: int) -> Tensor:
         """What this rank wants after `step`, as `StepRequests` has it."""
-        requests = StepRequests()
-        if self.checkpoints is not None:
-            requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
+        requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
         return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
