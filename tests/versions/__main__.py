@@ -208,7 +208,8 @@ def write_row(row: Mapping[str, str]) -> None:
     table = {key(line): line for line in lines}
     line = "| " + " | ".join(row[name] for name in names) + " |\n"
     table[key(line)] = line
-    rows = sorted(table.values(), key=lambda one: [numbers(part) for part in key(one)])
+    table.pop((row["torch"], "-"), None)  # that it had not been run
+    rows = sorted(table.values(), key=lambda one: numbers(key(one)[0]))
     page = text.replace("".join([head, rule, *lines]), "".join([head, rule, *rows]))
     PAGE.write_text(page, encoding="utf-8")
 
