@@ -183,11 +183,8 @@ class Job:
     def _lines(self, words: list[str]) -> Iterator[str]:
         process = subprocess.Popen(
             [*_command("jobs.py", *self._words("logs")), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace",
+        )  # fmt: skip
         with process:
             assert process.stdout is not None
             try:
@@ -274,14 +271,9 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
         MusterError: it failed.
     """
     done = subprocess.run(
-        _command(script, *words),
-        env=None if env is None else dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+        _command(script, *words), env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
     if done.returncode:
         text = done.stderr.strip() or done.stdout.strip()
         kind = UsageError if done.returncode == UsageError.exit_code else MusterError

@@ -12,6 +12,7 @@ COMMANDS = ("submit", "jobs", "doctor", "testbed", "study", "sweep")
 # Ctrl-C comes as the first of its own modules is imported.
 INTERRUPTED = """
 import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where it is ignored
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == "configs.cli":

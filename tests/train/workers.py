@@ -62,6 +62,12 @@ def finish(
         for process in processes:
             out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
             ended.append((process.returncode, out, err))
+    except subprocess.TimeoutExpired:
+        left = [rank for rank, one in enumerate(processes) if one.poll() is None]
+        for process in processes:
+            process.kill()
+        words = [process.communicate() for process in processes[len(ended) :]]
+        raise AssertionError(f"{left} not over after {timeout_s} s: {ended} {words}") from None
     finally:
         for process in processes:
             if process.poll() is None:

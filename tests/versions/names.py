@@ -26,7 +26,7 @@ METHODS = [
         "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_unused_params",
         "set_requires_gradient_sync", "unshard", "reshard",
     )),
-    f"{DDP}.register_comm_hook",
+    f"{DDP}.register_comm_hook", f"{DDP}(forward_sync_buffers)",
     *(f"torch.distributed.GradBucket.{name}" for name in (
         "buffer", "gradients", "index", "is_last", "parameters",
     )),
