@@ -28,6 +28,7 @@ from launch.agent.inspection import questions
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_activity
+from launch.runs.watching.step_progress import is_step
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of
@@ -165,7 +166,7 @@ def _status(run: Path) -> int:
             print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
-        here = read_json(path)
+        here = read_json(path, "ranks", "node", "address", "interface")
         if here is None:
             continue
         ranks = ", ".join(map(str, here["ranks"]))
@@ -193,7 +194,7 @@ def _last_step(run: Path) -> str | None:
             record = json.loads(line)
         except ValueError:  # the last line may be half written
             continue
-        if isinstance(record, dict) and record.get("kind") == "step":
+        if is_step(record):
             return f"step {record['step']}, epoch {record['epoch']}, loss {record['loss']:.6f}"
     return None
 

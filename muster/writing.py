@@ -45,8 +45,10 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
             force(path.parent)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     """What `write_json` has written; None where there is no such file, or nothing whole in it.
+
+    Likewise where it lacks one of the `needed` keys, as that of another version may.
 
     One may be empty after its machine lost power, unreadable for its reader, or on a disk that is
     away: whoever looks at many is not to end at one.
@@ -55,7 +57,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and record.keys() >= set(needed) else None
 
 
 def reserve(path: Path) -> None:

@@ -15,8 +15,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def recorded():
     """A program that colours a word, overwrites a line, and waits in between."""
     program = (
-        "import time; print('\\x1b[32mgreen\\x1b[0m plain', flush=True); time.sleep(0.6);"
-        "print('half', end='\\r', flush=True); time.sleep(0.6); print('whole')"
+        "import time; print('\\x1b[32mgreen\\x1b[0m plain', flush=True); time.sleep(3);"
+        "print('half', end='\\r', flush=True); time.sleep(3); print('whole')"
     )
     return recording.record([sys.executable, "-c", program], pyte.Screen(60, 5))
 

@@ -81,11 +81,15 @@ def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     steps = [0]
     for path in run_files.METRICS.find(run_dir):
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            for line in file.read().splitlines():
-                try:
-                    steps.append(int(json.loads(line)["step"]))
-                except (ValueError, KeyError, TypeError):  # the first may begin in its middle
-                    continue
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 4096))
+                lines = file.read().splitlines()
+        except OSError:  # it cannot be read: the others tell
+            continue
+        for line in lines:
+            try:
+                steps.append(int(json.loads(line)["step"]))
+            except (ValueError, KeyError, TypeError):  # the first may begin in its middle
+                continue
     return max(steps)

@@ -117,12 +117,12 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or nobody was left to say so."""
-    return read_json(run_files.EXIT.path(run_dir))
+    return read_json(run_files.EXIT.path(run_dir), "code", "message")
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """Who leads the run."""
-    return read_json(run_files.JOB.path(run_dir))
+    return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:

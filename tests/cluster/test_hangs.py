@@ -130,7 +130,7 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
             lambda: errors.exists() and "waits at a breakpoint, " in errors.read_text()
         )
         assert f"muster jobs debug {run.name} --rank 2" in errors.read_text()
-        assert "rank 2 on" in ask(cluster, run.name).splitlines()[0]
+        assert wait_until(lambda: "rank 2 on" in ask(cluster, run.name).splitlines()[0])
         time.sleep(8)  # longer than --hang-after-s: it waits for somebody
         terminal = subprocess.Popen(
             [sys.executable, JOBS, "debug", run.name, "--rank", "2"],

@@ -13,8 +13,8 @@ from pathlib import Path
 from launch.nodes.channel import Channel
 
 PRINTED_BYTES = 400_000
-LISTENS_S = 4.0
-SILENT_S = 2.0
+LISTENS_S = 9.0
+SILENT_S = 6.0
 
 
 def main() -> int:

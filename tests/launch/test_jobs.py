@@ -122,6 +122,7 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     files = ["config.yaml", "job.json", "exit.json", "agents/node_00000.json"]
     files += ["agents/meeting.json", "metrics/rank_00000.jsonl", "metrics/rank_00001.jsonl"]
     contents = {"empty": b"", "half": b'\ntask: {"a": ', "null": b"null\n", "binary": b"\n\xff\n"}
+    contents |= {"other": b'{"kind": "step"}\n'}  # as of another version
     names = []
     for file, kind in itertools.product(files, [*contents, "folder"]):
         run = run_folder(tmp_path, f"{Path(file).stem}-{kind}", leader())

@@ -27,7 +27,7 @@ def spec(tmp_path, monkeypatch):
     monkeypatch.setattr(process_tree, "adopt_orphans", lambda: None)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    yield LaunchSpec("run", tmp_path, PROGRAM, join_s=20.0, max_restarts=3)
+    yield LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 

@@ -217,7 +217,7 @@ def test_help_shows_what_holds_for_every_program():
     def shown(*flags: str) -> str:
         env = {**os.environ, "COLUMNS": "80"}
         words = [sys.executable, SUBMIT, *flags]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=env)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -231,7 +231,7 @@ def test_help_shows_what_holds_for_every_program():
 @pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["-h"], 0), ([], 2), (["-x"], 2)])
 def test_the_shell_script_says_how_it_is_used(words, code):
     script = str(REPOSITORY / "launch" / "ssh.sh")
-    done = subprocess.run([script, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([script, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == code
     assert (done.stderr if code else done.stdout).startswith("usage: launch/ssh.sh HOSTS ")
 
@@ -239,7 +239,7 @@ def test_the_shell_script_says_how_it_is_used(words, code):
 def test_what_a_job_prints_in_the_checkout_is_no_change_of_it():
     names = ["muster-12.out", "muster-sweep-12_3.out"]  # --output of slurm/*.sh
     asked = ["git", "check-ignore", *names]
-    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == names
 
 

@@ -76,6 +76,11 @@ def finish(
     return ended
 
 
+def errors_of(err: str) -> list[str]:
+    """The lines of stderr, but for whom rank 0 of a meeting by hand had to wait for."""
+    return [line for line in err.splitlines() if not line.startswith("waiting for rank ")]
+
+
 def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
     lines = (run_dir / "metrics" / f"rank_{rank:05d}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]

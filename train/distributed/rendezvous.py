@@ -46,6 +46,7 @@ from .placement import (
 from .stop_request import StoppedCleanly
 from .world import World
 
+HEARD_S = 10.0  # that whoever gives up stays for others to hear why
 LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
 # Of this process, by place and attempt, with the number of its next meeting there.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
@@ -198,9 +199,10 @@ def _gather_workers(
     while not store.check(keys):
         waited = time.monotonic() - started
         if store.check(["given_up"]):
-            _give_up(store, store.get("given_up").decode())
+            _give_up(world, store, store.get("given_up").decode())
         if waited > timeout_s:
             _give_up(
+                world,
                 store,
                 f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
                 f"{world.world_size}; check that it was started, with the same --world-size "
@@ -215,25 +217,33 @@ def _gather_workers(
 
 def _check_in(world: World, store: dist.Store) -> None:
     """Refuse what every node can get wrong by hand: a rank given twice, two world sizes."""
+    store.add("came", 1)
     agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
     if agreed != str(world.world_size):
         _give_up(
+            world,
             store,
             f"rank {world.rank} on {world.host} has --world-size {world.world_size}, but others "
             f"have {agreed}; give the same on every node",
         )
     if store.add(f"claimed/{world.rank}", 1) > 1:
         _give_up(
+            world,
             store,
             f"rank {world.rank} was started twice, now on {world.host}; "
             f"give each worker a --rank of its own, from 0 to {world.world_size - 1}",
         )
 
 
-def _give_up(store: dist.Store, message: str) -> NoReturn:
-    """Say it to all who came, and stay until they have heard it: the store may be served here."""
+def _give_up(world: World, store: dist.Store, message: str) -> NoReturn:
+    """Say it to all who came; who serves the store, or would have them ended, stays until then."""
     store.set("given_up", message)  # in the same words, where another has said it
-    time.sleep(1.0)
+    heard, deadline = store.add("heard", 1), time.monotonic() + HEARD_S
+    while (world.is_main or world.agent_store) and heard < store.add("came", 0):
+        if time.monotonic() > deadline:  # one that came has been killed, or hangs
+            break
+        time.sleep(0.02)
+        heard = store.add("heard", 0)
     raise MusterError(message)
 
 

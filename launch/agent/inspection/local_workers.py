@@ -22,6 +22,7 @@ from launch.agent.inspection.rank_view import waits_for_child
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.worker.inspection import DUMP_SIGNAL
+from muster.writing import read_json
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended
@@ -60,11 +61,8 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     """The process of each rank that is still there."""
     found = {}
     for rank in ranks:  # the program itself, where a wrapper is around it
-        try:
-            raw = json.loads((folder / f"rank_{rank:05d}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if state_of(int(raw["pid"])) is not None:
+        raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
+        if raw is not None and state_of(int(raw["pid"])) is not None:
             found[rank] = int(raw["pid"])
     if len(found) < len(ranks):  # a command, or a program that has not begun
         for process in process_tree.descendants():

@@ -17,6 +17,7 @@ TAIL_BYTES = 65_536
 WINDOW = 20  # steps that the rate is taken over
 LINE_BYTES = 8_192  # more than a record has
 NEVER = "never"
+OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # what is said of one
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
     try:
         with path.open("rb") as file:
             size, changed_s = os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_mtime
-            records = [one for one in _from(file, size - TAIL_BYTES) if one.get("kind") == "step"]
+            records = [one for one in _from(file, size - TAIL_BYTES) if is_step(one)]
             if not records:
                 return None
             last = records[-1]
@@ -67,6 +68,11 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
         silent_s=max(time.time() - changed_s, 0.0),
         total=total,
     )
+
+
+def is_step(record: Any) -> bool:
+    """Whether this is the record of a step; one of another version may lack what is needed."""
+    return isinstance(record, dict) and record.get("kind") == "step" and record.keys() >= OF_A_STEP
 
 
 def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
@@ -123,7 +129,7 @@ def _first_step_of(file: Any, size: int, epoch: int) -> int | None:
         else:
             high = middle
     for one in _from(file, low - LINE_BYTES, 4 * LINE_BYTES):
-        if one.get("kind") == "step" and int(one["epoch"]) == epoch:
+        if is_step(one) and int(one["epoch"]) == epoch:
             found = int(one["step"])
             break
     return found

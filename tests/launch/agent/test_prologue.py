@@ -41,7 +41,7 @@ def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     try:
         assert wait_until(lambda: waits(project))
         process.send_signal(number)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

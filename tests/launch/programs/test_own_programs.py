@@ -305,7 +305,7 @@ def test_output_may_be_closed(project):
     words = [sys.executable, SUBMIT, *LOCAL, "--workers", "manual", "--run-id", "a", "--", "run.py"]
     skip_if_quick()
     closed = ["bash", "-c", '"$@" <&- >&- 2>"$0"', str(project / "stderr"), *words]
-    code = subprocess.run(closed, cwd=project, check=False, timeout=120).returncode
+    code = subprocess.run(closed, cwd=project, check=False, timeout=300).returncode
     assert code == 0, (project / "stderr").read_text()
     assert (project / "logs" / "a" / "workers" / "rank_00000.out").read_text() == "hello\n"
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -30,23 +31,30 @@ def agents(launcher: subprocess.Popen) -> list[psutil.Process]:
     return children(psutil.Process(launcher.pid))
 
 
+def any_agent(launcher: subprocess.Popen, chance: random.Random) -> psutil.Process | None:
+    found = agents(launcher)
+    return chance.choice(found) if found else None
+
+
+def kill(*victims: psutil.Process | None) -> None:
+    """Those that have not ended by themselves meanwhile."""
+    for one in victims:
+        if one is not None:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
 def kill_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    victim = worker(launcher, chance.randrange(NODES))
-    if victim is not None:
-        victim.kill()
+    kill(worker(launcher, chance.randrange(NODES)))
 
 
 def kill_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    chance.choice(agents(launcher)).kill()
+    kill(any_agent(launcher, chance))
 
 
 def kill_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    agent = chance.choice(agents(launcher))
-    for process in (agent, *below(agent)):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    agent = any_agent(launcher, chance)
+    kill(agent, *(below(agent) if agent else ()))
 
 
 def kill_writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
@@ -56,8 +64,7 @@ def kill_writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random
     while not any((run_dir / "checkpoints").glob("*.partial")) and time.monotonic() < deadline:
         pass
     time.sleep(chance.random() * 0.004)
-    if victim is not None:
-        victim.kill()
+    kill(victim)
 
 
 KINDS: dict[str, Callable[[subprocess.Popen, Path, random.Random], None]] = {

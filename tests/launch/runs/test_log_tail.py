@@ -65,6 +65,7 @@ def test_that_a_rank_ended_because_another_had_stays_in_its_log(
 
 def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):
     """Drawn anew after each `\\r`, as by tqdm, or before it, as by wget; every few seconds."""
+    monkeypatch.setattr(log_tail, "REDRAWN_S", 3600.0)
     follower = Follower(tmp_path, prefixes=True)
     for look in ("\r 1%\r 2%", "\r 3%", "\r 4%"):
         workers(0, look)

@@ -82,6 +82,7 @@ def test_the_last_step_of_any_rank_counts(tmp_path):
     for rank, steps in enumerate([(1, 2, 3), (1, 2, 3, 4)]):
         lines = [json.dumps({"kind": "step", "step": step}) + "\n" for step in steps]
         (tmp_path / "metrics" / f"rank_{rank:05d}.jsonl").write_text("".join(lines) + '{"kin')
+    (tmp_path / "metrics" / "rank_00002.jsonl").mkdir()  # as one that cannot be read
     assert restart.last_step(tmp_path) == 4
 
 

@@ -42,5 +42,5 @@ def test_a_fork_finds_no_thread_of_ours_and_questions_are_answered_after_it(tmp_
     # Python 3.13.0 counts once the thread is back, and warns of it.
     python = [sys.executable, "-W", "ignore::DeprecationWarning"]
     words = [*python, str(script), str(Path(inspection.__file__)), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("{1} {3} 21\n", "")

@@ -81,7 +81,7 @@ def test_a_disk_that_is_not_slow_is_not_blamed_for_steps_that_are_fast(
     write, has_stepped = storage._write, threading.Event()
 
     def beside_steps(*given):
-        has_stepped.wait(60)
+        has_stepped.wait(300)
         write(*given)
 
     def at_step(step):

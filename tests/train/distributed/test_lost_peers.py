@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from muster.errors import MusterError
 from tests.launch.submit import wait_until
-from tests.train.workers import finish, free_port, read_json, start_by_hand
+from tests.train.workers import errors_of, finish, free_port, read_json, start_by_hand
 from train.distributed.exit_guard import PeerFailed, Stopped
 from train.distributed.lost_peers import End, blame, end_of, explained
 from train.distributed.world import World
@@ -148,7 +148,8 @@ def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
         workers[2].kill()
         finish(workers[2:])
     for rank, (code, _, err) in enumerate(ended):
-        assert code == 1 and err.startswith("error: rank 2 on "), err
-        assert "did not come within 15 s (after step " in err and len(err.splitlines()) == 1
+        (line,) = errors_of(err)
+        assert code == 1 and line.startswith("error: rank 2 on "), err
+        assert "did not come within 15 s (after step " in line
         record = read_json(tmp_path / "run" / "exits" / f"rank_{rank:05d}.json")
         assert record["cause"] == "lost_peer" and record["missing"] == [2]

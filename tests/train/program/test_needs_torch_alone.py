@@ -37,7 +37,7 @@ def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
         start(["program.py"], {**env, "RANK": str(rank)}, tmp_path, sys.executable)
         for rank in range(world_size)
     ]
-    ended = finish(every, timeout_s=240)
+    ended = finish(every)
     assert [code for code, *_ in ended] == [0] * world_size, [err[-2000:] for *_, err in ended]
     assert [out.split() for _, out, _ in ended] == [[str(rank), "6"] for rank in range(world_size)]
 

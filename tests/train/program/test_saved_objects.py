@@ -149,7 +149,7 @@ def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_p
             "MASTER_PORT": str(free_port()), "MUSTER_RUN_DIR": str(tmp_path / "run"),
         }  # fmt: skip
         every = [start(["program.py"], {**env, "RANK": str(rank)}, tmp_path) for rank in range(2)]
-        ended = finish(every, timeout_s=240)
+        ended = finish(every)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
         assert [out for _, out, _ in ended] == [said, said]
 

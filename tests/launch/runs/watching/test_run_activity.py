@@ -48,9 +48,9 @@ def said(run: Path, state: State = RUNNING) -> list[str]:
 def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
     assert said(run) == ["its nodes start, or meet: none of them has started workers yet"]
-    meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 60}
+    meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
     (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
-    assert said(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 60 s ago"]
+    assert said(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 10 min ago"]
 
 
 def test_workers_without_a_step_import(tmp_path):

@@ -20,7 +20,7 @@ from train.sync.modes.all_reduce import AllReduce
 from train.sync.modes.ddp import Ddp
 from train.sync.ranks import Ranks
 
-SLOW, SLOW_S, STEPS = 2, 0.3, 5
+SLOW, SLOW_S, STEPS = 2, 3.0, 5
 
 
 def seconds(kind: type[DdpSync], name: str) -> list[float]:

@@ -73,7 +73,7 @@ def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
 def main() -> None:
     with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         ranks = ranks_of(peers.world)
-        group = ranks.own_group(timeout_s=60)
+        group = ranks.own_group(timeout_s=300)
         several(ranks, group)
         alone(ranks, group)
 
