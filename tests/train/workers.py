@@ -55,13 +55,13 @@ def start(
 def finish(
     processes: Sequence[subprocess.Popen[str]], timeout_s: float = 300
 ) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each; ends whatever is still running at the deadline."""
+    """Exit code, own stdout and stderr of each; ends what is still running at the deadline."""
     deadline = time.monotonic() + timeout_s
     ended = []
     try:
         for process in processes:
             out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
-            ended.append((process.returncode, out, err))
+            ended.append((process.returncode, own_output(out), err))
     except subprocess.TimeoutExpired:
         left = [rank for rank, one in enumerate(processes) if one.poll() is None]
         for process in processes:
@@ -79,6 +79,11 @@ def finish(
 def errors_of(err: str) -> list[str]:
     """The lines of stderr, but for whom rank 0 of a meeting by hand had to wait for."""
     return [line for line in err.splitlines() if not line.startswith("waiting for rank ")]
+
+
+def own_output(text: str) -> str:
+    """Without the lines that gloo prints of its connections in torch 2.7 to 2.12."""
+    return "".join(line for line in text.splitlines(True) if not line.startswith("[Gloo] "))
 
 
 def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
