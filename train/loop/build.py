@@ -158,7 +158,7 @@ class Builder:
         """What makes the run's checkpoints, and finds the one to go on from."""
         config = self.config
         return CheckpointManager(
-            folder, self.ranks, self.device, writes=writes, note=self.sinks.write,
+            folder, self.ranks, writes=writes, note=self.sinks.write,
             interval=config.checkpoint_interval(),
             keep_last=config.keep_last, keep_best=config.keep_best,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from configs.settings.train import TrainConfig
 from muster.errors import refuse
 from train.batches.plan import BatchPlan, StepPlan
 from train.batches.splitter import MEASURED_STEPS, Splitter
-from train.checkpoints.exchange import Files, gather_text
+from train.checkpoints.exchange import Files, gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import patience
@@ -193,7 +193,7 @@ class Trainer:
         self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
             # by whichever rank was asked; a launcher goes by it
-            reasons = gather_text(self.ranks, self.stopping.why, self.device)
+            reasons = gather(self.ranks, self.stopping.why)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
