@@ -63,7 +63,7 @@ def test_a_file_is_short_enough_to_have_one_reason_to_change(path):
 @pytest.mark.parametrize("package", PLUGINS)
 def test_the_last_line_of_a_plugin_is_its_build(package):
     for plugin in plugins.names(package):
-        path = REPOSITORY.joinpath(*package.split("."), f"{plugin}.py")
+        path = REPOSITORY.joinpath(*package.split("."), f"{plugins.file_of(package, plugin)}.py")
         last = ast.parse(written_in(path)).body[-1]
         match last:
             case ast.Assign(targets=[ast.Name(id="build")]) | ast.FunctionDef(name="build"):

@@ -78,12 +78,12 @@ def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
 
     def checkpoints() -> object:
         return manager.CheckpointManager(
-            folder / "checkpoints", ranks, CPU, writes=rank == 0, note=lambda record: None
+            folder / "checkpoints", ranks, writes=rank == 0, note=lambda record: None
         )
 
     checkpoints().make(7, Own(3.0), manager.StepRequests(stop=True))
     found = resume.load(
-        "auto", folder / "checkpoints", ranks, CPU,
+        "auto", folder / "checkpoints", ranks,
         reads=rank == 0, problems_of=lambda state: [], tell=lambda line: None,
     )  # fmt: skip
     again = Own(0.0)

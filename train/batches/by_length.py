@@ -29,13 +29,12 @@ class Cut:
     shares: Sequence[float]  # of the tokens, by rank; 0 gets nothing, and one is above 0
     pass_tokens: float  # fixed cost of a micro-batch
     least: int = 1  # micro-batches of a rank, if it has as many samples
-    limits: Sequence[int] = ()  # tokens that fit into a rank's memory at a time; 0: any number
 
     def best(self, plain: Sequence[tuple[int, int]]) -> list[Part]:
         """The part of each rank, so that the slowest has as little to do as was found.
 
         `plain` is the cut that does not look at lengths, by rank: samples, and the longest of
-        them. With `least` 1 and without limits the slowest rank has no more tokens than there.
+        them. With `least` 1 the slowest rank has no more tokens than there.
         """
         found: list[Part] = []
         found_cost = math.inf
@@ -99,17 +98,13 @@ class Cut:
         parts: list[Part] = [[] for _ in self.shares]
         start, size = 0, len(self.widths)
         for rank in order:
-            limit = self._limit(rank)
-            room, left = most * self.shares[rank] * ABOVE, passes
-            while left and start < size:
-                even = room / left
-                end = self._reach(start, min(even, limit))
+            room = most * self.shares[rank] * ABOVE
+            for left in range(passes, 0, -1):
+                end = self._reach(start, room / left)
                 if end > start:
                     parts[rank].append(range(start, end))
                     room -= (end - start) * self.widths[end - 1]
                     start = end
-                if even <= limit:  # what does not fit takes passes beyond those that were asked for
-                    left -= 1
         return parts if start == size else []
 
     def _reach(self, start: int, tokens: float) -> int:
@@ -118,11 +113,6 @@ class Cut:
         return start + bisect_right(
             ends, tokens, key=lambda end: (end - start) * self.widths[end - 1]
         )
-
-    def _limit(self, rank: int) -> float:
-        """Tokens at a time; one sample must always do."""
-        limit = self.limits[rank] if self.limits else 0
-        return max(limit, self.widths[-1]) if limit else math.inf
 
     def _slowest(self, parts: Sequence[Part], pass_cost: float = 0.0) -> float:
         """Tokens by share of the rank that has most, each pass counting `pass_cost` as well."""

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import nn
@@ -104,7 +103,6 @@ class BatchPlan:
     weights: tuple[float, ...]  # one per rank
     accumulation: int
     seed: int
-    limits: tuple[int, ...] = ()  # samples that fit into a rank's memory at a time; 0: any number
     # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
     # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
     in_step: bool = False
@@ -121,10 +119,6 @@ class BatchPlan:
     def by_length(self) -> bool:
         return self.pass_tokens is not None
 
-    @cached_property
-    def mean_length(self) -> float:
-        return math.fsum(self.lengths) / max(1, len(self.lengths))
-
     def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
         """The steps of one epoch (0 is the first) for one rank."""
         order = torch.randperm(
@@ -134,24 +128,12 @@ class BatchPlan:
             batch = order[start : start + self.batch_size]
             yield self._by_length(batch, rank) if self.by_length else self._cut(batch, rank)
 
-    def _count(self, sizes: Sequence[int], rank: int) -> int:
-        """Micro-batches of a rank: more than --accumulation says where its part would not fit."""
-        if not self.limits:
-            return self.accumulation
-        needed = [
-            math.ceil(size / limit) if limit else 1
-            for size, limit in zip(sizes, self.limits, strict=True)
-        ]
-        together = self.in_step or self.same_passes
-        return max(self.accumulation, max(needed) if together else needed[rank])
-
     def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
-        sizes = split_batch(len(batch), self.weights)
-        count = self._count(sizes, rank)
+        evenly = [1.0] * self.accumulation
         if self.in_step:
-            parts = [_part(micro, self.weights, rank) for micro in _parts(batch, [1.0] * count)]
+            parts = [_part(micro, self.weights, rank) for micro in _parts(batch, evenly)]
         else:
-            parts = _parts(_part(batch, self.weights, rank), [1.0] * count)
+            parts = _parts(_part(batch, self.weights, rank), evenly)
         return self._step(batch, parts)
 
     def _by_length(self, batch: Sequence[int], rank: int) -> StepPlan:
@@ -161,7 +143,6 @@ class BatchPlan:
             self.weights,
             self.pass_tokens or 0.0,
             self.accumulation,
-            [math.floor(limit * self.mean_length) for limit in self.limits],
         )
         plain = [
             (len(part), max((self.lengths[at] for at in part), default=0))

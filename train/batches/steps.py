@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from muster.arguments import methods, number, whole_number
@@ -14,11 +13,10 @@ from muster.errors import UsageError, refuse
 
 from ..sync.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
-from .auto_split.step_cost import DEAD_BAND, Cost, best_weights, compute_s
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
+from .splitter import MEASURED_STEPS, Splitter
 
-MEASURED_STEPS = 8  # between two looks at the ranks' speeds
 # Who takes steps before the loop computes them: torch's DataLoader with workers, and Accelerate's.
 READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
 
@@ -114,7 +112,7 @@ class Steps:
         self._ranks = ranks
         self._timer = None if model is None else PassTimer(model)
         self.is_read_ahead = False  # from where it was, by `batches`
-        self._betas = [0.0] * ranks.world_size  # measured seconds of a sample, on each rank
+        self._splitter = Splitter(ranks)
         self._samples = 0  # that this rank has computed since it was last measured
 
     def __len__(self) -> int:
@@ -165,21 +163,9 @@ class Steps:
 
     def _measure(self, timer: PassTimer) -> None:
         """Give faster ranks more, where that gains enough; collective."""
-        taken, samples = timer.take(), self._samples
+        taken, samples, self._samples = timer.take(), self._samples, 0
         seconds = taken.forward_s + taken.backward_s
-        self._samples = 0
-        own = torch.tensor([seconds, float(samples)], dtype=torch.float64)
-        rows = self._ranks.all_gather(own.to(self._ranks.device)).tolist()
-        for rank, (taken_s, computed) in enumerate(rows):
-            if computed and taken_s:
-                self._betas[rank] = taken_s / computed
-        if not all(self._betas):
-            return
-        costs, size = [Cost(0.0, beta) for beta in self._betas], self.plan.batch_size
-        weights = best_weights(costs, size)
-        gain = compute_s(costs, self.plan.weights, size) / compute_s(costs, weights, size)
-        if gain > DEAD_BAND:
-            self.plan = replace(self.plan, weights=tuple(weights))
+        self.plan = self._splitter.better(self.plan, self.step, seconds, samples)
 
     def state_dict(self) -> dict[str, Any]:
         """How far it is, and in what."""

@@ -1,12 +1,15 @@
-"""What checkpoints need of other ranks: nodes need not share a file system to save or to resume."""
+"""What checkpoints need of other ranks: nodes need not share a file system to save or to resume.
+
+Between the ranks of one job torch's object collectives carry it, through gloo.
+"""
 
 import hashlib
-import json
 import os
+import pickle
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,22 +19,22 @@ from muster.errors import UsageError
 from muster.run_files import SEEN
 
 from ..distributed.exit_guard import PeerFailed
-from ..distributed.patience import wait_for_all
+from ..distributed.patience import gloo_group, wait_for_all
 from ..sync.ranks import Ranks
 
 Files = dict[str, dict[str, Tensor]]
+T = TypeVar("T")
 ALL = "all"  # in the place of a rank: they agree
 
 
-def gather_text(ranks: Ranks, text: str, device: torch.device) -> list[str]:
-    """The text of every rank, on every rank."""
-    data = text.encode()
-    sizes = ranks.all_gather(torch.tensor([len(data)], device=device)).flatten().tolist()
-    row = torch.zeros(max(1, *sizes), dtype=torch.uint8)
-    if data:
-        row[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    rows = ranks.all_gather(row.to(device)).cpu()
-    return [bytes(own[:size].numpy()).decode() for own, size in zip(rows, sizes, strict=True)]
+def gather(ranks: Ranks, value: T) -> list[T]:
+    """The value of every rank, on every rank."""
+    if ranks.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(values, value, group=gloo_group())
+    ranks.ledger.control["all_gather"] += len(pickle.dumps(value))
+    return values
 
 
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
@@ -51,75 +54,46 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         except OSError as error:
             problem = f"{folder}: {error.strerror}"
     wait_for_all(ranks.world_size)
-    mark, problem = json.loads(gather_text(ranks, json.dumps([mark, problem]), ranks.device)[0])
+    mark, problem = gather(ranks, (mark, problem))[0]
     if problem:
         raise UsageError(problem) if ranks.rank == 0 else PeerFailed(f"rank 0: {problem}")
     own = "" if Path(mark).exists() else place
     wait_for_all(ranks.world_size)
-    hosts = gather_text(ranks, own, ranks.device)  # of those that do not see it
+    hosts = gather(ranks, own)  # of those that do not see it
     if ranks.rank == 0:
         Path(mark).unlink(missing_ok=True)
     return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)
 
 
-def share(
-    ranks: Ranks, source: int, files: Files, state: dict[str, Any], device: torch.device
-) -> tuple[Files, dict[str, Any]]:
-    """The tensors and the state that the rank `source` has, on every rank."""
+def share(ranks: Ranks, source: int, value: T) -> T:
+    """What the rank `source` has, on every rank."""
     if ranks.world_size == 1:
-        return files, state
-    mine = ""
-    if ranks.rank == source:
-        forms = {
-            file: {name: [str(one.dtype), list(one.shape)] for name, one in tensors.items()}
-            for file, tensors in files.items()
-        }
-        mine = json.dumps({"forms": forms, "state": state})
-    reply = json.loads(gather_text(ranks, mine, device)[source])
-    received: Files = {}
-    for file, tensors in reply["forms"].items():
-        received[file] = {}
-        for name, (dtype, shape) in tensors.items():
-            if ranks.rank == source:
-                tensor = files[file][name].to(device)
-            else:
-                tensor = torch.empty(
-                    shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device
-                )
-            if tensor.numel():
-                # bytes: some backends know fewer types than checkpoints hold
-                flat = tensor.contiguous().view(-1).view(torch.uint8)
-                dist.broadcast(flat, src=source)
-            received[file][name] = tensor.cpu()
-    return received, reply["state"]
+        return value
+    shared = [value]
+    dist.broadcast_object_list(shared, source, group=gloo_group())
+    return shared[0]
 
 
-def gather_own(
-    ranks: Ranks, state: Mapping[str, Tensor], device: torch.device, *, keeps: bool
-) -> dict[str, Tensor]:
+def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
     """Copies on the CPU of every rank's tensors, as `RANK/NAME`, or `all/NAME` where all agree.
 
     `state` has the same names and forms on every rank. A rank that does not keep them has none.
     """
-    own = {name: _digest(tensor) for name, tensor in sorted(state.items())}
-    if not own:
-        return {}
-    digests = [json.loads(text) for text in gather_text(ranks, json.dumps(own), device)]
+    own = {name: state[name].detach().to("cpu", copy=True).contiguous() for name in sorted(state)}
+    digests = gather(ranks, {name: _digest(tensor) for name, tensor in own.items()})
     retained: dict[str, Tensor] = {}
-    for name in own:
+    for name, tensor in own.items():
         if len({one[name] for one in digests}) == 1:
-            rows = {ALL: state[name].detach()}
+            rows = {ALL: tensor}
         else:
-            gathered = ranks.all_gather(state[name].detach().to(device).contiguous().view(-1))
-            rows = {str(rank): row.view(state[name].shape) for rank, row in enumerate(gathered)}
+            rows = {str(rank): row for rank, row in enumerate(gather(ranks, tensor))}
         if keeps:
-            for rank, row in rows.items():
-                retained[f"{rank}/{name}"] = row.to("cpu", copy=True).contiguous()
+            retained |= {f"{rank}/{name}": row for rank, row in rows.items()}
     return retained
 
 
 def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """What `gather` kept of this rank; None: only what all had."""
+    """What `gather_own` kept of this rank; None: only what all had."""
     found = {}
     for full, tensor in retained.items():
         whose, _, name = full.partition("/")
@@ -129,5 +103,5 @@ def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor
 
 
 def _digest(tensor: Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    data = tensor.view(-1).view(torch.uint8)
     return hashlib.sha256(data.numpy().tobytes()).hexdigest()

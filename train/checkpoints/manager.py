@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from muster.errors import UsageError
@@ -15,7 +14,7 @@ from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import resume, storage
-from .exchange import Files, gather_own, gather_text, own_of
+from .exchange import Files, gather, gather_own, own_of
 from .writer import Writer, warn
 
 SLOW_S = 1.0  # that writing one takes; below it, one that is skipped costs hardly any training
@@ -60,7 +59,6 @@ class CheckpointManager:
         self,
         folder: Path,
         ranks: Ranks,
-        device: torch.device,
         *,
         writes: bool,
         note: Callable[[CheckpointRecord], None],
@@ -72,7 +70,7 @@ class CheckpointManager:
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         """
-        self._ranks, self._device = ranks, device
+        self._ranks = ranks
         self._every, self._unit = interval or (0.0, "never")
         self._keep_best = keep_best
         self._writer = None
@@ -169,9 +167,9 @@ class CheckpointManager:
         runs = self._begin()
         # Collectives: these come before ranks part into those that write and those that do not.
         keeps = self._writer is not None
-        remembered = gather_own(self._ranks, training.own_state(), self._device, keeps=keeps)
+        remembered = gather_own(self._ranks, training.own_state(), keeps=keeps)
         tensors = training.tensors(keeps=keeps)
-        generators = gather_text(self._ranks, rng.capture(), self._device)
+        generators = gather(self._ranks, rng.capture())
         self._saved, self._due_since = step, time.monotonic()
         if self._writer is None:
             return
@@ -195,8 +193,7 @@ class CheckpointManager:
                 earlier = max((one.run for one in storage.found(self.folder)), default=0)
         patience.wait_for_all(self._ranks.world_size)
         if self._run is None:
-            every = self._ranks.all_gather(torch.tensor([earlier], device=self._device))
-            self._run = 1 + int(every.max())
+            self._run = 1 + max(gather(self._ranks, earlier))
         return self._run, self._run if self._origin is None else self._origin
 
     def close(self) -> None:
@@ -212,7 +209,7 @@ class CheckpointManager:
     ) -> tuple[Files, dict[str, Any]] | None:
         """The newest whole checkpoint of `place`, as `resume.load` finds it."""
         return resume.load(
-            place, self.folder, self._ranks, self._device,
+            place, self.folder, self._ranks,
             reads=self._writer is not None, problems_of=problems_of, tell=tell,
         )  # fmt: skip
 

@@ -1,11 +1,8 @@
 """Find the newest checkpoint that is whole, on any of the hosts, and give it to all ranks."""
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from muster.errors import UsageError, refuse
 from muster.run_files import CHECKPOINTS
@@ -13,7 +10,7 @@ from muster.run_files import CHECKPOINTS
 from ..distributed import patience
 from ..sync.ranks import Ranks
 from . import storage
-from .exchange import Files, gather_text, share
+from .exchange import Files, gather, share
 from .storage import Checkpoint, Damaged
 
 AUTO = "auto"
@@ -23,7 +20,6 @@ def load(
     resume: str,
     folder: Path,
     ranks: Ranks,
-    device: torch.device,
     *,
     reads: bool,
     problems_of: Callable[[dict[str, Any]], Iterable[str]],
@@ -40,28 +36,27 @@ def load(
     """
     place = folder if resume == AUTO else Path(resume).expanduser()
     found, notes = _newest(candidates(place)) if reads else (None, [])
-    newest_here = [found[0].run, found[0].step] if found else None
+    newest_here = (found[0].run, found[0].step) if found else None
     patience.wait_for_all(ranks.world_size)  # one disk may be far slower than another
-    mine = json.dumps({"newest": newest_here, "notes": notes})
-    answers = [json.loads(text) for text in gather_text(ranks, mine, device)]
-    for note in dict.fromkeys(note for answer in answers for note in answer["notes"]):
+    newest_of, notes_of = zip(*gather(ranks, (newest_here, notes)), strict=True)
+    for note in dict.fromkeys(note for notes in notes_of for note in notes):
         tell(note)
-    newest = max(filter(None, (answer["newest"] for answer in answers)), default=None)
+    newest = max(filter(None, newest_of), default=None)
     if newest is None:
-        damaged = any(answer["notes"] for answer in answers)
+        damaged = any(notes_of)
         if resume == AUTO and not damaged:
             tell(f"no checkpoint in {place} yet: starting from the beginning")
             return None
         raise UsageError(
             f"--resume {resume}: {'no whole' if damaged else 'no'} checkpoint in {place}"
         )
-    source = [answer["newest"] for answer in answers].index(newest)
+    source = newest_of.index(newest)
     own: tuple[Files, dict[str, Any]] = ({}, {})
     if ranks.rank == source and found is not None:
         files, state = found[1]
         is_here = found[0].path.parent.resolve() == folder.resolve()
         own = files, {**state, "origin": found[0].origin if is_here else None}
-    files, state = share(ranks, source, *own, device)
+    files, state = share(ranks, source, own)
     refuse(problems_of(state))
     tell(f"going on from step {state['step']} ({place})")
     return files, state

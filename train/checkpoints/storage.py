@@ -25,6 +25,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,8 @@ def prune(folder: Path, keep_last: int, best: int | None) -> None:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
             # first without its name, so that half of it is never taken for one
-            _quietly_rename(old.path, doomed)
+            with suppress(OSError):
+                old.path.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
     for left in _unfinished(folder):
         shutil.rmtree(left, ignore_errors=True)
@@ -243,10 +245,3 @@ def _is_there(pid: int) -> bool:
     except OSError:  # another user's
         pass
     return True
-
-
-def _quietly_rename(path: Path, new: Path) -> None:
-    try:
-        path.rename(new)
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)

@@ -2,26 +2,29 @@
 
 The samples of all ranks come together on rank 0 once, in their order. The module itself computes
 there, in memory, while the others wait; all get what it returns. No file is shared, and no lock is
-taken. Only rank 0 needs the module.
+taken. Only rank 0 needs the module. What travels between the ranks of this one job is sent by
+torch's object collectives, through gloo and memory of the CPU.
 """
 
-import json
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
 from ..distributed.exit_guard import PeerFailed
-from ..sync.ranks import current_ranks
-from .gathering import Exchange
+from ..distributed.patience import gloo_group, wait_for_all
+from ..sync.ranks import Ranks, current_ranks
 from .metric_modules import ModuleFolder, feature_names, in_memory
-from .sample_columns import from_plain, in_order, to_plain
 
 POSITIONS = "positions"
+Columns = dict[str, Any]  # arrays or lists, one entry per sample
 T = TypeVar("T")
 
 
@@ -52,10 +55,10 @@ def evaluate(
         more: further columns that the module takes, and arguments of its `compute`.
 
     Raises:
-        UsageError: there is no such metric, or the samples do not fit it (on every rank).
+        UsageError: there is no such metric, or the samples do not fit it; other ranks say so, too.
         MusterError: it failed; the message has its words (on every rank).
     """
-    exchange = Exchange(current_ranks())
+    ranks = current_ranks()
     columns = {"predictions": predictions, "references": references}
     with ExitStack() as cleanup:
         loaded = list[Any]()
@@ -69,52 +72,67 @@ def evaluate(
             loaded.append(whole)
             return feature_names(modules)
 
-        names = at_first(exchange, load)
+        names = of_first(ranks, load)
         own = {name: columns[name] if name in columns else more.get(name) for name in names}
         arguments = {name: value for name, value in more.items() if name not in names}
-        together = exchange.columns({**own, POSITIONS: positions})
-
-        def compute() -> Any:
-            return to_plain(computed(loaded[0], together, names, arguments))
-
-        found = from_plain(at_first(exchange, compute))
-    return dict(found)
+        parts = to_first(ranks, {**own, POSITIONS: positions})
+        return dict(of_first(ranks, lambda: computed(loaded[0], parts, names, arguments)))
 
 
-def at_first(exchange: Exchange, act: Callable[[], T]) -> T:
-    """What `act` returns on rank 0, on every rank, or the error that it raises.
+def of_first(ranks: Ranks, act: Callable[[], T]) -> T:
+    """What `act` returns on rank 0, on every rank, however long it takes; or the error it raises.
 
     Raises:
         MusterError: `act` failed; on other ranks as PeerFailed.
     """
-    outcome, failure = dict[str, Any](), cast(Exception | None, None)
-    if exchange.ranks.rank == 0:
+    outcome, failure = list[Any]([None, ""]), None
+    if ranks.rank == 0:
         try:
-            outcome = {"answer": act()}
+            outcome[0] = act()
+            pickle.dumps(outcome[0])  # what cannot be sent is found before the others wait for it
         except Exception as error:  # noqa: BLE001  whatever it is: the others wait for it
             is_own = isinstance(error, MusterError)
             text = text_of(error) if is_own else f"{type(error).__name__}: {text_of(error)}"
-            outcome, failure = {"failure": text}, error
-    outcome = json.loads(exchange.of_first(json.dumps(outcome)))
+            outcome, failure = [None, text], error
+    if ranks.world_size > 1:
+        wait_for_all(ranks.world_size)  # a metric may take longer than a collective may
+        dist.broadcast_object_list(outcome, 0, group=gloo_group())
     if failure is not None:
         raise failure
-    if "failure" in outcome:
-        raise PeerFailed(f"rank 0 could not go on: {outcome['failure']}")
-    answer: T = outcome["answer"]
+    if outcome[1]:
+        raise PeerFailed(f"rank 0 could not go on: {outcome[1]}")
+    answer: T = outcome[0]
     return answer
 
 
+def to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
+    """The columns that each rank has, in the order of ranks, on rank 0; [] on the others."""
+    sent = {name: _on_cpu(values) for name, values in own.items() if values is not None}
+    if ranks.world_size == 1:
+        return [sent]
+    parts = [Columns() for _ in range(ranks.world_size)] if ranks.rank == 0 else None
+    dist.gather_object(sent, parts, 0, group=gloo_group())
+    return parts or []
+
+
 def computed(
-    module: Any, columns: Mapping[str, Any], names: Iterable[str], arguments: Mapping[str, Any]
-) -> Any:
-    """The module's result on `columns`, in the order of the positions if there are any.
+    module: Any, parts: Sequence[Columns], names: Iterable[str], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The module's result on all columns, in the order of the positions if there are any.
 
     Raises:
-        UsageError: a column is missing, or positions are not whole numbers.
-        MusterError: the module raised something, or returned what is no dict of plain values.
+        UsageError: a column is missing or of another length than another, or positions are not
+            whole numbers.
+        MusterError: the module raised something, or returned what is no dict.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
-    given = dict(columns)
+    for rank, part in enumerate(parts):
+        if len({len(column) for column in part.values()}) > 1:
+            counts = ", ".join(f"{len(column)} {name}" for name, column in part.items())
+            raise UsageError(
+                f"the metric's input on rank {rank} has {counts}; give one of each per sample"
+            )
+    given = {name: joined([part[name] for part in parts if name in part]) for name in _names(parts)}
     positions = given.pop(POSITIONS, None)
     if missing := [name for name in names if name not in given]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
@@ -123,21 +141,54 @@ def computed(
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise UsageError(f"metric {label}: positions are one whole number for each sample")
         _, chosen = np.unique(places, return_index=True)
-        given = {name: in_order(column, chosen) for name, column in given.items()}
+        given = {
+            name: column[chosen]
+            if isinstance(column, np.ndarray)
+            else [column[at] for at in chosen]
+            for name, column in given.items()
+        }
     try:
         with torch.random.fork_rng(devices=[]):  # the other ranks draw nothing here
             found = module.compute(**given, **arguments)
     except Exception as error:
         line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(found, dict):
         kind = "None" if found is None else f"a {type(found).__name__}"
         raise MusterError(f"metric {label}: it returned {kind}, not a dict of its results")
-    try:
-        to_plain(found)
-    except TypeError as error:
-        raise MusterError(f"metric {label}: of its result, {error}") from None
     return found
+
+
+def joined(parts: Sequence[np.ndarray | list[Any]]) -> np.ndarray | list[Any]:
+    """The parts end to end: an array where all are arrays of one kind and width."""
+    some = [part for part in parts if len(part)] or [parts[0]]
+    arrays = [part for part in some if isinstance(part, np.ndarray)]
+    if len(arrays) == len(some) and len({(one.dtype, one.shape[1:]) for one in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [
+        row for part in some for row in (part.tolist() if isinstance(part, np.ndarray) else part)
+    ]
+
+
+def _on_cpu(values: Any) -> np.ndarray | list[Any]:
+    """A tensor, an array, or anything with one entry per sample, as an array or a list.
+
+    Raises:
+        UsageError: it is one thing alone.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        if values.is_floating_point() and values.itemsize < 4:
+            values = values.float()  # numpy knows no bfloat16
+        values = values.numpy()
+    is_point = isinstance(values, np.ndarray) and values.ndim == 0
+    if np.isscalar(values) or is_point or isinstance(values, Mapping):
+        raise UsageError(f"a metric takes one entry per sample, not one {type(values).__name__}")
+    return values if isinstance(values, np.ndarray) else list(values)
+
+
+def _names(parts: Sequence[Columns]) -> Iterable[str]:
+    return dict.fromkeys(name for part in parts for name in part)
 
 
 def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:

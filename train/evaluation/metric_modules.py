@@ -4,8 +4,8 @@ A module comes from the first of these places that has it:
 
 1. a file, such as `./my_metric.py`, or a folder with a file of its own name;
 2. the cache of `evaluate` (`HF_MODULES_CACHE`), which is only read;
-3. the Hub, where it can be reached. What was downloaded is put into the cache, if that can be
-   written, in one move, so that processes that do so at once do not disturb one another.
+3. the Hub, where it can be reached; `evaluate.load` keeps what it downloads in the cache, this
+   does not.
 
 `evaluate` itself asks the Hub first, and holds locks in its cache while it copies and computes.
 """
@@ -28,7 +28,6 @@ MODULES = "evaluate_modules"  # the package that `evaluate` keeps modules in
 METRICS = "metrics"  # the package inside it
 KINDS = ("metric", "comparison", "measurement")  # of the Hub's names without an owner
 REACH_S = 5.0  # that the Hub may take to answer at all
-FOLDERS = (None, "/dev/shm")  # for the private folder: the usual ones, and where no disk is
 
 
 class ModuleFolder:
@@ -36,7 +35,12 @@ class ModuleFolder:
 
     def __init__(self) -> None:
         _hush()
-        self.path = _make_folder()
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="muster-metrics-"))
+        except OSError:
+            raise UsageError(
+                "metrics need a folder for temporary files; name one with TMPDIR"
+            ) from None
         self._package = f"muster_metrics_{uuid.uuid4().hex}"
 
     def close(self) -> None:
@@ -55,8 +59,7 @@ class ModuleFolder:
         Raises:
             UsageError: there is none, or it cannot be loaded; the message says where was looked.
         """
-        from datasets import DownloadConfig
-        from evaluate import EvaluationModule, config
+        from evaluate import EvaluationModule
         from evaluate.loading import import_main_class
 
         try:
@@ -74,10 +77,7 @@ class ModuleFolder:
                 hash=found.hash,
             )
             if kind._download_and_prepare is not EvaluationModule._download_and_prepare:
-                # What it downloads, weights say, is kept where `evaluate` keeps it.
-                kept = Path(config.HF_METRICS_CACHE) / module.name / module.config_name
-                kept = kept if _can_write(kept) else self.path
-                module.download_and_prepare(DownloadConfig(cache_dir=str(kept / "downloads")))
+                module.download_and_prepare()  # weights, say, where `evaluate` keeps them
         except UsageError:
             raise
         except Exception as error:  # a module is a program: anything may happen in it
@@ -114,14 +114,12 @@ class ModuleFolder:
             raise UsageError(f"metric {name}: {places}, and {hindrance}; {remedy}")
         downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
         try:
-            found = evaluation_module_factory(
+            return evaluation_module_factory(
                 name, dynamic_modules_path=private, download_config=downloads
             )
         except (FileNotFoundError, ConnectionError):
             reason = f"{config.HF_ENDPOINT} has no such metric"
             raise UsageError(f"metric {name}: {places}, and {reason}; {remedy}") from None
-        _keep(Path(private), found.module_path)
-        return found
 
 
 @contextmanager
@@ -182,40 +180,6 @@ def _hub_hindrance() -> str:
     except requests.RequestException:
         return f"{config.HF_ENDPOINT} cannot be reached"
     return ""
-
-
-def _keep(private: Path, module_path: str) -> None:
-    """Put a module that was downloaded into `evaluate`'s cache, where that can be written."""
-    from evaluate import config
-
-    _, *folders, _ = module_path.split(".")  # metrics, evaluate-metric--f1, its hash
-    place = Path(config.HF_MODULES_CACHE, MODULES, *folders)
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (place.parent, *place.parents[1:3]):
-            (folder / "__init__.py").touch()
-        fresh = Path(tempfile.mkdtemp(dir=place.parent))
-        try:
-            shutil.copytree(private.joinpath(*folders), fresh, dirs_exist_ok=True)
-            fresh.chmod(0o755)
-            fresh.rename(place)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)  # another process was faster
-
-
-def _can_write(folder: Path) -> bool:
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-        return True
-    return False
-
-
-def _make_folder() -> Path:
-    for place in FOLDERS:
-        with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="muster-metrics-", dir=place))
-    raise UsageError("metrics need a folder for temporary files; name one with TMPDIR")
 
 
 def _hush() -> None:

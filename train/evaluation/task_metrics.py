@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -9,10 +10,8 @@ from torch import Tensor
 from muster.errors import UsageError
 
 from ..sync.ranks import Ranks
-from .evaluate_metrics import POSITIONS, at_first, computed
-from .gathering import Exchange
+from .evaluate_metrics import POSITIONS, Columns, computed, joined, of_first, to_first
 from .metric_modules import ModuleFolder, feature_names
-from .sample_columns import from_plain, joined, to_plain
 
 COLUMNS = ("predictions", "references")
 
@@ -57,12 +56,12 @@ class TaskMetrics:
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
-        self._exchange = Exchange(ranks)
+        self._ranks = ranks
         self._folder: ModuleFolder | None = None
         self._modules = list[Any]()
         self._told = set[str]()
         self.messages: list[str] = []  # to be told once
-        at_first(self._exchange, lambda: self._load(text))
+        of_first(ranks, lambda: self._load(text))
 
     def compute(self, samples: Samples, taken: Mapping[str, float]) -> dict[str, float]:
         """The numbers among the results on the samples of all ranks, on every rank.
@@ -74,8 +73,8 @@ class TaskMetrics:
         Raises:
             MusterError: a module failed.
         """
-        together = self._exchange.columns(samples.columns())
-        results = from_plain(at_first(self._exchange, lambda: to_plain(self._results(together))))
+        parts = to_first(self._ranks, samples.columns())
+        results = of_first(self._ranks, lambda: self._results(parts))
         found = dict[str, float]()
         for module, names, result in results:
             for key, value in result.items():
@@ -103,7 +102,7 @@ class TaskMetrics:
             self._folder.close()
             raise
 
-    def _results(self, columns: Mapping[str, Any]) -> list[Any]:
+    def _results(self, parts: Sequence[Columns]) -> list[tuple[str, list[str], dict[str, Any]]]:
         """Of each module: the name that tells it from the others, names that others have, result.
 
         As with `evaluate.combine`, one of several modules of one name has its number behind it.
@@ -114,7 +113,7 @@ class TaskMetrics:
             label = names[at]
             if names.count(label) > 1:
                 label = f"{label}_{names[:at].count(label)}"
-            results.append((label, computed(module, columns, COLUMNS, {})))
+            results.append((label, computed(module, parts, COLUMNS, {})))
         keys = [key for _, result in results for key in result]
         shared = sorted({key for key in keys if keys.count(key) > 1})
         return [(label, shared, result) for label, result in results]
@@ -123,7 +122,7 @@ class TaskMetrics:
         if isinstance(value, Mapping):
             for key, one in value.items():
                 yield from self._numbers(f"{name}_{key}", one)
-        elif isinstance(value, int | float):
+        elif isinstance(value, Real):
             yield name, float(value)
         elif name not in self._told:
             self._told.add(name)

@@ -1,7 +1,7 @@
 """Everything that one worker's run is made of, built here from its settings, once and in order."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,17 +9,16 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
 from muster.writing import write_json
-from train.batches.auto_split import probe
-from train.batches.auto_split.splitter import Splitter
 from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
+from train.batches.splitter import Splitter
 from train.checkpoints.exchange import sees_first
 from train.checkpoints.manager import CheckpointManager
 from train.distributed import environment, patience, rendezvous
@@ -30,7 +29,6 @@ from train.evaluation.task_metrics import TaskMetrics
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.shared_folder import open_run_folder
 from train.loop.state import TrainingState, resets
-from train.loop.step import to_device
 from train.loop.task_samples import first_samples, lengths_of
 from train.loop.trainer import Trainer
 from train.model import precision, rng
@@ -41,7 +39,7 @@ from train.records.traffic import Meter
 from train.sync import base, batchnorm
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.tasks.base import Batch, Samples, Task
+from train.tasks.base import Samples, Task
 
 T = TypeVar("T")
 
@@ -133,10 +131,9 @@ class Builder:
         if config.dropout is not None:
             precision.set_dropout(model, config.dropout)
         model = precision.place(model, config.precision, self.device)
-        plan, splitter = self.plan(datasets.train, model, grad_sync.same_passes), None
+        plan = self.plan(datasets.train, model, grad_sync.same_passes)
+        splitter = Splitter(ranks, self.console.line, self.sinks.write)
         patience.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
-        if config.split == "auto":
-            splitter, plan = self._measured_split(datasets.train, model, plan)
         if config.batchnorm == "synced" and ranks.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
         if config.compile:
@@ -151,7 +148,8 @@ class Builder:
         trainer = Trainer(
             config, task, datasets, plan, state, wrapped, self.console, self.sinks,
             checkpoints=checkpoints or self.checkpoints(Path(), writes=False),
-            splitter=splitter, meter=meter, metrics=self.metrics,
+            splitter=splitter if config.split == "auto" else None,
+            meter=meter, metrics=self.metrics,
         )  # fmt: skip
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
         return trainer
@@ -160,7 +158,7 @@ class Builder:
         """What makes the run's checkpoints, and finds the one to go on from."""
         config = self.config
         return CheckpointManager(
-            folder, self.ranks, self.device, writes=writes, note=self.sinks.write,
+            folder, self.ranks, writes=writes, note=self.sinks.write,
             interval=config.checkpoint_interval(),
             keep_last=config.keep_last, keep_best=config.keep_best,
         )  # fmt: skip
@@ -184,35 +182,6 @@ class Builder:
             lengths=lengths,
             pass_tokens=PASS_TOKENS[self.device.type] if by_length else None,
         )
-
-    def _measured_split(
-        self, samples: Samples, model: nn.Module, plan: BatchPlan
-    ) -> tuple[Splitter, BatchPlan]:
-        """Measure the ranks with the bare model, and plan after it."""
-        config, ranks, task = self.config, self.ranks, self.task
-        splitter = Splitter(
-            ranks, config.batch_size, config.sync, self.console.line, self.sinks.write,
-            mean_tokens=plan.mean_length if plan.by_length else 0.0,
-        )  # fmt: skip
-        arithmetic = precision.Precision(config.precision, self.device)
-
-        def fetch(chosen: Sequence[int]) -> Batch:
-            return to_device(task.collate([samples[at] for at in chosen]), model, self.device)
-
-        def loss_of(batch: Batch) -> Tensor:
-            with arithmetic.autocast():
-                return task.forward(model, batch).loss.sum()
-
-        ranks.barrier(self.device)  # all at once, as in training
-        found = probe.measure(
-            model, build_optimizer(config, model), fetch, loss_of,
-            size=len(samples),
-            share=max(1, config.batch_size // ranks.world_size // config.accumulation),
-            sharers=ranks.local_world_size,
-            lengths=plan.lengths if plan.by_length else (),
-        )  # fmt: skip
-        patience.wait_for_all(ranks.world_size)
-        return splitter, splitter.begin(found, model, self.device).applied(plan)
 
 
 def of_settings(kind: type[T], config: TrainConfig) -> T:

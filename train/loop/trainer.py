@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster.errors import refuse
-from train.batches.auto_split.splitter import Plan, Splitter
 from train.batches.plan import BatchPlan, StepPlan
-from train.checkpoints.exchange import Files, gather_text
+from train.batches.splitter import MEASURED_STEPS, Splitter
+from train.checkpoints.exchange import Files, gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import patience
@@ -62,13 +62,11 @@ class Trainer:
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
         self.metrics = metrics
+        self._measured = 0  # the step up to which speeds are measured
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
         self._step = Step(task, state, wrapped, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # what made the replicas equal
-
-    def _use(self, plan: Plan) -> None:
-        self.plan = plan.applied(self.plan)
 
     @property
     def at(self) -> Position:
@@ -104,8 +102,9 @@ class Trainer:
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
         if self._splitter is not None and state["split"] and same:
-            self.console.line("split auto: going on with the checkpoint's plan")
-            self._use(self._splitter.restore(state["split"]))
+            self.console.line("split auto: going on with the checkpoint's parts")
+            self.plan = replace(self.plan, weights=tuple(state["split"]["weights"]))
+            self._measured = self.at.step
         self.history.first_losses += state["first_losses"]
         self.history.evaluations += [EvalRecord(**one) for one in state["evaluations"]]
 
@@ -152,11 +151,7 @@ class Trainer:
         metrics = self._evaluate(when="epoch")
         self.at.epoch, self.at.in_epoch = self.at.epoch + 1, 0
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
-        if self._splitter is not None:
-            steps = list(self.history.steps)[-self.plan.steps_per_epoch :]
-            better = self._splitter.after_epoch(steps, self.device, is_last=is_last)
-            if better is not None:
-                self._use(better)
+        self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
         requests = self.ranks.all_gather(self._requests(self.at.step))
@@ -164,6 +159,23 @@ class Trainer:
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
+
+    def _split_anew(self) -> None:
+        """Give faster ranks more, by the forward passes since the last time; collective.
+
+        What follows these may be waiting for others.
+        """
+        if self._splitter is None:
+            return
+        count, self._measured = self.at.step - self._measured, self.at.step
+        if count < 2:  # the first one warms up
+            return
+        steps = list(self.history.steps)[-count:][1:]
+        seconds = sum(one.forward_s for one in steps)
+        amount = sum(
+            one.local_tokens if self.plan.by_length else one.local_samples for one in steps
+        )
+        self.plan = self._splitter.better(self.plan, self.at.step, seconds, amount)
 
     def _checkpoint(self, requests: StepRequests) -> None:
         """Make a checkpoint if one is due, and end here if that was asked for."""
@@ -176,12 +188,12 @@ class Trainer:
             "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
             "first_losses": self.history.first_losses,
             "evaluations": [asdict(one) for one in self.history.evaluations],
-            "split": self._splitter and self._splitter.state(),
+            "split": {"weights": self.plan.weights} if self._measured else None,
         }
         self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
             # by whichever rank was asked; a launcher goes by it
-            reasons = gather_text(self.ranks, self.stopping.why, self.device)
+            reasons = gather(self.ranks, self.stopping.why)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
@@ -192,6 +204,12 @@ class Trainer:
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The steps of this epoch that are still to do, each with its micro-batches."""
+        if self._splitter is not None and not self._measured:
+            yield from self._read(min(last, self.at.step + MEASURED_STEPS))
+            self._split_anew()
+        yield from self._read(last)
+
+    def _read(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         epoch = self.at.epoch
         first, left = self.at.in_epoch, last - self.at.step
         plans, ahead = itertools.tee(

@@ -69,7 +69,7 @@ def checkpoints(
         )
     interval, ranks = _interval(every), current_ranks()
     manager = CheckpointManager(
-        Path(place), ranks, ranks.device,
+        Path(place), ranks,
         writes=sees_first(Path(place), ranks, socket.gethostname()), note=write_record,
         interval=interval, keep_last=keep_last,
     )  # fmt: skip

@@ -77,16 +77,12 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRecord:
-    """A plan of --split auto, the same on every rank; lists have an entry for each rank."""
+    """A plan of --split auto, the same on every rank."""
 
     step: int  # after which it holds
     rank: int
-    parts: list[int]  # samples of a full batch
-    alpha_s: list[float]  # of computing n samples in alpha_s + beta_s * n seconds
-    beta_s: list[float]
-    limits: list[int]  # samples that fit into memory at a time; 0: no limit in sight
-    network_s: float  # to synchronise gradients once
-    predicted_gain: float  # in speed, over even parts
+    parts: list[int]  # samples of a full batch, for each rank
+    predicted_gain: float  # in the speed of computing, over even parts
     kind: Literal["split"] = "split"
 
 

@@ -67,7 +67,7 @@ class BertPreTraining(PreparedTask):
             sets[name] = corpus.encode(tokenizer, read, length - corpus.MARKS)
             corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["tokens"])
-        cache.write(self._folder, sets, {"sets": list(sets)})
+        cache.write(self._folder, sets)
 
     def is_prepared(self) -> bool:
         """Whether this process sees the shards, or the whole cache."""

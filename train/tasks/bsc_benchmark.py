@@ -1,5 +1,6 @@
 """BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, nothing on disk."""
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -8,9 +9,9 @@ from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.model.rng import hash_seed
-from train.tasks.base import Datasets
+from train.tasks.base import Batch, Datasets
 from train.tasks.language import classifier
-from train.tasks.language.padding import Padding, TokenSet
+from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.text.classification import GlueTask
 from train.tasks.text.columns import Spec
 
@@ -68,8 +69,14 @@ class Benchmark(GlueTask):
         return Datasets(train, {"": evaluation})
 
     @cached_property
-    def _padding(self) -> Padding:
-        return Padding({"input_ids": 0}, "right", self.spec.pad_multiple)
+    def _collator(self) -> Callable[[Sequence[Sample]], Batch]:
+        """As a tokenizer pads that knows no word but what it pads with."""
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+
+        knows = Tokenizer(models.WordLevel({"[PAD]": 0}, "[PAD]"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=knows, pad_token="[PAD]")
+        return collator(tokenizer, None, self.pad_multiple)
 
 
 def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:
@@ -83,7 +90,7 @@ def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:
     labels = tokens[starts + 1] % len(SPEC.labels)
     tokens[starts], tokens[ends - 1] = CLS, SEP
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
-    return TokenSet({"input_ids": tokens.int(), "labels": labels, "offsets": offsets})
+    return TokenSet({"input_ids": tokens.int(), "label": labels, "offsets": offsets})
 
 
 build = Benchmark

@@ -1,6 +1,6 @@
 """Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from configs.settings.train import TrainConfig
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.language.classifier import Labels
-from train.tasks.language.padding import Sample, TokenSet
+from train.tasks.language.padding import TokenSet
 from train.tasks.language.prepared import PreparedTask
 from train.tasks.sources import cache, hub
 from train.tasks.tagging import conll, encoding
@@ -25,6 +25,8 @@ HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 class Ner(PreparedTask):
     """Word pieces with the tag of each word on its first; the loss is a mean over words."""
+
+    has_tags = True
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config, DEFAULT_MODEL)
@@ -47,9 +49,7 @@ class Ner(PreparedTask):
                 length = self.config.max_seq_length
                 sets[name] = encoding.encode(tokenizer, name, sentences, tags, length)
                 tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
-            facts = {"tags": tags, "sets": list(sets), **tokens.padding(tokenizer)}
-            facts["padding"]["tags"] = encoding.IGNORED
-            cache.write(self._folder, sets, facts)
+            cache.write(self._folder, sets, tags=tags)
         config = classifier.load_config(self.model, self._labels, self.is_fresh)
         classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
 
@@ -66,12 +66,6 @@ class Ner(PreparedTask):
         config = classifier.load_config(self.model, self._labels, self.is_fresh)
         self._label_order = classifier.label_order(config, self._labels)
         return classifier.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
-
-    def collate(self, samples: Sequence[Sample]) -> Batch:
-        """n sentences as int64 (n, width) each; labels (n, width), `IGNORED` off first pieces."""
-        batch = self._padding.collate(samples, self._width)
-        batch["labels"] = batch.pop("tags")
-        return batch
 
     def units(self, batch: Batch) -> Tensor:
         """The words of the batch, (1,)."""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from configs.settings.train import TrainConfig
+from train.evaluation.metrics import Confusion
 from train.model.rng import hash_seed
-from train.tasks.base import Batch, Datasets, Output, Samples, Task
+from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
 
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 2048, 509  # 509 is prime: no number of ranks divides it
 FEATURES, WIDTH = 8, 64
@@ -39,19 +40,6 @@ class Points:
 
     def __getitem__(self, index: int) -> Point:
         return Point(self.features[index], int(self.labels[index]))
-
-
-class Accuracy:
-    """(right, all)."""
-
-    def __init__(self, num_labels: int) -> None:
-        self.state = torch.zeros(2, dtype=torch.float64)
-
-    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
-        self.state += torch.tensor([(logits.argmax(-1) == labels).sum().item(), len(labels)])
-
-    def compute(self) -> dict[str, float]:
-        return {"accuracy": (self.state[0] / self.state[1]).item()}
 
 
 class Synthetic(Task):
@@ -84,8 +72,8 @@ class Synthetic(Task):
         logits = model(batch["features"])
         return Output(functional.cross_entropy(logits, batch["labels"]), logits)
 
-    def metric(self, evaluation_set: Samples) -> Accuracy:
-        return Accuracy(num_labels=2)
+    def metric(self, evaluation_set: Samples) -> Metric:
+        return Confusion(2, ("accuracy",))
 
 
 build = Synthetic

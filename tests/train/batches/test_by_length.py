@@ -35,18 +35,15 @@ def tokens(part, widths):
     shares=SHARES,
     pass_tokens=st.sampled_from([0.0, 5.0, 100.0, ONE_PASS]),
     least=st.integers(1, 4),
-    limit=st.integers(0, 300),
 )
-def test_every_sample_is_in_one_run(widths, shares, pass_tokens, least, limit):
+def test_every_sample_is_in_one_run(widths, shares, pass_tokens, least):
     plain, ordered = plain_of(widths, shares), sorted(widths)
-    parts = Cut(ordered, shares, pass_tokens, least, [limit] * len(shares)).best(plain)
+    parts = Cut(ordered, shares, pass_tokens, least).best(plain)
     assert sorted(at for part in parts for run in part for at in run) == list(range(len(widths)))
     assert len(parts) == len(shares)
     for part, share in zip(parts, shares, strict=True):
         assert share or not part
         assert all(part)  # no pass is empty
-        for run in part if limit else []:
-            assert len(run) * ordered[run[-1]] <= max(limit, ordered[-1])
 
 
 @given(WIDTHS, SHARES, st.sampled_from([0.0, 5.0, 100.0, ONE_PASS]))

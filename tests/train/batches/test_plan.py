@@ -89,15 +89,6 @@ def samples_of(steps):
     ]
 
 
-def test_what_fits_into_memory_is_counted_in_samples_of_the_mean_length():
-    lengths = [10] * 20 + [30] * 20
-    plan = BatchPlan(40, 40, (1.0, 1.0), 1, 0, limits=(0, 8), lengths=lengths, pass_tokens=1e9)
-    (first,), (second,) = plan.epoch(0, 0), plan.epoch(0, 1)
-    assert max(micro.tokens for micro in first.micro_batches) > 8 * 20
-    assert len(second.micro_batches) > 1
-    assert max(micro.tokens for micro in second.micro_batches) <= 8 * 20
-
-
 def test_epochs_and_seeds_have_orders_of_their_own():
     def order(seed: int, epoch: int) -> tuple[int, ...]:
         plan = BatchPlan(50, 50, (1.0,), 1, seed)

@@ -25,8 +25,8 @@ def test_on_another_number_of_ranks_only_the_latter_is_left():
 
 def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
     state = {"momentum": torch.tensor([[1.0, 2.0]])}
-    retained = exchange.gather_own(Ranks(), state, torch.device("cpu"), keeps=True)
+    retained = exchange.gather_own(Ranks(), state, keeps=True)
     state["momentum"].zero_()
     assert torch.equal(retained["all/momentum"], torch.tensor([[1.0, 2.0]]))
-    assert exchange.gather_own(Ranks(), state, torch.device("cpu"), keeps=False) == {}
-    assert exchange.gather_own(Ranks(), {}, torch.device("cpu"), keeps=True) == {}
+    assert exchange.gather_own(Ranks(), state, keeps=False) == {}
+    assert exchange.gather_own(Ranks(), {}, keeps=True) == {}

@@ -13,7 +13,7 @@ from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
 from train.evaluation.task_metrics import Samples, TaskMetrics, Wanted, parsed
 from train.sync.ranks import Ranks
-from train.tasks import bert, ner, rte, stsb, synthetic
+from train.tasks import bert, glue, ner, synthetic
 
 SCORES, DISTANCES = str(MODULES / "class_scores.py"), str(MODULES / "distances.py")
 CONFIG = TrainConfig(task="synthetic", sync="single", device="cpu")
@@ -108,10 +108,11 @@ def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, m
 
 def test_classes_and_scores_and_what_pretraining_guesses():
     logits, labels = torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])
-    for task in (synthetic.build(CONFIG), rte.build(CONFIG)):
+    for task in (synthetic.build(CONFIG), glue.build(replace(CONFIG, task="rte"))):
         predicted, right = task.predictions(logits, labels)
         assert (predicted.tolist(), right.tolist()) == ([1, 0], [1, 1])
-    scores, right = stsb.build(CONFIG).predictions(torch.tensor([[2.5], [0.5]]), torch.ones(2))
+    stsb = glue.build(replace(CONFIG, task="stsb"))
+    scores, right = stsb.predictions(torch.tensor([[2.5], [0.5]]), torch.ones(2))
     assert scores.tolist() == [2.5, 0.5] and right.tolist() == [1, 1]
     counts = torch.tensor([[1.0, 0, 3, 1], [1.0, 0, 3, 0], [1.0, 0, 3, 0]])
     guessed, _ = bert.build(replace(CONFIG, task="bert")).predictions(

@@ -9,8 +9,6 @@ from torch import nn
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
 from tests.train.matrix_worker import NoSinks
-from train.batches.auto_split.splitter import Plan
-from train.batches.auto_split.step_cost import Cost
 from train.loop import build
 from train.loop.build import Builder
 from train.records.console import Console
@@ -47,19 +45,6 @@ def test_a_batchnorm_goes_on_to_see_the_same_samples_together(batchnorm):
     plan = plan_of(replace(CONFIG, batchnorm=batchnorm), model=nn.BatchNorm1d(2))
     assert not plan.by_length
     assert plan.in_step == (batchnorm == "synced")
-
-
-@pytest.mark.parametrize(("measured", "tokens"), [(400.0, 400.0 * 5.4), (1.0, 100.0), (0.0, 100.0)])
-def test_a_measured_pass_counts_if_it_is_no_shorter_than_a_cores(measured, tokens):
-    cost = (Cost(0.1, 0.1), Cost(0.1, 0.2))
-    split = Plan((2.0, 1.0), cost, cost, (0, 7), 0.0, measured)
-    plan = plan_of()
-    after = split.applied(plan)
-    assert (after.weights, after.limits) == ((2.0, 1.0), (0, 7))
-    assert after.pass_tokens == pytest.approx(max(100.0, measured * plan.mean_length))
-    assert tokens == pytest.approx(after.pass_tokens, rel=0.1)
-    without = plan_of(replace(CONFIG, length_balance=False))
-    assert split.applied(without).pass_tokens is None
 
 
 @pytest.mark.parametrize("task", [SmallBert, Tokens])

@@ -56,18 +56,7 @@ def evaluation(number: int, rank: int = 0, **metrics: float) -> dict[str, Any]:
 
 
 def split(number: int, parts: list[int], gain: float) -> dict[str, Any]:
-    count = len(parts)
-    record = SplitRecord(
-        step=number,
-        rank=0,
-        parts=parts,
-        alpha_s=[0.001] * count,
-        beta_s=[0.002] * count,
-        limits=[0] * count,
-        network_s=0.01,
-        predicted_gain=gain,
-    )
-    return asdict(record)
+    return asdict(SplitRecord(step=number, rank=0, parts=parts, predicted_gain=gain))
 
 
 def checkpoint(number: int, stall_s: float) -> dict[str, Any]:

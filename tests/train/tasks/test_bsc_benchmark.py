@@ -45,7 +45,7 @@ def config_of(tmp_path, **settings):
 
 
 def lengths(samples):
-    return torch.tensor([len(samples[at].tokens["input_ids"]) for at in range(len(samples))])
+    return torch.tensor([len(samples[at]["input_ids"]) for at in range(len(samples))])
 
 
 def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
@@ -75,7 +75,7 @@ def test_the_samples_have_the_lengths_of_emotions():
 def test_a_sample_is_words_between_its_marks_and_tells_its_label():
     samples = draw(50, 1200, 128, seed=3)
     for at in range(50):
-        tokens, label = samples[at].tokens["input_ids"].tolist(), samples[at].label
+        tokens, label = samples[at]["input_ids"], samples[at]["label"]
         assert (tokens[0], tokens[-1]) == (101, 102)
         assert all(999 <= token < 1200 for token in tokens[1:-1])
         assert label == tokens[1] % 6
@@ -85,7 +85,7 @@ def test_the_same_seed_draws_the_same_and_the_two_sets_differ(tmp_path):
     task = bsc_benchmark.build(config_of(tmp_path, train_samples=40))
     train, evaluation = task.build_datasets()
     again = bsc_benchmark.build(config_of(tmp_path, train_samples=40)).build_datasets().train
-    assert torch.equal(train[7].tokens["input_ids"], again[7].tokens["input_ids"])
+    assert train[7] == again[7]
     assert lengths(train).tolist() != lengths(evaluation[""]).tolist()
 
 

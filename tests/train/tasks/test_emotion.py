@@ -12,6 +12,7 @@ from train.records.console import Console
 from train.records.sinks import Sinks
 from train.sync.ranks import Ranks
 from train.tasks import emotion
+from train.tasks.text import tsv
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
@@ -83,7 +84,7 @@ def test_batches_are_filled_up_to_a_multiple_of_eight(made):
 
 
 def test_the_text_ends_at_the_last_semicolon(made):
-    found = emotion.read(emotion.SPEC, made / "train.txt")
+    found = tsv.read(emotion.SPEC, made / "train.txt")
     assert found.texts[0][:2] == ["i feel so happy", "i feel sad; and so sad"]
     assert found.labels[:2] == [1, 0]
 
@@ -92,14 +93,13 @@ def test_the_text_ends_at_the_last_semicolon(made):
 def test_a_header_may_be_there(made, header):
     path = made / "some.txt"
     path.write_bytes((header + "i feel so happy;joy\r\n\r\n").encode())
-    assert emotion.read(emotion.SPEC, path) == ((["i feel so happy"],), [1])
+    assert tsv.read(emotion.SPEC, path) == ((["i feel so happy"],), [1])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fine;joy\ni feel\n", "2: expected text;label, got 'i feel'"),
-        (";joy\n", "1: expected text;label"),
+        ("fine;joy\ni feel\n", "2: expected 2 fields between ';' (text, label_name), got 1"),
         ("a;joy\nb;glee\n", "2: unknown label 'glee'; known: sadness, joy, love, anger, fear,"),
         ("a;joy\ntext;label_name\n", "2: unknown label 'label_name'"),
         ("text;label_name\n", " no examples in it"),
@@ -131,5 +131,5 @@ def test_the_hubs_set_is_read_by_its_own_names(made, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     task = emotion.build(config_of(made, data_dir=None))
     task.prepare()
-    assert [sample.label for sample in task.build_datasets().train] == [0, 4]
+    assert [sample["label"] for sample in task.build_datasets().train] == [0, 4]
     assert asked == [("dair-ai/emotion", split) for split in ("train", "validation", "test")]

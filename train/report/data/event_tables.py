@@ -90,19 +90,10 @@ def balance(subject: Subject) -> Table:
                 run=entry.name,
                 step=plan["step"],
                 parts=" + ".join(map(str, plan["parts"] or [])),
-                computing_s=_computing_s(plan),
                 predicted_gain=plan["predicted_gain"],
                 measured_gain=before / during if before and during else None,
             )
     return table
-
-
-def _computing_s(plan: Row) -> float | None:
-    """Of the slowest rank, as the plan predicts it."""
-    lists = [plan[name] for name in ("parts", "alpha_s", "beta_s")]
-    if not all(isinstance(one, list) and len(numbers(one)) == len(one) for one in lists):
-        return None
-    return max((a + b * n for n, a, b in zip(*lists, strict=False)), default=None)
 
 
 def checkpoints(subject: Subject) -> Table:

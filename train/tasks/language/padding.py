@@ -1,20 +1,16 @@
-"""Samples of unequal length become one rectangle; what pads them is masked."""
+"""Samples of unequal length, and transformers' collators that make one rectangle of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from train.tasks.base import Batch
 
-
-class Sample(NamedTuple):
-    """One example of t tokens."""
-
-    tokens: dict[str, Tensor]  # input_ids and whatever else each token has: int32 (t,)
-    label: Tensor | None  # scalar: class number, or score; None: the tokens have labels
+# One example of t tokens: "input_ids" and whatever else each token has (t,), its tags as "labels";
+# or "label", a class number or a score.
+Sample = dict[str, Any]
 
 
 class TokenSet:
@@ -22,7 +18,7 @@ class TokenSet:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         tokens = dict(tensors)
-        self._labels = tokens.pop("labels", None)
+        self._label = tokens.pop("label", None)
         self._offsets: list[int] = tokens.pop("offsets").tolist()
         self._tokens = tokens
 
@@ -36,33 +32,22 @@ class TokenSet:
 
     def __getitem__(self, index: int) -> Sample:
         start, end = self._offsets[index], self._offsets[index + 1]
-        tokens = {key: flat[start:end] for key, flat in self._tokens.items()}
-        return Sample(tokens, None if self._labels is None else self._labels[index])
+        sample: Sample = {key: flat[start:end].tolist() for key, flat in self._tokens.items()}
+        return sample if self._label is None else {**sample, "label": self._label[index].item()}
 
 
-@dataclass(frozen=True)
-class Padding:
-    """How a tokenizer fills up short samples."""
+def collator(
+    tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
+) -> Callable[[Sequence[Sample]], Batch]:
+    """What makes a batch as `tokenizer` pads: int64 (n, width) each, and labels (n,).
 
-    values: Mapping[str, int]  # by tensor
-    side: str  # "right", or "left" (XLNet)
-    multiple: int = 1  # of tokens, to which the longest is filled up as well
+    `width` None: that of the longest, up to a `multiple`. With `tags` there are labels for tokens.
+    """
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
-    def filled(self, lengths: Tensor) -> Tensor:
-        """`lengths` (n,) up to the next multiple."""
-        return (lengths + self.multiple - 1) // self.multiple * self.multiple
-
-    def collate(self, samples: Sequence[Sample], width: int | None) -> Batch:
-        """n samples as int64 (n, width) each, and labels (n,); width None: that of the longest."""
-        lengths = [len(sample.tokens["input_ids"]) for sample in samples]
-        width = width or int(self.filled(torch.tensor(lengths)).max())
-        starts = [width - length if self.side == "left" else 0 for length in lengths]
-        batch = {"attention_mask": torch.zeros(len(samples), width, dtype=torch.int64)}
-        for key in samples[0].tokens:
-            batch[key] = torch.full((len(samples), width), self.values[key])
-        for row, (sample, start, length) in enumerate(zip(samples, starts, lengths, strict=True)):
-            batch["attention_mask"][row, start : start + length] = 1
-            for key, tokens in sample.tokens.items():
-                batch[key][row, start : start + length] = tokens
-        labels = [sample.label for sample in samples if sample.label is not None]
-        return {**batch, "labels": torch.stack(labels)} if labels else batch
+    kind = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
+    if width is None:
+        pad = kind(tokenizer, padding="longest", pad_to_multiple_of=multiple)
+    else:
+        pad = kind(tokenizer, padding="max_length", max_length=width)
+    return lambda samples: dict(pad(samples))

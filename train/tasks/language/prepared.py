@@ -1,7 +1,7 @@
 """What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Samples, Task
+from train.tasks.base import Batch, Samples, Task
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import Padding, TokenSet
+from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.sources import cache
 
 
@@ -22,6 +22,9 @@ class PreparedTask(Task):
     `model` and `tokenizer` are those of the settings, or else the ones given here; the tokenizer
     of a model is the one that lies with it.
     """
+
+    pad_multiple = 1  # of tokens, to which the longest sample is filled up
+    has_tags = False  # whether labels are those of tokens
 
     def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
         self.config = config
@@ -51,15 +54,21 @@ class PreparedTask(Task):
         """Those of tokenised text, unless all of it is filled up to --max-seq-length."""
         if self._width is not None or not isinstance(samples, TokenSet):
             return None
-        return self._padding.filled(samples.lengths)
+        return -(-samples.lengths // self.pad_multiple) * self.pad_multiple
+
+    def collate(self, samples: Sequence[Any]) -> Batch:
+        """n samples as int64 (n, width) each, and labels (n,).
+
+        Where tokens have labels they are (n, width), and those of padding -100.
+        """
+        return self._collator(samples)
 
     def tokens(self) -> Any | None:
         return self._loaded_tokenizer
 
     @cached_property
-    def _padding(self) -> Padding:
-        facts = cache.facts(self._folder)
-        return Padding(facts["padding"], facts["padding_side"])
+    def _collator(self) -> Callable[[Sequence[Sample]], Batch]:
+        return collator(self._loaded_tokenizer, self._width, self.pad_multiple, tags=self.has_tags)
 
     @cached_property
     def _loaded_tokenizer(self) -> Any:

@@ -96,15 +96,6 @@ def encode(
     return {**tensors, "offsets": torch.tensor([0, *accumulate(lengths)])}
 
 
-def padding(tokenizer: Any) -> dict[str, Any]:
-    """What a tokenizer fills up short samples with, and on which side, as facts of a cache."""
-    values = {
-        "input_ids": tokenizer.pad_token_id,
-        "token_type_ids": tokenizer.pad_token_type_id,
-    }
-    return {"padding": values, "padding_side": tokenizer.padding_side}
-
-
 def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
     """Refuse a tokenizer that does not know the words it was given.
 

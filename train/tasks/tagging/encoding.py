@@ -10,7 +10,7 @@ from muster.errors import UsageError
 from train.tasks.language import tokens
 from train.tasks.tagging.conll import Sentence
 
-IGNORED = -100  # the tag of what is no word's first piece
+IGNORED = -100  # the tag of what is no word's first piece, and of padding
 
 
 def check(tokenizer: Any, name: str) -> None:
@@ -32,20 +32,20 @@ def encode(
     """The pieces of the n sentences of set `name`, end to end, and what cuts them apart.
 
     Returns:
-        input_ids, tags and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
-        tags are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
+        input_ids, labels and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
+        labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
         [offsets[i], offsets[i + 1]).
     """
     numbers = {tag: number for number, tag in enumerate(tags)}
 
     def add_tags(encoded: Any, start: int) -> dict[str, list[list[int]]]:
         part = enumerate(sentences[start : start + tokens.BATCH])
-        return {"tags": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
+        return {"labels": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
 
     words = [[sentence.words for sentence in sentences]]
     found = tokens.encode(tokenizer, words, max_seq_length, add_tags, is_split_into_words=True)
     lost = sum(len(sentence.words) for sentence in sentences)
-    lost -= int((found["tags"] != IGNORED).sum())
+    lost -= int((found["labels"] != IGNORED).sum())
     if lost:
         logging.getLogger(__name__).warning(
             "%s set: %d words are beyond --max-seq-length %d, or nothing but control characters; "

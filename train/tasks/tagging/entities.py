@@ -1,21 +1,21 @@
 """Precision, recall and F1 of whole entities, as conlleval counts them, over all ranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
+from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
 
 from train.tasks.tagging.encoding import IGNORED
 
-Entity = tuple[str, int, int]  # its type, its first word and the one behind its last
 TRUE, PREDICTED, GOLD = range(3)
 
 
 class Entities:
     """Entities by type that were found, predicted, and there to be found.
 
-    An entity counts as found where type, beginning and end are right. It begins at `B-X`, or at
-    `I-X` behind anything but its own type, so that IOB1 and IOB2 both are read as they are meant.
+    seqeval tells what an entity is, in IOB1 and IOB2; it counts as found where type, beginning and
+    end are right.
     """
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -31,8 +31,9 @@ class Entities:
 
     def count(self, predicted: Sequence[int], gold: Sequence[int]) -> None:
         """Count one sentence, a tag's number per word."""
-        found = set(entities([self._tags[tag] for tag in predicted]))
-        wanted = set(entities([self._tags[tag] for tag in gold]))
+        found, wanted = (
+            set(get_entities([self._tags[tag] for tag in tags])) for tags in (predicted, gold)
+        )
         for column, some in ((TRUE, found & wanted), (PREDICTED, found), (GOLD, wanted)):
             for kind, _, _ in some:
                 self.state[self._types.index(kind), column] += 1
@@ -44,19 +45,6 @@ class Entities:
             f"f1_{kind}": _scores(row)[2] for kind, row in zip(self._types, self.state, strict=True)
         }
         return {"precision": precision, "recall": recall, "f1": f1, **each}
-
-
-def entities(tags: Sequence[str]) -> Iterator[Entity]:
-    """The entities of one sentence."""
-    start, open_type = 0, ""
-    for at, tag in enumerate([*tags, "O"]):
-        prefix, _, kind = tag.partition("-")
-        goes_on = open_type and prefix == "I" and kind == open_type
-        if goes_on:
-            continue
-        if open_type:
-            yield open_type, start, at
-        start, open_type = at, kind
 
 
 def _scores(counts: Tensor) -> tuple[float, float, float]:

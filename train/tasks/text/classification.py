@@ -1,8 +1,6 @@
 """A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import Padding, Sample, TokenSet
+from train.tasks.language.padding import TokenSet
 from train.tasks.language.prepared import PreparedTask
 from train.tasks.sources import cache, hub
 from train.tasks.text import tsv
@@ -22,20 +20,11 @@ DEFAULT_MODEL = "bert-base-cased"
 
 
 class GlueTask(PreparedTask):
-    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it.
+    """One of GLUE's nine tasks, or another of their kind, as `spec` describes it."""
 
-    `read` makes examples of one file, for sets that are not in GLUE's own form.
-    """
-
-    def __init__(
-        self,
-        spec: Spec,
-        config: TrainConfig,
-        read: Callable[[Spec, Path], Examples] = tsv.read,
-    ) -> None:
+    def __init__(self, spec: Spec, config: TrainConfig) -> None:
         super().__init__(config, DEFAULT_MODEL)
-        self.spec = spec
-        self._read_file = read
+        self.spec, self.pad_multiple = spec, spec.pad_multiple
 
     def prepare(self) -> None:
         """Tokenise all sets into the cache, unless they are there already.
@@ -54,8 +43,8 @@ class GlueTask(PreparedTask):
             sets[name] = tokens.encode(tokenizer, examples.texts, self.config.max_seq_length)
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
             kind = torch.float32 if self.spec.is_regression else torch.int64
-            sets[name]["labels"] = torch.tensor(examples.labels, dtype=kind)
-        cache.write(self._folder, sets, tokens.padding(tokenizer))
+            sets[name]["label"] = torch.tensor(examples.labels, dtype=kind)
+        cache.write(self._folder, sets)
 
     def build_datasets(self) -> Datasets:
         train, *evaluation = (TokenSet(cache.read(self._folder, name)) for name in self.spec.parts)
@@ -66,10 +55,6 @@ class GlueTask(PreparedTask):
         config = classifier.load_config(self.model, self.spec, self.is_fresh)
         self._label_order = classifier.label_order(config, self.spec)
         return classifier.build(self.model, config, self.is_fresh)
-
-    def collate(self, samples: Sequence[Sample]) -> Batch:
-        """n samples as int64 (n, width) each, and labels (n,)."""
-        return self._padding.collate(samples, self._width)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
@@ -98,7 +83,7 @@ class GlueTask(PreparedTask):
             rows = hub.rows(*self.spec.hub_name, split=self.spec.parts[name].split)
             columns = tuple(list(rows[column]) for column in self.spec.hub_text or self.spec.text)
             return Examples(columns, list(rows["label"]))
-        return self._read_file(self.spec, tsv.find(self.spec, self.data_dir)[name])
+        return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
 
     def _source(self) -> Iterator[str | bytes]:
         """What the data is: all of its files, or its name on the Hub."""
@@ -107,8 +92,3 @@ class GlueTask(PreparedTask):
             return
         for path in tsv.find(self.spec, self.data_dir).values():
             yield path.read_bytes()
-
-    @cached_property
-    def _padding(self) -> Padding:
-        facts = cache.facts(self._folder)
-        return Padding(facts["padding"], facts["padding_side"], self.spec.pad_multiple)

@@ -33,7 +33,8 @@ class Spec(Labels):
     label: str = "label"
     hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
     metrics: tuple[str, ...] = ("accuracy",)
-    columns: tuple[str, ...] | None = None  # of files that have no header line
+    columns: tuple[str, ...] | None = None  # of files that need no header line
+    separator: str = "\t"  # of fields; the first field may hold it, where it is another than a tab
     short_rows: bool = False  # the real files hold rows that lack fields: leave them out
     train: Part = TRAIN
     evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)

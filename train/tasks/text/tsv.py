@@ -44,21 +44,25 @@ def read(spec: Spec, path: Path) -> Examples:
     else:
         header = list(spec.columns)
     at = [header.index(column) for column in (*spec.text, spec.label)]
+    is_tabbed = spec.separator == "\t"
     rows: list[list[str]] = []
     labels: list[float] = []
     skipped = 0
     for number, line in lines:
-        fields = line.split("\t")  # no quoting: sentences hold stray quotes
+        # no quoting: sentences hold stray quotes
+        fields = line.split("\t") if is_tabbed else line.rsplit(spec.separator, len(header) - 1)
+        if number == 1 and spec.columns is not None and fields == header:
+            continue
         if len(fields) < len(header) and spec.short_rows:
             skipped += 1
             continue
         if len(fields) != len(header):
             raise UsageError(
-                f"{path}:{number}: expected {len(header)} tab-separated fields "
+                f"{path}:{number}: expected {len(header)} fields between {spec.separator!r} "
                 f"({', '.join(header)}), got {len(fields)}"
             )
         rows.append([fields[column] for column in at[:-1]])
-        labels.append(label(spec, fields[at[-1]], f"{path}:{number}"))
+        labels.append(label(spec, fields[at[-1]].strip(), f"{path}:{number}"))
     if not rows:
         raise UsageError(f"{path}: no examples in it")
     if skipped:

@@ -31,7 +31,7 @@ class HubSet(NamedTuple):
         """
         if not self.is_prepared(cache_dir):
             sets = {split: self._unpacked(split) for split in SPLITS}
-            cache.write(self._folder(cache_dir), sets, {})
+            cache.write(self._folder(cache_dir), sets)
 
     def read(self, cache_dir: Path | None) -> dict[str, Images]:
         """The images of each split, mapped into memory."""

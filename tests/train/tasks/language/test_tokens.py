@@ -21,14 +21,14 @@ def test_tokens_are_those_of_the_sentences(made):
 def test_long_samples_are_cut(made):
     task = build(made, max_seq_length=6)
     task.prepare()
-    assert {len(sample.tokens["input_ids"]) for sample in task.build_datasets().train} == {6}
+    assert {len(sample["input_ids"]) for sample in task.build_datasets().train} == {6}
 
 
 @pytest.mark.parametrize("lower_case", ["auto", "yes"])
 def test_a_vocabulary_without_capitals_lower_cases(made, lower_case):
     task = build(made, lower_case=lower_case)
     task.prepare()
-    first = task.build_datasets().train[0].tokens["input_ids"]
+    first = task.build_datasets().train[0]["input_ids"]
     assert WORDS[first[1]] == "the"
 
 
@@ -46,7 +46,7 @@ def test_case_is_kept_where_the_vocabulary_has_capitals(made):
     for lower_case, word in (("auto", "The"), ("no", "The"), ("yes", "the")):
         task = build(made, lower_case=lower_case)
         task.prepare()
-        first = task.build_datasets().train[0].tokens["input_ids"]
+        first = task.build_datasets().train[0]["input_ids"]
         assert [*WORDS, "The", "A"][first[1]] == word
 
 
@@ -69,4 +69,4 @@ def test_a_folder_with_a_bare_vocabulary_is_a_tokenizer(made):
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "The", "A"]))
     task = build(made, tokenizer=str(folder))
     task.prepare()
-    assert task.build_datasets().train[0].tokens["input_ids"][1] == len(WORDS)  # "The"
+    assert task.build_datasets().train[0]["input_ids"][1] == len(WORDS)  # "The"

@@ -1,4 +1,4 @@
-"""Entities are counted as seqeval counts them, and counts of several ranks add up to the whole."""
+"""Scores are seqeval's, and counts of several ranks add up to the whole."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.tagging.entities import Entities, entities
+from train.tasks.tagging.entities import Entities
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "I-X-Y"]
 numbers = st.integers(0, len(TAGS) - 1)
@@ -36,21 +36,6 @@ def test_scores_are_seqevals_over_any_number_of_ranks(corpus, ranks):
         report = metrics.classification_report(gold, predicted, output_dict=True)
     for kind in ("LOC", "PER", "X-Y"):
         assert found[f"f1_{kind}"] == pytest.approx(report.get(kind, {}).get("f1-score", 0.0))
-
-
-@pytest.mark.parametrize(
-    ("tags", "want"),
-    [
-        ("B-A I-A O B-A", [("A", 0, 2), ("A", 3, 4)]),
-        ("I-A I-A O I-A", [("A", 0, 2), ("A", 3, 4)]),  # IOB1
-        ("I-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),  # IOB1: two that touch
-        ("B-A I-B I-B", [("A", 0, 1), ("B", 1, 3)]),
-        ("O I-A", [("A", 1, 2)]),
-        ("O O", []),
-    ],
-)
-def test_an_entity_begins_and_ends_as_in_conlleval(tags, want):
-    assert list(entities(tags.split())) == want
 
 
 def test_only_the_first_pieces_of_words_count():

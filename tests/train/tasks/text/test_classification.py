@@ -1,7 +1,5 @@
 """All nine tasks, from files in GLUE's real form to a loss and a metric."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -72,7 +70,7 @@ def test_padding_leaves_loss_and_logits_as_they_are(made):
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_lengths_are_the_widths_of_samples_alone(made, multiple):
     task = build(made)
-    task.spec = replace(task.spec, pad_multiple=multiple)
+    task.pad_multiple = multiple
     task.prepare()
     for samples in (task.build_datasets().train, task.build_datasets().evaluation[""]):
         widths = [task.collate([one])["input_ids"].shape[1] for one in samples]

@@ -60,7 +60,7 @@ def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
 def test_wrong_rows_are_named(tmp_path):
     good = "0\ta\tb\tentailment\n"
     assert refusal(tmp_path, RTE + good + "1\ta\tentailment\n") == (
-        "/train.tsv:3: expected 4 tab-separated fields (index, sentence1, sentence2, label), got 3"
+        "/train.tsv:3: expected 4 fields between '\\t' (index, sentence1, sentence2, label), got 3"
     )
     assert refusal(tmp_path, RTE + good + "1\ta\tb\tmaybe\n") == (
         "/train.tsv:3: unknown label 'maybe'; known: entailment, not_entailment"

@@ -1,0 +1,87 @@
+"""`--split auto` in a training: it changes who computes what, and nothing else."""
+
+import json
+
+import pytest
+import torch
+
+from tests.launch.submit import submit
+from train.batches.plan import BatchPlan
+from train.batches.splitter import Splitter
+from train.sync.ranks import Ranks
+
+EVEN = BatchPlan(400, 64, (1.0, 1.0), 1, 0)
+
+
+@pytest.fixture
+def better(monkeypatch):
+    """A plan after each rank has told its seconds and samples; what is said; what is recorded."""
+    lines, records = [], []
+    splitter = Splitter(Ranks(0, 2), lines.append, records.append)
+
+    def call(plan, *rows):
+        monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
+        monkeypatch.setattr(Ranks, "all_gather", lambda ranks, own: torch.tensor(rows))
+        return splitter.better(plan, 8, 0.0, 0.0)
+
+    return call, lines, records
+
+
+def test_half_the_speed_is_half_the_samples(better):
+    call, (*_,), records = better
+    plan = call(EVEN, (1.0, 100.0), (2.0, 100.0))
+    assert plan.weights[0] == pytest.approx(2 * plan.weights[1])
+    assert records[0].parts == [43, 21] and records[0].step == 8
+    assert records[0].predicted_gain == pytest.approx(32 * 0.02 / 0.43)
+
+
+def test_what_gains_less_than_a_twentieth_changes_nothing(better):
+    call, lines, _ = better
+    assert call(EVEN, (1.0, 100.0), (1.08, 100.0)) is EVEN
+    assert lines[0].endswith("speeds of the ranks: 1.00, 0.93; even parts are best")
+    apart = call(EVEN, (1.0, 100.0), (1.5, 100.0))
+    assert apart is not EVEN and "parts 38,26: 1.23 times" in lines[1]
+    assert call(apart, (1.0, 100.0), (1.45, 100.0)) is apart
+
+
+def test_a_rank_that_computed_nothing_keeps_the_speed_it_had(better):
+    call, lines, _ = better
+    assert call(EVEN, (1.0, 100.0), (0.0, 0.0)) is EVEN and lines == []
+    plan = call(EVEN, (1.0, 100.0), (3.0, 100.0))
+    assert call(plan, (1.0, 100.0), (0.0, 0.0)) is plan
+
+
+def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "3", "--dropout", "0", "--logs-dir", str(tmp_path)]
+    losses = {}
+    for split in ("even", "auto"):
+        code, out, err = submit(*flags, "--split", split, "--run-id", split, "--max-steps", "40")
+        assert code == 0, err
+        lines = (tmp_path / split / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        losses[split] = [one["loss"] for one in records if one["kind"] == "step"]
+    assert "split auto, step 8: speeds of the ranks" in out
+    plans = [one for one in records if one["kind"] == "split"]
+    assert [one["step"] for one in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
+    assert len(losses["auto"]) == 40
+    assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
+
+
+def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
+    flags = ["--task", "synthetic", "--nodes", "2", "--logs-dir", str(tmp_path), "--split", "auto"]
+    short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]
+    code, out, err = submit(*flags, *short, "--run-id", "whole", "--keep-last", "9")
+    assert code == 0 and "yet: starting from the beginning" in out, err
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "checkpoints").mkdir()
+    first = "checkpoints/step_00000012"
+    (tmp_path / "whole" / first).rename(tmp_path / "cut" / first)
+    again = [*short[:-1], str(tmp_path / "cut"), "--run-id", "again"]
+    code, out, err = submit(*flags, *again)
+    assert code == 0 and "split auto: going on with the checkpoint's parts" in out, err
+    losses = {}
+    for run in ("whole", "again"):
+        lines = (tmp_path / run / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        losses[run] = {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+    assert losses["again"] == {step: one for step, one in losses["whole"].items() if step > 12}

@@ -1,1 +1,0 @@
-"""Unequal workers get unequal parts of each batch, so that all end a step at once."""

@@ -1,0 +1,66 @@
+"""`split="auto"`: who is measured to be faster gets more, so that all ranks end a step at once.
+
+A rank computes n samples in beta n seconds, and beta is measured while it trains: nothing is
+computed for the sake of measuring, and nothing changes but who computes what.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..records.schema import SplitRecord
+from ..sync.ranks import Ranks
+from .plan import BatchPlan, split_batch
+
+MEASURED_STEPS = 8  # before the first split, the first of which warms up
+# A new split must promise so much over the one there is: speeds always waver a little.
+DEAD_BAND = 1.05
+
+
+class Splitter:
+    """Chooses the ranks' parts, alike on all of them."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        say: Callable[[str], None] = lambda line: None,
+        note: Callable[[SplitRecord], None] = lambda record: None,
+    ) -> None:
+        self._ranks, self._say, self._note = ranks, say, note
+        self._betas = [0.0] * ranks.world_size  # seconds of a sample on each rank; 0: unknown
+
+    def better(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
+        """`plan`, or one with other parts from `step` on, where that gains enough; collective.
+
+        This rank has computed an `amount`, in samples or all ranks in tokens, in so many seconds.
+        """
+        own = torch.tensor([seconds, amount], dtype=torch.float64, device=self._ranks.device)
+        for rank, (taken_s, computed) in enumerate(self._ranks.all_gather(own).tolist()):
+            if taken_s and computed:
+                self._betas[rank] = taken_s / computed
+        if not all(self._betas):
+            return plan
+        speeds = tuple(1 / beta for beta in self._betas)
+        gain = self._slowest(plan, plan.weights) / self._slowest(plan, speeds)
+        if gain > DEAD_BAND:
+            plan = replace(plan, weights=speeds)
+        self._tell(plan, step)
+        return plan
+
+    def _slowest(self, plan: BatchPlan, weights: Sequence[float]) -> float:
+        """By samples alone, the time of the rank that ends last; without any it computes one."""
+        parts = split_batch(plan.batch_size, weights)
+        return max(beta * max(1, part) for beta, part in zip(self._betas, parts, strict=True))
+
+    def _tell(self, plan: BatchPlan, step: int) -> None:
+        even = (1.0,) * self._ranks.world_size
+        parts = split_batch(plan.batch_size, plan.weights)
+        gain = self._slowest(plan, even) / self._slowest(plan, plan.weights)
+        what = f"parts {','.join(map(str, parts))}: {gain:.2f} times the speed of even parts"
+        if len(set(plan.weights)) == 1:
+            what = "even parts are best"
+        shares = ", ".join(f"{min(self._betas) / beta:.2f}" for beta in self._betas)
+        self._say(f"split auto, step {step}: speeds of the ranks: {shares}; {what}")
+        rank = self._ranks.rank
+        self._note(SplitRecord(step=step, rank=rank, parts=parts, predicted_gain=gain))

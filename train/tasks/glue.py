@@ -1,0 +1,70 @@
+"""GLUE's nine tasks: `--task rte` is a row of this table."""
+
+from configs.settings.train import TrainConfig
+from train.tasks.text.classification import GlueTask
+from train.tasks.text.columns import Part, Spec
+
+TWO_SENTENCES = ("sentence1", "sentence2")
+SPECS = (
+    # Is an English sentence acceptable?
+    Spec(
+        name="cola",
+        columns=("source", "label", "original_star", "sentence"),
+        text=("sentence",),
+        labels=("0", "1"),
+        label_names=("unacceptable", "acceptable"),
+        metrics=("matthews_correlation",),
+    ),
+    # Does a sentence follow from another? In known kinds of text, and in others (mm).
+    Spec(
+        name="mnli",
+        text=TWO_SENTENCES,
+        label="gold_label",
+        hub_text=("premise", "hypothesis"),
+        labels=("entailment", "neutral", "contradiction"),
+        evaluation={
+            "": Part("dev_matched.tsv", "validation_matched"),
+            "mm": Part("dev_mismatched.tsv", "validation_mismatched"),
+        },
+    ),
+    # Do two sentences of the news say the same?
+    Spec(
+        name="mrpc",
+        text=("#1 String", "#2 String"),
+        label="Quality",
+        hub_text=TWO_SENTENCES,
+        labels=("0", "1"),
+        label_names=("not_equivalent", "equivalent"),
+        metrics=("accuracy", "f1"),
+    ),
+    # Does a sentence answer a question?
+    Spec(name="qnli", text=("question", "sentence"), labels=("entailment", "not_entailment")),
+    # Do two questions ask the same?
+    Spec(
+        name="qqp",
+        text=("question1", "question2"),
+        label="is_duplicate",
+        labels=("0", "1"),
+        label_names=("not_duplicate", "duplicate"),
+        metrics=("accuracy", "f1"),
+        short_rows=True,
+    ),
+    # Does a sentence follow from another?
+    Spec(name="rte", text=TWO_SENTENCES, labels=("entailment", "not_entailment")),
+    # Is a phrase of a film review positive?
+    Spec(name="sst2", text=("sentence",), labels=("0", "1"), label_names=("negative", "positive")),
+    # How similar are two sentences, from 0 to 5?
+    Spec(name="stsb", text=TWO_SENTENCES, label="score"),
+    # Does a sentence with a pronoun resolved follow from the other?
+    Spec(
+        name="wnli",
+        text=TWO_SENTENCES,
+        labels=("0", "1"),
+        label_names=("not_entailment", "entailment"),
+    ),
+)
+
+
+def build(config: TrainConfig) -> GlueTask:
+    """The task that `config.task` names."""
+    return GlueTask(next(spec for spec in SPECS if spec.name == config.task), config)
