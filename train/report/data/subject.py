@@ -8,20 +8,9 @@ from pathlib import Path
 from muster import run_files
 from muster.errors import UsageError
 from train.report.data.reader import Row, Run, read_mapping, read_run
+from train.report.data.settings import OF_TESTBED, affecting, defaults
 
-# Settings that do not change what a run computes.
-NOT_VARYING = frozenset(
-    "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
-    " hosts log_every tokenizer data_dir nproc_per_node".split()
-)
-ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
-# Settings of a study's testbed: the rate of its links, and how many nodes are busy.
-OF_TESTBED = ("rate", "busy")
-# Settings of modes that send gradients; single ignores them.
-OF_SENDING = frozenset(
-    "bucket_mb overlap sparse_rows compress compress_rank compress_share"
-    " sync_every outer_lr outer_momentum".split()
-)
+IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
 @dataclass
@@ -136,7 +125,7 @@ def _add_study(subject: Subject, record: Path) -> None:
 
 
 def _entry(run: Run, settings: Row) -> Entry:
-    of_run = {k: v for k, v in run.config.items() if k not in NOT_VARYING}
+    of_run = {k: v for k, v in run.config.items() if k not in affecting("nothing")}
     of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
     of_run |= {k: settings[k] for k in OF_TESTBED if k in settings}
     for name in ("sync", "task", "batch_size", "precision"):
@@ -202,10 +191,10 @@ def label_part(key: str, entry: Entry) -> str:
     value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
     if value is None or (key in OF_TESTBED and not value):
         return ""
-    if key in OF_SENDING and entry.sync == "single":
+    if key in affecting("sending", "gradients") and entry.sync == "single":  # it sends nothing
         return ""
     if isinstance(value, bool):
-        usual = key in ON_BY_DEFAULT
+        usual = defaults().get(key, False)
         return "" if value is usual else plain if value else f"no {plain}"
     if key in ("sync", "precision", "task", "split"):
         return str(value)
@@ -215,12 +204,11 @@ def label_part(key: str, entry: Entry) -> str:
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
-    modes = ["single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp"]
     found: list[tuple[int, float, str]] = []
     for key in varying:
         value = entry.settings.get(key)
-        if key == "sync" and value in modes:
-            found.append((0, modes.index(str(value)), ""))
+        if key == "sync" and value in IN_ORDER:
+            found.append((0, IN_ORDER.index(str(value)), ""))
         elif isinstance(value, int | float) and math.isfinite(value):
             found.append((0, float(value), ""))
         else:

@@ -4,7 +4,13 @@ import shlex
 from typing import Any
 
 from train.report.data.reader import Row
-from train.report.data.subject import Subject
+from train.report.data.settings import defaults
+from train.report.data.subject import Entry, Subject
+
+
+def is_simulated(entry: Entry) -> bool:
+    """Whether its nodes were one machine: the local launcher's, or a testbed's."""
+    return entry.run.job.get("launcher") == "local" or "rate" in entry.settings
 
 
 def hosts(subject: Subject) -> list[Row]:
@@ -44,25 +50,13 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
 
     Those that vary stand in the table of runs.
     """
-    usual = _defaults()
+    usual = defaults()
     chosen: list[Row] = []
     default: list[Row] = []
     for row in _shared(subject):
         is_usual = row["setting"] in usual and usual[row["setting"]] == row["value"]
         (default if is_usual else chosen).append(row)
     return chosen, default
-
-
-def _defaults() -> Row:
-    """The default of every setting, as config.yaml writes it."""
-    from dataclasses import fields
-
-    from configs.settings.bench import BenchConfig
-    from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
-    from configs.settings.train import TrainConfig
-
-    classes = (LaunchConfig, SshConfig, SlurmConfig, BenchConfig, TrainConfig)
-    return {one.name: one.default for each in classes for one in fields(each)}
 
 
 def _shared(subject: Subject) -> list[Row]:

@@ -1,0 +1,188 @@
+"""Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from train.report.data.reader import Row, Run
+from train.report.data.statistics import mean, numbers
+from train.report.data.subject import Subject
+from train.report.data.tables import frame, mean_of, timed
+
+# Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
+BAND = (1.00, 1.08)
+BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
+RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
+FAR = 0.15  # a prediction that misses what was measured by more is not drawn
+
+
+def traffic(subject: Subject) -> pd.DataFrame:
+    """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
+    made = []
+    for entry in subject.entries:
+        sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
+        is_large = max(sizes, default=0) >= BAND_FROM_BYTES
+        for row in entry.run.rows("traffic"):
+            for way in ("sent", "received"):
+                payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
+                expected = add_up([payload, control])
+                observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
+                ratio = _byte_ratio(observed, expected)
+                made.append(
+                    {
+                        "run": entry.name,
+                        **{key: row[key] for key in "host rank interface epoch steps".split()},
+                        "direction": way,
+                        "payload_bytes": payload,
+                        "control_bytes": control,
+                        "expected_bytes": expected,
+                        "wire_bytes": wire,
+                        "observed_bytes": observed,
+                        "ratio": ratio,
+                        "ratio_wire": _byte_ratio(observed, wire),
+                        "packet_bytes": row["packet_bytes"],
+                        "band": _band(ratio, row["epoch"], is_large),
+                        "note": row["note"] or None,
+                    }
+                )
+    return frame(made)
+
+
+def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
+    """Over the epochs of training; a part that is not known leaves its total unknown."""
+    keys, sizes = ["run", "host", "direction"], ["expected_bytes", "observed_bytes"]
+    if table.empty:
+        return frame([], [*keys, *sizes])
+    of_training = table[table["epoch"].astype(bool)]
+    made = of_training.groupby(keys, sort=False)[sizes].agg(add_up)
+    return made.reset_index().astype(object)
+
+
+def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
+    if ratio is None or not epoch:
+        return None
+    if not is_large:
+        return "small"
+    return "inside" if BAND[0] <= ratio <= BAND[1] else "outside"
+
+
+def collectives(subject: Subject) -> pd.DataFrame:
+    """The gradient collectives of a step, one a row."""
+    made = []
+    for entry in subject.entries:
+        for row in entry.run.rows("collectives"):
+            for number, one in enumerate(row["collectives"] or [], start=1):
+                if isinstance(one, list | tuple) and len(one) == 4:
+                    operation, shape, dtype, size = one
+                    shape = "x".join(map(str, shape)) if isinstance(shape, list) else shape
+                    at = {"run": entry.name, "rank": row["rank"], "from_step": row["step"]}
+                    what = {"operation": operation, "shape": shape, "dtype": dtype, "bytes": size}
+                    made.append({**at, "number": number, **what})
+    return frame(made)
+
+
+def balance(subject: Subject) -> pd.DataFrame:
+    """Each plan of --split auto, and what came of it: steps of its own against those before."""
+    made = []
+    for entry in subject.entries:
+        plans, steps = entry.run.first_rank("split"), timed(entry.run)
+        ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
+        for plan, until in zip(plans, ends, strict=False):
+            before = mean(row["step_s"] for row in steps if row["step"] <= plan["step"])
+            during = mean(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
+            made.append(
+                {
+                    "run": entry.name,
+                    "step": plan["step"],
+                    "parts": " + ".join(map(str, plan["parts"] or [])),
+                    "computing_s": _computing_s(plan),
+                    "predicted_gain": plan["predicted_gain"],
+                    "measured_gain": before / during if before and during else None,
+                }
+            )
+    return frame(made)
+
+
+def _computing_s(plan: Row) -> float | None:
+    """Of the slowest rank, as the plan predicts it."""
+    lists = [plan[name] for name in ("parts", "alpha_s", "beta_s")]
+    if not all(isinstance(one, list) and len(numbers(one)) == len(one) for one in lists):
+        return None
+    return max((a + b * n for n, a, b in zip(*lists, strict=False)), default=None)
+
+
+def checkpoints(subject: Subject) -> pd.DataFrame:
+    """What checkpoints cost each rank that wrote some."""
+    return frame(
+        {
+            "run": entry.name,
+            "rank": rank,
+            "checkpoints": len(rows),
+            "failed": sum(bool(row["error"]) for row in rows),
+            "payload_bytes": rows[-1]["payload_bytes"],
+            "stall_s": mean_of(rows, "stall_s"),
+            "largest_stall_s": max(numbers(row["stall_s"] for row in rows), default=None),
+            "write_s": mean_of(rows, "write_s"),
+        }
+        for entry in subject.entries
+        for rank, kinds in entry.run.ranks.items()
+        if (rows := kinds["checkpoint"])
+    )
+
+
+def failures(subject: Subject) -> pd.DataFrame:
+    """Attempts, ranks and cells that did not end well, each with its own message."""
+    made = [
+        {"run": entry.name, "attempt": number, **one}
+        for entry in subject.entries
+        for number, part in enumerate([*entry.run.attempts, entry.run], start=1)
+        for one in _bad_ends(part)
+    ]
+    for cell in subject.cells:
+        if cell.get("state") == "failed":
+            what = {"who": "cell", "cause": "failed", "message": short(cell.get("message"))}
+            made.append({"run": str(cell.get("id")), **what})
+    return frame(made, "run attempt who host cause message".split())
+
+
+def _bad_ends(part: Run) -> Iterator[Row]:
+    """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
+    bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
+    for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
+        yield {
+            "who": f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")),
+            "host": one.get("host"),
+            "cause": one["cause"],
+            "message": short(one.get("message")),
+        }
+    if part.end.get("code"):
+        cause, message = f"exit code {part.end['code']}", short(part.end.get("message"))
+        yield {"who": "run", "cause": cause, "message": message}
+
+
+def short(text: Any, longest: int = 300) -> str:
+    words = " ".join(str(text or "").split())
+    return words if len(words) <= longest else words[: longest - 3] + "..."
+
+
+def prediction(subject: Subject) -> pd.DataFrame:
+    """What `train.cost` says of the runs, beside what they did; older files told other things."""
+    rows = subject.prediction.get("seconds_per_iteration")
+    return frame(
+        {**row, "error": row["predicted_s"] / row["measured_s"] - 1}
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, dict)
+        and len(numbers([row.get("predicted_s"), row.get("measured_s")])) == 2
+    )
+
+
+def add_up(values: Iterable[Any]) -> float | None:
+    """The sum; None where one of `values` is no number."""
+    every = list(values)
+    return sum(every) if len(numbers(every)) == len(every) else None
+
+
+def _byte_ratio(observed: Any, expected: Any) -> float | None:
+    known = numbers([observed, expected])
+    return observed / expected if len(known) == 2 and expected >= RATIO_FROM_BYTES else None
