@@ -12,13 +12,6 @@ from muster.run_files import REPORT
 def main() -> int:
     if sys.argv[1:2] == ["compare"]:
         return _compare(sys.argv[2:])
-    args = _parser().parse_args()
-    if args.live:
-        raise UsageError("--live is gone; use: muster jobs top, or --tensorboard of the run")
-    return _report(args.folders, args.output)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train.report",
         description="Make a report of runs or studies, from their records alone.",
@@ -29,7 +22,10 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, help="where the report goes (default: report/ in the first folder)"
     )
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
-    return parser
+    args = parser.parse_args()
+    if args.live:
+        raise UsageError("--live is gone; use: muster jobs top, or --tensorboard of the run")
+    return _report(args.folders, args.output)
 
 
 def _report(names: list[str], output: Path | None) -> int:

@@ -11,18 +11,15 @@ from train.report.pages.page import markdown_table
 TOLERANCE = 1e-6
 # These differ between any two runs.
 OF_ONE_START = frozenset({"master_port"})
+OF_HOST = "commit dirty python cpu cores device platform threads_per_worker".split()
 
 
 def main(folders: list[Path], wanted: float | None) -> int:
     """Print what differs; 1 where losses that should be equal within `wanted` are not."""
     runs = [read_run(folder) for folder in folders]
     names = _names(folders)
-    for title, facts in (
-        ("Configuration", [run.config for run in runs]),
-        ("Environment", [_environment(run) for run in runs]),
-        ("Code", [_code(run) for run in runs]),
-    ):
-        print(f"## {title}\n\n{_shown(differences(facts, names))}\n")
+    table = differences([run.config | _environment(run) for run in runs], names)
+    print(f"## What differs\n\n{markdown_table(table) if len(table) else 'nothing'}\n")
     print("## Losses\n")
     tolerance = TOLERANCE if wanted is None else wanted
     told = [part(runs[0], run, tolerance) for run in runs[1:]]
@@ -60,24 +57,14 @@ def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
 
 
 def _environment(run: Run) -> Row:
+    """What hosts were: the value of all, or each of theirs."""
     found: Row = {"hosts": ", ".join(sorted(run.environments)) or None}
-    for key in ("python", "cpu", "cores", "device", "platform", "threads_per_worker"):
-        found[key] = _each(run, key)
+    for key in OF_HOST:
+        values = [str(env[key]) for env in run.environments.values() if key in env]
+        found[key] = ", ".join(dict.fromkeys(values)) or None
     for env in run.environments.values():
-        packages = env.get("packages")
-        if isinstance(packages, dict):
-            found |= packages
+        found |= env["packages"] if isinstance(env.get("packages"), dict) else {}
     return found
-
-
-def _code(run: Run) -> Row:
-    return {"commit": _each(run, "commit"), "changed since": _each(run, "dirty")}
-
-
-def _each(run: Run, key: str) -> str | None:
-    """The value of all hosts, or each of theirs."""
-    values = dict.fromkeys(str(env[key]) for env in run.environments.values() if key in env)
-    return ", ".join(values) or None
 
 
 def _names(folders: list[Path]) -> list[str]:
@@ -85,7 +72,3 @@ def _names(folders: list[Path]) -> list[str]:
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
     return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names)]
-
-
-def _shown(table: pd.DataFrame) -> str:
-    return markdown_table(table) if len(table) else "nothing differs"

@@ -29,23 +29,13 @@ def traffic(subject: Subject) -> pd.DataFrame:
                 expected = add_up([payload, control])
                 observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
                 ratio = _byte_ratio(observed, expected)
-                made.append(
-                    {
-                        "run": entry.name,
-                        **{key: row[key] for key in "host rank interface epoch steps".split()},
-                        "direction": way,
-                        "payload_bytes": payload,
-                        "control_bytes": control,
-                        "expected_bytes": expected,
-                        "wire_bytes": wire,
-                        "observed_bytes": observed,
-                        "ratio": ratio,
-                        "ratio_wire": _byte_ratio(observed, wire),
-                        "packet_bytes": row["packet_bytes"],
-                        "band": _band(ratio, row["epoch"], is_large),
-                        "note": row["note"] or None,
-                    }
-                )
+                one = {"run": entry.name, "host": row["host"], "rank": row["rank"]}
+                one |= {key: row[key] for key in ("interface", "epoch", "steps")}
+                one |= {"direction": way, "payload_bytes": payload, "control_bytes": control}
+                one |= {"expected_bytes": expected, "wire_bytes": wire, "observed_bytes": observed}
+                one |= {"ratio": ratio, "ratio_wire": _byte_ratio(observed, wire)}
+                one |= {"packet_bytes": row["packet_bytes"], "note": row["note"] or None}
+                made.append(one | {"band": _band(ratio, row["epoch"], is_large)})
     return frame(made)
 
 
@@ -91,44 +81,26 @@ def balance(subject: Subject) -> pd.DataFrame:
         for plan, until in zip(plans, ends, strict=False):
             before = mean(row["step_s"] for row in steps if row["step"] <= plan["step"])
             during = mean(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
-            made.append(
-                {
-                    "run": entry.name,
-                    "step": plan["step"],
-                    "parts": " + ".join(map(str, plan["parts"] or [])),
-                    "computing_s": _computing_s(plan),
-                    "predicted_gain": plan["predicted_gain"],
-                    "measured_gain": before / during if before and during else None,
-                }
-            )
+            one = {"run": entry.name, "step": plan["step"]}
+            one["parts"] = " + ".join(map(str, plan["parts"] or []))
+            one["predicted_gain"] = plan["predicted_gain"]
+            made.append(one | {"measured_gain": before / during if before and during else None})
     return frame(made)
-
-
-def _computing_s(plan: Row) -> float | None:
-    """Of the slowest rank, as the plan predicts it."""
-    lists = [plan[name] for name in ("parts", "alpha_s", "beta_s")]
-    if not all(isinstance(one, list) and len(numbers(one)) == len(one) for one in lists):
-        return None
-    return max((a + b * n for n, a, b in zip(*lists, strict=False)), default=None)
 
 
 def checkpoints(subject: Subject) -> pd.DataFrame:
     """What checkpoints cost each rank that wrote some."""
-    return frame(
-        {
-            "run": entry.name,
-            "rank": rank,
-            "checkpoints": len(rows),
-            "failed": sum(bool(row["error"]) for row in rows),
-            "payload_bytes": rows[-1]["payload_bytes"],
-            "stall_s": mean_of(rows, "stall_s"),
-            "largest_stall_s": max(numbers(row["stall_s"] for row in rows), default=None),
-            "write_s": mean_of(rows, "write_s"),
-        }
-        for entry in subject.entries
-        for rank, kinds in entry.run.ranks.items()
-        if (rows := kinds["checkpoint"])
-    )
+    made = []
+    for entry in subject.entries:
+        for rank, kinds in entry.run.ranks.items():
+            if rows := kinds["checkpoint"]:
+                one = {"run": entry.name, "rank": rank, "checkpoints": len(rows)}
+                one["failed"] = sum(bool(row["error"]) for row in rows)
+                one["payload_bytes"] = rows[-1]["payload_bytes"]
+                one["stall_s"] = mean_of(rows, "stall_s")
+                one["largest_stall_s"] = max(numbers(r["stall_s"] for r in rows), default=None)
+                made.append(one | {"write_s": mean_of(rows, "write_s")})
+    return frame(made)
 
 
 def failures(subject: Subject) -> pd.DataFrame:

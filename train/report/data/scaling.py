@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from train.report.data.events import FAR, prediction
+from train.report.data.reader import Row
 from train.report.data.settings import OF_TESTBED, WIDTH, affecting
 from train.report.data.subject import Entry, Subject, label_part, varying_of
 from train.report.data.tables import cells, frame, seconds
@@ -32,7 +33,7 @@ def speedup(subject: Subject) -> pd.DataFrame:
         for row in prediction(subject).to_dict("records")
         for folder in row["folders"]
     }
-    made: list[dict[str, Any]] = []
+    made: list[Row] = []
     missed: set[str] = set()
     for alike in same_work(firsts, subject.varying):
         base = _base(alike, rates)
@@ -40,22 +41,13 @@ def speedup(subject: Subject) -> pd.DataFrame:
             ideal = entry.workers / base.workers
             gain = rates[entry.label] / rates[base.label]
             error = errors.get(entry.run.name)
-            made.append(
-                {
-                    "series": _series(entry, firsts, subject.varying),
-                    "run": entry.label,
-                    "workers": entry.workers,
-                    "samples_per_s": rates[entry.label],
-                    "base_workers": base.workers,
-                    "base": base.label,
-                    "speedup": gain,
-                    "ideal": ideal,
-                    "efficiency": gain / ideal,
-                    "predicted": None if error is None else gain / (1 + error),
-                }
-            )
+            row: Row = {"series": _series(entry, firsts, subject.varying), "run": entry.label}
+            row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
+            row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
+            row |= {"ideal": ideal, "efficiency": gain / ideal}
+            made.append(row | {"predicted": None if error is None else gain / (1 + error)})
             if error is not None and abs(error) > FAR:
-                missed.add(made[-1]["series"])
+                missed.add(row["series"])
     return frame(row | ({"predicted": None} if row["series"] in missed else {}) for row in made)
 
 

@@ -1,14 +1,15 @@
 """What a report is about: runs, and of a study also the cells that have none."""
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from muster import run_files
 from muster.errors import UsageError
 from train.report.data.reader import Row, Run, read_mapping, read_run
 from train.report.data.settings import OF_TESTBED, affecting, defaults
+from train.report.data.statistics import numbers
 
 IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
@@ -204,13 +205,6 @@ def label_part(key: str, entry: Entry) -> str:
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
-    found: list[tuple[int, float, str]] = []
-    for key in varying:
-        value = entry.settings.get(key)
-        if key == "sync" and value in IN_ORDER:
-            found.append((0, IN_ORDER.index(str(value)), ""))
-        elif isinstance(value, int | float) and math.isfinite(value):
-            found.append((0, float(value), ""))
-        else:
-            found.append((1, 0.0, str(value)))
-    return found
+    known: list[Any] = [entry.settings.get(key) for key in varying]
+    values = [IN_ORDER.index(one) if one in IN_ORDER else one for one in known]
+    return [(0, float(one), "") if numbers([one]) else (1, 0.0, str(one)) for one in values]

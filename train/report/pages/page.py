@@ -12,13 +12,20 @@ import pandas as pd
 from train.report.data.reader import Row
 from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import frame, records
+from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
+# By the end of a column's name.
+FORMATS = {
+    **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
+    **dict.fromkeys(("speedup", "predicted"), "{:.2f}"),
+    **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
+    "_share": "{:.0%}",
+}
 
 
 @dataclass(frozen=True)
@@ -59,19 +66,12 @@ def as_text(value: Any, column: str = "") -> str:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if column in ("efficiency", "error"):
-        return f"{value:.1%}"
-    if column.endswith("_share"):
-        return f"{value:.0%}"
-    if column.endswith("_bytes") or column == "bytes":
+    if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")
     if isinstance(value, int):
         return str(value)
-    if column in ("speedup", "predicted"):
-        return f"{value:.2f}"
-    if column.startswith("loss") or column == "final_loss":
-        return f"{value:.6f}"
-    return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+    usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
+    return next((how for end, how in FORMATS.items() if column.endswith(end)), usual).format(value)
 
 
 def as_anchor(title: str) -> str:

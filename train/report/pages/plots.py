@@ -1,7 +1,7 @@
 """Tables become vector figures: labelled axes with units, colours for the colour-blind."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,68 +86,54 @@ def _named(names: Sequence[str], unit: str, bars: int = 1) -> Iterator[tuple[Any
 
 
 def bars(
-    names: Sequence[str],
-    parts: Mapping[str, tuple[Sequence[float], str]],
+    table: pd.DataFrame,
+    sizes: pd.DataFrame,
+    fills: Sequence[str],
     labels: Sequence[str],
     unit: str,
-    interval: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    ends: Sequence[str] = (),
 ) -> str:
-    """A bar a name, its parts stacked: `parts` are sizes and colour by what they are.
+    """A bar a run, its parts stacked: a column of `sizes` and a colour each.
 
-    `interval` has the lower and the upper ends; None where nothing was measured twice.
+    `ends` are the table's columns with an interval's ends; None where nothing was measured twice.
     """
-    from matplotlib.patches import Patch
-
-    having = len(_known(interval))
-    if having:
-        unit += " (mean, 95 % interval" + (")" if having == len(names) else " where known)")
-    with _named(names, unit) as (figure, axis):
-        left, at = [0.0] * len(names), range(len(names))
-        for sizes, fill in parts.values():
-            drawn = axis.barh(at, sizes, left=left, color=fill, height=0.7)
-            left = [one + size for one, size in zip(left, sizes, strict=True)]
-        if having:
-            style = {"color": INK, "ecolor": INK, "capsize": 3, "linewidth": 1.2}
-            drawn = axis.barh(at, left, xerr=_reach(left, interval), error_kw=style, alpha=0)
-        axis.bar_label(drawn, labels=labels, padding=4)
-        if len(parts) > 1:
-            legend(figure, [Patch(color=fill, label=name) for name, (_, fill) in parts.items()])
+    whole = sizes.sum(axis=1)
+    low, high = (table[name].astype(float) for name in ends) if ends else (whole * math.nan,) * 2
+    if (known := high.notna()).any():
+        unit += " (mean, 95 % interval" + (")" if known.all() else " where known)")
+    with _named(list(table["run"]), unit) as (figure, axis):
+        at, drawn = range(len(table)), []
+        for (name, part), left, fill in zip(
+            sizes.items(), (sizes.cumsum(axis=1) - sizes).T.to_numpy(), fills, strict=True
+        ):
+            drawn.append(axis.barh(at, part, left=left, color=fill, height=0.7, label=name))
+        # no time is negative, whatever the interval of a few values says
+        reach = [(whole - low.clip(lower=0)).clip(lower=0), (high - whole).clip(lower=0)]
+        style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
+        ended = axis.barh(at, whole, xerr=[one.fillna(0) for one in reach], alpha=0,
+                          error_kw=style if known.any() else {"alpha": 0})  # fmt: skip
+        axis.bar_label(ended, labels=labels, padding=4)
+        if len(drawn) > 1:
+            legend(figure, drawn)
     return as_svg(figure)
-
-
-def _known(interval: tuple[Sequence[Any], Sequence[Any]] | None) -> list[float]:
-    return [high for high in interval[1] if high is not None] if interval else []
-
-
-def _reach(
-    means: list[float], interval: tuple[Sequence[Any], Sequence[Any]] | None
-) -> list[list[float]] | None:
-    """From the mean down and up; no time is negative, whatever the interval says."""
-    if not interval or not _known(interval):
-        return None
-    both = list(zip(means, *interval, strict=True))
-    down = [0.0 if low is None else max(0.0, mean - max(0.0, low)) for mean, low, _ in both]
-    return [down, [0.0 if high is None else max(0.0, high - mean) for mean, _, high in both]]
 
 
 def seconds(table: pd.DataFrame) -> str:
     """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    phases = table[[f"{phase}_s" for phase in PHASE_COLOURS]].astype(float)
-    unknown = phases.isna().any(axis=1)  # then all of it is what no phase accounts for
-    phases = phases.where(~unknown, 0.0, axis=0)
-    phases["other_s"] = phases["other_s"].where(~unknown, table["mean_s"])
-    parts = {name: (list(phases[f"{name}_s"]), fill) for name, fill in PHASE_COLOURS.items()}
-    ends = list(table["low_s"]), list(table["high_s"])
-    labels = list(map(duration, table["mean_s"]))
-    return bars(list(table["run"]), parts, labels, "seconds per iteration", ends)
+    sizes = table[[f"{phase}_s" for phase in PHASE_COLOURS]].astype(float)
+    sizes.columns = list(PHASE_COLOURS)
+    unknown = sizes.isna().any(axis=1)  # then all of it is what no phase accounts for
+    sizes = sizes.where(~unknown, 0.0, axis=0)
+    sizes["other"] = sizes["other"].where(~unknown, table["mean_s"]).astype(float)
+    fills, labels = list(PHASE_COLOURS.values()), list(map(duration, table["mean_s"]))
+    return bars(table, sizes, fills, labels, "seconds per iteration", ("low_s", "high_s"))
 
 
-def values(table: pd.DataFrame, column: str, unit: str, low: str = "", high: str = "") -> str:
+def values(table: pd.DataFrame, column: str, unit: str, *ends: str) -> str:
     """A bar a run, with the confidence interval where there is one."""
-    sizes = [one or 0.0 for one in table[column]]
-    labels = [duration(one) if unit.startswith("seconds") else number(one) for one in sizes]
-    ends = (list(table[low]), list(table[high])) if high else None
-    return bars(list(table["run"]), {column: (sizes, COLOURS[0])}, labels, unit, ends)
+    sizes = table[[column]].astype(float).fillna(0)
+    written = duration if unit.startswith("seconds") else number
+    return bars(table, sizes, COLOURS[:1], list(map(written, sizes[column])), unit, ends)
 
 
 def number(value: float) -> str:
@@ -250,12 +236,8 @@ def metrics(table: pd.DataFrame) -> str:
 
 def throughput(table: pd.DataFrame) -> str:
     """Samples per second of all workers together, by workers, in a colour for each precision."""
-    table = table.sort_values("workers", kind="stable")
-    kinds = list(table["precision"].fillna("").astype(str).unique())
-    of_row = table["precision"].fillna("").astype(str)
-    parts = {
-        kind: (list(table["samples_per_s"].where(of_row == kind, 0.0)), fill)
-        for kind, fill in zip(kinds, COLOURS * len(kinds), strict=False)
-    }
-    labels = [number(one) for one in table["samples_per_s"]]
-    return bars(list(table["run"]), parts, labels, "samples per second, all workers")
+    table = table.sort_values("workers", kind="stable", ignore_index=True)
+    rates, precision = table["samples_per_s"].astype(float), table["precision"].fillna("")
+    sizes = pd.DataFrame({one: rates.where(precision == one, 0.0) for one in precision.unique()})
+    fills = [COLOURS[at % len(COLOURS)] for at in range(sizes.shape[1])]
+    return bars(table, sizes, fills, list(map(number, rates)), "samples per second, all workers")

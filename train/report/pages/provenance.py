@@ -81,25 +81,26 @@ def commands(subject: Subject) -> list[str]:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    found = [*subject.notes, *_of_runs(subject), *_without_steps(subject)]
     states = [str(cell.get("state")) for cell in subject.cells]
-    found += [
+    of_cells = [
         f"{states.count(state)} of {len(states)} cells of the study: {state}"
         for state in ("failed", "waiting", "running")
         if state in states
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*subject.notes, *_of_runs(subject), *of_cells]))
 
 
 def _of_runs(subject: Subject) -> list[str]:
     """What is missing or broken in runs; the same of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
-        name = entry.name if entry.title else entry.run.name
-        for note in (note for part in (entry.run, *entry.run.attempts) for note in part.notes):
+        run, name = entry.run, entry.name if entry.title else entry.run.name
+        own = [note for part in (run, *run.attempts) for note in part.notes]
+        is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
+        own += ["no steps on record"] if is_to_train and not run.first_rank("step") else []
+        for note in own:
             _file, of_rank, text = note.partition(".jsonl: ")
-            key = text if of_rank else note
-            found.setdefault(key, []).append((name, f"{name}: {note}"))
+            found.setdefault(text if of_rank else note, []).append((name, f"{name}: {note}"))
     return [_joined(text, every, len(subject.entries)) for text, every in found.items()]
 
 
@@ -111,21 +112,6 @@ def _joined(text: str, every: list[tuple[str, str]], runs: int) -> str:
         return f"{names[0]}, {len(every)} times: {text}"
     shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     return f"{len(names)} of {runs} runs ({shown}): {text}"
-
-
-def _without_steps(subject: Subject) -> list[str]:
-    """Runs that should have trained and have no steps, in one note."""
-    names = [
-        entry.run.name
-        for entry in subject.entries
-        if not entry.run.first_rank("step")
-        and entry.run.config.get("epochs") != 0
-        and not entry.run.is_foreign
-    ]
-    if len(names) < 2:
-        return [f"{name}: no steps on record" for name in names]
-    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return [f"{len(names)} of {len(subject.entries)} runs have no steps on record: {shown}"]
 
 
 def _interface(env: Row) -> str | None:

@@ -146,17 +146,14 @@ def _shared_cores(subject: Subject) -> list[str]:
 
 
 def _doubts(gains: list[Row]) -> list[str]:
-    """Warnings of efficiencies that can hardly be: their base was slowed, more likely."""
-    found = []
-    for base in dict.fromkeys(row["base"] for row in gains):
-        over = [row for row in gains if row["base"] == base and row["efficiency"] > DOUBTFUL]
-        if over:
-            each = ", ".join(f"{row['efficiency']:.0%} of {row['run']}" for row in over)
-            found.append(
-                f"An efficiency above {DOUBTFUL:.0%} ({each}) is seldom real: more likely "
-                f"something else slowed the run that it is measured against ({base})."
-            )
-    return found
+    """A warning of efficiencies that can hardly be: their base was slowed, more likely."""
+    over = [
+        f"{row['efficiency']:.0%} of {row['run']} against {row['base']}"
+        for row in gains
+        if row["efficiency"] > DOUBTFUL
+    ]
+    text = f"An efficiency above {DOUBTFUL:.0%} is seldom real, its base was slowed more likely: "
+    return [text + ", ".join(over) + "."] if over else []
 
 
 def _uneven(seconds: list[Row]) -> list[str]:
