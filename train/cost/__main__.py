@@ -76,17 +76,13 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
         steps = _mean([one for one in alike if not one.is_mixed] or alike, own[0].buckets_bytes)
         overlaps = entry.run.config.get("overlap") is True
         made = predict(entry.sync, entry.workers, steps, links, overlaps=overlaps)
-        rows.append(
-            {
-                "run": label,
-                "folders": [one.run.name for one in entries],
-                "mode": entry.sync,
-                "workers": entry.workers,
-                "predicted_s": made.step_s,
-                "measured_s": measured[label],
-                **asdict(made),
-            }
-        )
+        row: dict[str, Any] = {
+            "run": label,
+            "folders": [one.run.name for one in entries],
+            "mode": entry.sync,
+        }
+        row |= {"workers": entry.workers, "predicted_s": made.step_s}
+        rows.append(row | {"measured_s": measured[label], **asdict(made)})
     return rows
 
 

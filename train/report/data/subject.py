@@ -39,10 +39,8 @@ class Entry:
 class Subject:
     """What one report shows."""
 
-    folder: Path
-    name: str
     title: str
-    about: str
+    about: str = ""
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
@@ -57,12 +55,11 @@ def read_subject(folders: list[Path]) -> Subject:
     Raises:
         UsageError: a folder is none of these; names it.
     """
-    subject = Subject(folders[0], folders[0].resolve().name, "", "")
+    subject = Subject(folders[0].resolve().name)
     for folder in folders:
         _add(subject, folder)
     if len(folders) > 1:
-        subject.name = subject.title = f"{len(folders)} runs compared"
-    subject.title = subject.title or subject.name
+        subject.title = f"{len(folders)} runs compared"
     for entry in subject.entries:
         subject.prediction = subject.prediction or entry.run.prediction
     _label(subject)
@@ -101,8 +98,7 @@ def _is_run(folder: Path) -> bool:
 
 def _add_study(subject: Subject, record: Path) -> None:
     folder, study = record.parent, read_mapping(record, subject.notes)
-    subject.name = str(study.get("name") or folder.name)
-    subject.title = str(study.get("title") or subject.name)
+    subject.title = str(study.get("title") or study.get("name") or folder.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
     subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)

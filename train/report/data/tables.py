@@ -126,19 +126,13 @@ def first_losses(subject: Subject) -> pd.DataFrame:
 
 
 def metrics(subject: Subject) -> pd.DataFrame:
-    return frame(
-        {
-            "run": entry.name,
-            "epoch": row["epoch"],
-            "step": row["step"],
-            "metric": metric,
-            "value": v,
-        }
-        for entry in subject.entries
-        for row in evaluations(entry.run)
-        for metric, v in (row["metrics"] or {}).items()
-        if numbers([v])
-    )
+    made = []
+    for entry in subject.entries:
+        for row in evaluations(entry.run):
+            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            known = {name: one for name, one in (row["metrics"] or {}).items() if numbers([one])}
+            made += [at | {"metric": name, "value": one} for name, one in known.items()]
+    return frame(made)
 
 
 def evaluation_seconds(subject: Subject) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """What was run, on what, and how to do it again, from the run folders."""
 
 import shlex
-from typing import Any
 
 from train.report.data.reader import Row
 from train.report.data.settings import defaults
@@ -18,16 +17,14 @@ def hosts(subject: Subject) -> list[Row]:
     found: dict[str, Row] = {}
     for entry in subject.entries:
         for name, env in entry.run.environments.items():
-            gpus = env.get("gpus")
-            found[name] = {
-                "host": env.get("host", name),
-                "processor": env.get("cpu"),
-                "cores": env.get("cores"),
-                "memory": _gigabytes(env.get("memory_bytes")),
-                "GPUs": ", ".join(map(_gpu, gpus)) if isinstance(gpus, list) else None,
-                "interface": _interface(env),
-                "system": env.get("platform"),
-            }
+            gpus, memory = env.get("gpus"), env.get("memory_bytes")
+            host = {"host": env.get("host", name), "processor": env.get("cpu")}
+            host |= {"cores": env.get("cores"), "memory": None, "GPUs": None}
+            if isinstance(memory, int | float):
+                host["memory"] = f"{memory / 2**30:.1f} GiB"
+            if isinstance(gpus, list):
+                host["GPUs"] = ", ".join(map(str, gpus))
+            found[name] = host | {"interface": _interface(env), "system": env.get("platform")}
     return list(found.values())
 
 
@@ -50,24 +47,14 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
 
     Those that vary stand in the table of runs.
     """
+    configs = [entry.run.config for entry in subject.entries] or [{}]
     usual = defaults()
-    chosen: list[Row] = []
-    default: list[Row] = []
-    for row in _shared(subject):
-        is_usual = row["setting"] in usual and usual[row["setting"]] == row["value"]
-        (default if is_usual else chosen).append(row)
-    return chosen, default
-
-
-def _shared(subject: Subject) -> list[Row]:
-    if not subject.entries:
-        return []
-    configs = [entry.run.config for entry in subject.entries]
-    return [
-        {"setting": key, "value": value}
-        for key, value in configs[0].items()
-        if value is not None and all(one.get(key) == value for one in configs)
-    ]
+    found: tuple[list[Row], list[Row]] = ([], [])
+    for name, value in configs[0].items():
+        if value is not None and all(one.get(name) == value for one in configs):
+            is_usual = name in usual and usual[name] == value
+            found[is_usual].append({"setting": name, "value": value})
+    return found
 
 
 def commands(subject: Subject) -> list[str]:
@@ -122,11 +109,3 @@ def _interface(env: Row) -> str | None:
         return name
     speed = one.get("speed_mbit")
     return f"{name}, MTU {one.get('mtu_bytes')}" + (f", {speed} Mbit/s" if speed else "")
-
-
-def _gigabytes(value: Any) -> str | None:
-    return f"{value / 2**30:.1f} GiB" if isinstance(value, int | float) else None
-
-
-def _gpu(one: Any) -> str:
-    return str(one.get("name", one)) if isinstance(one, dict) else str(one)

@@ -51,16 +51,12 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
-        row = {
-            "run": label,
-            "state": ", ".join(dict.fromkeys(map(tables.state, entries))),
-            "steps": mean(len(tables.all_steps(one.run)) or None for one in entries),
-            "seconds_per_step": _seconds(timed, "mean_s"),
-            "samples_per_s": timed.get("samples_per_s"),
-            "speedup": gain.get("speedup"),
-            "efficiency": gain.get("efficiency"),
-            "final_loss": mean(_last_loss(one) for one in entries),
-        }
+        row: Row = {"run": label, "state": ", ".join(dict.fromkeys(map(tables.state, entries)))}
+        row["steps"] = mean(len(tables.all_steps(one.run)) or None for one in entries)
+        row["seconds_per_step"] = _seconds(timed, "mean_s")
+        row["samples_per_s"] = timed.get("samples_per_s")
+        row |= {"speedup": gain.get("speedup"), "efficiency": gain.get("efficiency")}
+        row["final_loss"] = mean(_last_loss(one) for one in entries)
         if not seconds:  # runs that were to evaluate only
             made = of_evaluation.get(label, {})
             row["seconds_per_evaluation"] = _seconds(made, "eval_s")
