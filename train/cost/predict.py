@@ -10,8 +10,8 @@ Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.cost.links import Link, load
-from train.cost.steps import Steps
+from train.cost.link_fit import Link, load
+from train.cost.measured_steps import Steps
 from train.report.data.reader import OVERLAPPED
 
 # The collectives of each mode; zero1 sends the second half, the parameters, after the step.

@@ -16,9 +16,9 @@ from muster.writing import write_json
 from tests.train.report.folders import cell, collectives, make_run, make_study, step
 from tests.train.workers import REPOSITORY
 from train.cost.__main__ import predictions
-from train.cost.links import OPERATIONS, Link, fit, load, read_bench
+from train.cost.link_fit import OPERATIONS, Link, fit, load, read_bench
+from train.cost.measured_steps import Steps
 from train.cost.predict import MODES, predict
-from train.cost.steps import Steps
 from train.report.data import scaling, tables
 from train.report.data.subject import read_subject
 

@@ -8,7 +8,7 @@ import pytest
 
 from muster.writing import write_json
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report.data import events, scaling
+from train.report.data import event_tables, scaling
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
 from train.report.pages import verdict
@@ -149,7 +149,7 @@ def test_a_prediction_of_an_older_version_draws_nothing(tmp_path):
     write_json(tmp_path / "prediction.json", old | {"words": ["1024 workers are fast."]})
     subject = read_subject([tmp_path])
     assert scaling.speedup(subject)["predicted"].isna().all()
-    assert not len(events.prediction(subject))
+    assert not len(event_tables.prediction(subject))
 
 
 def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path):

@@ -4,7 +4,7 @@ from muster.errors import UsageError
 from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report.data import events, scaling, tables
+from train.report.data import event_tables, scaling, tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
 from train.report.pages import verdict
@@ -68,7 +68,7 @@ def test_speedup_holds_where_the_batch_grows_with_the_workers(tmp_path):
 
 def test_traffic_is_judged_where_gradients_are_large(tmp_path):
     path = make_run(tmp_path / "run", more=[folders.traffic(0), folders.traffic(1)])
-    rows = records(events.traffic(read_subject([path])))
+    rows = records(event_tables.traffic(read_subject([path])))
     first, rows = rows[:2], rows[2:]
     assert {row["direction"]: row["ratio"] for row in rows} == pytest.approx(
         {"sent": 1.05, "received": 1.10}
@@ -77,13 +77,13 @@ def test_traffic_is_judged_where_gradients_are_large(tmp_path):
     assert {row["band"] for row in first} == {None}
     small = [step(n, payload_bytes=1000) for n in (1, 2)]
     path = make_run(tmp_path / "small", rows={0: small, 1: small}, more=[folders.traffic(1)])
-    assert {row["band"] for row in records(events.traffic(read_subject([path])))} == {"small"}
+    assert {row["band"] for row in records(event_tables.traffic(read_subject([path])))} == {"small"}
 
 
 def test_a_byte_count_that_is_not_known_gives_no_ratio(tmp_path):
     old = folders.traffic(1)
     del old["control_sent_bytes"]
-    rows = records(events.traffic(read_subject([make_run(tmp_path / "run", more=[old])])))
+    rows = records(event_tables.traffic(read_subject([make_run(tmp_path / "run", more=[old])])))
     assert rows[0]["ratio"] is None
     assert rows[0]["expected_bytes"] is None
 
@@ -93,7 +93,7 @@ def test_a_plan_stands_beside_what_came_of_it(tmp_path):
     path = make_run(
         tmp_path / "run", rows={0: rows, 1: rows}, more=[folders.split(10, [48, 16], 1.8)]
     )
-    (row,) = records(events.balance(read_subject([path])))
+    (row,) = records(event_tables.balance(read_subject([path])))
     assert (row["parts"], row["predicted_gain"]) == ("48 + 16", 1.8)
     assert row["measured_gain"] == pytest.approx(2)
 
@@ -112,7 +112,7 @@ def test_ends_are_told_in_their_own_words_causes_first(tmp_path):
     for rank, cause in ((0, "lost_peer"), (1, "crash")):
         ended = {"rank": rank, "host": "h", "cause": cause, "message": cause}
         write_json(path / "exits" / f"rank_0000{rank}.json", ended)
-    rows = records(events.failures(read_subject([path])))
+    rows = records(event_tables.failures(read_subject([path])))
     assert [row["cause"] for row in rows] == ["crash", "lost_peer", "exit code 1"]
 
 
@@ -126,14 +126,14 @@ def test_a_study_tells_of_its_cells(tmp_path):
     subject = read_subject([tmp_path / "study"])
     assert subject.title == "A quick study"
     assert len(subject.entries) == 1
-    assert list(events.failures(subject)["message"]) == ["no route to host"]
+    assert list(event_tables.failures(subject)["message"]) == ["no route to host"]
 
 
 def test_predictions_stand_beside_measurements(tmp_path):
     path = make_run(tmp_path / "run")
     one = {"run": "ddp", "folders": ["run"], "predicted_s": 0.11, "measured_s": 0.1}
     write_json(path / "prediction.json", {"seconds_per_iteration": [one]})
-    assert list(events.prediction(read_subject([path]))["error"]) == pytest.approx([0.1])
+    assert list(event_tables.prediction(read_subject([path]))["error"]) == pytest.approx([0.1])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
@@ -144,7 +144,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
     broken = folders.checkpoint(15, 0.004) | {"error": "disk full"}
     path = make_run(tmp_path / "run", more=[folders.checkpoint(10, 0.002), broken])
-    (row,) = records(events.checkpoints(read_subject([path])))
+    (row,) = records(event_tables.checkpoints(read_subject([path])))
     assert (row["checkpoints"], row["failed"]) == (2, 1)
     assert (row["stall_s"], row["largest_stall_s"]) == pytest.approx((0.003, 0.004))
 
@@ -212,7 +212,7 @@ def test_few_expected_bytes_give_no_ratio(tmp_path):
         wire_bytes_received=2, observed_sent_bytes=44_000_000, observed_received_bytes=40_806,
     )  # fmt: skip
     path = make_run(tmp_path / "run", more=[few])
-    sent, received = records(events.traffic(read_subject([path])))
+    sent, received = records(event_tables.traffic(read_subject([path])))
     assert sent["ratio"] is not None and sent["ratio_wire"] is not None
     assert received["ratio"] is received["ratio_wire"] is None
     assert received["observed_bytes"] == 40_806 and isinstance(received["observed_bytes"], int)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data.events import FAR, prediction
+from train.report.data.event_tables import FAR, prediction
 from train.report.data.reader import Row
 from train.report.data.settings import OF_TESTBED, WIDTH, affecting
 from train.report.data.subject import Entry, Subject, label_part, varying_of

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from train.report.data import events, scaling, tables
-from train.report.data.events import BAND
+from train.report.data import event_tables, scaling, tables
+from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
@@ -31,7 +31,7 @@ def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
     ranks = tables.per_rank(subject)
     seconds = tables.seconds(subject)
-    prediction = events.prediction(subject).drop(columns="folders", errors="ignore")
+    prediction = event_tables.prediction(subject).drop(columns="folders", errors="ignore")
     found = [
         _overview(subject),
         _losses(subject),
@@ -43,9 +43,11 @@ def build(subject: Subject) -> list[Section]:
         Section("Ranks", "ranks", ranks, longest=40),
         _evaluation(subject),
         _traffic(subject),
-        Section("Collectives of a step", "collectives", events.collectives(subject), longest=24),
-        Section("Balance", "balance", events.balance(subject)),
-        Section("Checkpoints", "checkpoints", events.checkpoints(subject)),
+        Section(
+            "Collectives of a step", "collectives", event_tables.collectives(subject), longest=24
+        ),
+        Section("Balance", "balance", event_tables.balance(subject)),
+        Section("Checkpoints", "checkpoints", event_tables.checkpoints(subject)),
         _failures(subject),
     ]
     return [section for section in found if len(section.table)]
@@ -112,8 +114,8 @@ def _evaluation(subject: Subject) -> Section:
 
 
 def _traffic(subject: Subject) -> Section:
-    table = events.traffic(subject)
-    totals = events.traffic_totals(table)
+    table = event_tables.traffic(subject)
+    totals = event_tables.traffic_totals(table)
     drawn = _busiest(totals)
     figure, lines = "", []
     if 0 < len(drawn) <= MOST_BARS:
@@ -154,4 +156,4 @@ def _busiest(totals: pd.DataFrame) -> pd.DataFrame:
 def _failures(subject: Subject) -> Section:
     restarts = sum(len(entry.run.attempts) for entry in subject.entries)
     lines = [f"Started again {restarts} time(s) in all."] if restarts else []
-    return Section("Failures and restarts", "failures", events.failures(subject), lines)
+    return Section("Failures and restarts", "failures", event_tables.failures(subject), lines)

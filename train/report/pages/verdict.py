@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data import events, scaling, tables
-from train.report.data.events import add_up
+from train.report.data import event_tables, scaling, tables
+from train.report.data.event_tables import add_up
 from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.statistics import mean, numbers
@@ -47,7 +47,7 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
     of_evaluation = {row["run"]: row for row in records(tables.evaluation_seconds(subject))}
-    metric, traffic = _metric_name(subject), events.traffic(subject)
+    metric, traffic = _metric_name(subject), event_tables.traffic(subject)
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
