@@ -28,7 +28,7 @@ from launch.agent.inspection import questions
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_activity
-from launch.runs.watching.step_progress import is_step
+from launch.runs.watching.step_progress import last_steps
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of
@@ -185,18 +185,10 @@ def _status_json(run: Path) -> int:
 
 def _last_step(run: Path) -> str | None:
     """How far rank 0 has come."""
-    try:
-        lines = run_files.METRICS.path(run, rank=0).read_bytes().splitlines()
-    except OSError:
+    steps = last_steps(run_files.METRICS.path(run, rank=0))
+    if not steps:
         return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:  # the last line may be half written
-            continue
-        if is_step(record):
-            return f"step {record['step']}, epoch {record['epoch']}, loss {record['loss']:.6f}"
-    return None
+    return "step {step}, epoch {epoch}, loss {loss:.6f}".format(**steps[-1])
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

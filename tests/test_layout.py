@@ -124,7 +124,7 @@ def test_a_file_name_occurs_once_but_for_those_that_have_a_meaning():
 
 def test_no_import_needs_another_name():
     customary = {("torch.distributed", "dist"), ("numpy", "np")}
-    customary |= {("xml.etree.ElementTree", "ET"), ("matplotlib", "mpl")}
+    customary |= {("xml.etree.ElementTree", "ET"), ("matplotlib", "mpl"), ("pandas", "pd")}
     for path in SOURCES:
         for node in ast.walk(ast.parse(written_in(path))):
             if isinstance(node, ast.Import | ast.ImportFrom):

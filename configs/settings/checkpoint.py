@@ -20,26 +20,35 @@ class CheckpointConfig:
     """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
     checkpoint_dir: Path | None = setting(
-        None, "where checkpoints go (default: checkpoints/ of the run folder)"
+        None, "where checkpoints go (default: checkpoints/ of the run folder)", affects="nothing"
     )
     checkpoint_every: str = setting(
         "never",
         "how often: N steps, epoch, or Nmin (minutes); a run that is stopped writes one too",
+        affects="computing",
     )
-    keep_last: int = setting(2, "how many checkpoints are kept")
+    keep_last: int = setting(2, "how many checkpoints are kept", affects="sharing")
     keep_best: str | None = setting(
-        None, "also keep the one with the best value of this metric, such as accuracy"
+        None,
+        "also keep the one with the best value of this metric, such as accuracy",
+        affects="sharing",
     )
     resume: str | None = setting(
-        None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
+        None,
+        "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)",
+        affects="nothing",
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
     stop_signal: Literal["USR1", "USR2"] = setting(
-        "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
+        "USR2",
+        "a signal that, as TERM and INT do, stops a run cleanly at the end of a step",
+        affects="nothing",
     )
-    save_model: bool = setting(True, "save the trained model into model/ of the run folder")
+    save_model: bool = setting(
+        True, "save the trained model into model/ of the run folder", affects="sharing"
+    )
 
     def checkpoint_problems(self) -> Iterator[str]:
         """A line for every one of these settings that is wrong."""

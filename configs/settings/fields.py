@@ -3,12 +3,24 @@
 import math
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
+
+# What a setting changes of a run, beside its name:
+# losses     what is computed, and with it the losses
+# gradients  what of the gradients is sent: the losses, but not what a step computes
+# sending    how gradients are sent: seconds alone; `single` sends none
+# sharing    who computes what, and what is done beside the steps: seconds alone
+# computing  how the same is computed: seconds alone, but steps are not the same work
+# nothing    no number of the run
+Affects = Literal["losses", "gradients", "sending", "sharing", "computing", "nothing"]
 
 
-def setting(default: Any, help: str, **more: Any) -> Any:
-    """A field with the text that --help shows; `aliases` are further flags for it."""
-    return field(default=default, metadata={"help": help, **more})
+def setting(default: Any, help: str, *, affects: Affects | None = None, **more: Any) -> Any:
+    """A field with the text that --help shows; `aliases` are further flags for it.
+
+    Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
+    """
+    return field(default=default, metadata={"help": help, "affects": affects, **more})
 
 
 def flag(name: str) -> str:

@@ -54,6 +54,7 @@ class LaunchConfig:
         None,
         "machines, or as many as answer: 2:4; the local launcher simulates them (default: all"
         " hosts, or 1)",
+        affects="sharing",
         aliases=["-N"],
     )
     nproc_per_node: str | None = setting(
@@ -74,7 +75,9 @@ class LaunchConfig:
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)"
+        None,
+        "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)",
+        affects="sharing",
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     port_range: str | None = setting(

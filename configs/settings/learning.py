@@ -31,7 +31,9 @@ class LearningConfig:
     momentum: float = setting(0.9, "SGD's momentum")
     max_grad_norm: float = setting(1.0, "clip the synchronised gradient to this norm; 0: never")
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
-    compile: bool = setting(False, "compile the model's layers in the first steps, by torch")
+    compile: bool = setting(
+        False, "compile the model's layers in the first steps, by torch", affects="computing"
+    )
 
     def learning_problems(self) -> Iterator[str]:
         """A line for every one of these settings that is wrong."""

@@ -15,25 +15,40 @@ PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
-    sync: str = setting("ddp", "how gradients are synchronised, a file of train/sync/modes/")
+    sync: str = setting(
+        "ddp", "how gradients are synchronised, a file of train/sync/modes/", affects="sharing"
+    )
     bucket_mb: float | None = setting(
-        None, "MiB of gradients per collective; 0: one per parameter (default: the mode's own)"
+        None,
+        "MiB of gradients per collective; 0: one per parameter (default: the mode's own)",
+        affects="sending",
     )
     overlap: bool = setting(
-        True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
+        True,
+        "send gradients while others are computed (all_reduce, gather_scatter, zero1)",
+        affects="sending",
     )
     sparse_rows: bool = setting(
         True,
         "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter, zero1)",
+        affects="sending",
     )
     compress: str = setting(
-        "none", "send less than the gradients: none, or a file of train/sync/compression/"
+        "none",
+        "send less than the gradients: none, or a file of train/sync/compression/",
+        affects="gradients",
     )
-    compress_rank: int = setting(4, "rank of PowerSGD's matrices")
-    compress_share: float = setting(0.01, "share of the gradients' values that topk sends")
-    sync_every: int = setting(16, "steps that local_sgd takes between two averages")
-    outer_lr: float = setting(1.0, "local_sgd's step towards the average; DiLoCo: 0.7")
-    outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9")
+    compress_rank: int = setting(4, "rank of PowerSGD's matrices", affects="gradients")
+    compress_share: float = setting(
+        0.01, "share of the gradients' values that topk sends", affects="gradients"
+    )
+    sync_every: int = setting(
+        16, "steps that local_sgd takes between two averages", affects="gradients"
+    )
+    outer_lr: float = setting(
+        1.0, "local_sgd's step towards the average; DiLoCo: 0.7", affects="gradients"
+    )
+    outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9", affects="gradients")
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for every one of these settings that is wrong, beside --precision, --compile."""

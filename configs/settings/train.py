@@ -26,19 +26,27 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
 
     # what
     task: str = setting("quickstart", "what to train, a file of train/tasks/")
-    data_dir: Path | None = setting(None, "folder with the task's own files (default: the Hub)")
+    data_dir: Path | None = setting(
+        None, "folder with the task's own files (default: the Hub)", affects="nothing"
+    )
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
-    tokenizer: str | None = setting(None, "Hub name, folder, or vocab.txt (default: the model's)")
+    tokenizer: str | None = setting(
+        None, "Hub name, folder, or vocab.txt (default: the model's)", affects="nothing"
+    )
     random_weights: bool = setting(False, "start from random weights, not the model's own")
     lower_case: Literal["auto", "yes", "no"] = setting(
         "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
     )
     max_seq_length: int = setting(128, "tokens per sample at most; longer ones are truncated")
     pad: Literal["max_length", "longest"] = setting(
-        "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
+        "longest",
+        "pad to max_seq_length, or to the longest sample of the batch: same loss",
+        affects="computing",
     )
     length_balance: bool = setting(
-        True, "cut batches so that all workers have as many tokens, padding included: same loss"
+        True,
+        "cut batches so that all workers have as many tokens, padding included: same loss",
+        affects="computing",
     )
     dropout: float | None = setting(None, "probability of every dropout (default: the model's)")
     batchnorm: Literal["synced", "local"] = setting(
@@ -51,46 +59,78 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
 
     # how long
     epochs: int = setting(3, "passes over the training set; 0 only evaluates")
-    max_steps: int | None = setting(None, "stop after this many steps; changes nothing else")
+    max_steps: int | None = setting(
+        None, "stop after this many steps; changes nothing else", affects="sharing"
+    )
     schedule_steps: int | None = setting(
         None, "length of the learning-rate schedule in steps (default: all epochs)"
     )
     batch_size: int = setting(64, "samples per step over all workers together")
-    eval_batch_size: int = setting(64, "evaluation samples per worker at a time")
+    eval_batch_size: int = setting(64, "evaluation samples per worker at a time", affects="sharing")
     accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into")
     split: str = setting(
-        "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
+        "even",
+        "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4",
+        affects="sharing",
     )
 
     # what it tells
-    evaluate: Literal["epoch", "end", "never"] = setting("epoch", "when to evaluate")
-    metrics: str | None = setting(
-        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py"
+    evaluate: Literal["epoch", "end", "never"] = setting(
+        "epoch", "when to evaluate", affects="sharing"
     )
-    log_every: int = setting(0, "print the loss of every n-th step; 0: of the first five only")
+    metrics: str | None = setting(
+        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py", affects="nothing"
+    )
+    log_every: int = setting(
+        0, "print the loss of every n-th step; 0: of the first five only", affects="nothing"
+    )
     seed: int = setting(42, "seed of weights, sample order and dropout")
 
     # where it runs
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto: cuda where there is one")
-    backend: Literal["auto", "gloo", "nccl"] = setting("auto", "auto: nccl on cuda, gloo on cpu")
-    threads: int | None = setting(None, "threads per worker (default: its share of the cores)")
-    data_workers: int = setting(0, "processes per worker that prepare batches")
-    join_timeout_s: float = setting(300.0, "seconds that workers and nodes may take to come")
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "auto: cuda where there is one", affects="computing"
+    )
+    backend: Literal["auto", "gloo", "nccl"] = setting(
+        "auto", "auto: nccl on cuda, gloo on cpu", affects="sharing"
+    )
+    threads: int | None = setting(
+        None, "threads per worker (default: its share of the cores)", affects="computing"
+    )
+    data_workers: int = setting(0, "processes per worker that prepare batches", affects="computing")
+    join_timeout_s: float = setting(
+        300.0, "seconds that workers and nodes may take to come", affects="nothing"
+    )
     timeout_s: float = setting(
-        120.0, "seconds that a worker may come late to a collective (but for loading and saving)"
+        120.0,
+        "seconds that a worker may come late to a collective (but for loading and saving)",
+        affects="nothing",
     )
 
     # what is written where
-    logs_dir: Path | None = setting(None, "where run folders go (default: logs/ of this checkout)")
-    run_id: str | None = setting(None, "name of the run folder (default: time, task, mode, size)")
-    overwrite: bool = setting(
-        False, "clear the run folder of an earlier run (its checkpoints stay with --resume)"
+    logs_dir: Path | None = setting(
+        None, "where run folders go (default: logs/ of this checkout)", affects="nothing"
     )
-    cache_dir: Path | None = setting(None, "tokenised data (default: ~/.cache/muster)")
-    tensorboard: bool = setting(False, "also write TensorBoard events into the run folder")
-    profile: bool = setting(False, "trace steps 3 to 7 of each worker, for Perfetto")
-    quiet: bool = setting(False, "print errors only", aliases=["-q"])
-    redirect: bool = setting(False, "send this worker's output to the run folder (for launchers)")
+    run_id: str | None = setting(
+        None, "name of the run folder (default: time, task, mode, size)", affects="nothing"
+    )
+    overwrite: bool = setting(
+        False,
+        "clear the run folder of an earlier run (its checkpoints stay with --resume)",
+        affects="nothing",
+    )
+    cache_dir: Path | None = setting(
+        None, "tokenised data (default: ~/.cache/muster)", affects="nothing"
+    )
+    tensorboard: bool = setting(
+        False, "also write TensorBoard events into the run folder", affects="nothing"
+    )
+    profile: bool = setting(
+        False, "trace steps 3 to 7 of each worker, for Perfetto", affects="computing"
+    )
+    quiet: bool = setting(False, "print errors only", affects="nothing", aliases=["-q"])
+    redirect: bool = setting(
+        False, "send this worker's output to the run folder (for launchers)", affects="nothing"
+    )
 
     def __post_init__(self) -> None:
         refuse(self._problems())

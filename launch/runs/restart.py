@@ -6,7 +6,6 @@ is given up. All workers start anew, with a fresh port, on the nodes that answer
 own restarts keep a store whose addresses are stale.
 """
 
-import json
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from launch.runs import continuation
 from launch.runs.signals import STOP_SIGNALS
 from launch.spec import LaunchSpec
-from muster import run_files
+from muster import json_lines, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 
 MOST_IDLE = 3
@@ -79,17 +78,6 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
 
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
-    steps = [0]
-    for path in run_files.METRICS.find(run_dir):
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - 4096))
-                lines = file.read().splitlines()
-        except OSError:  # it cannot be read: the others tell
-            continue
-        for line in lines:
-            try:
-                steps.append(int(json.loads(line)["step"]))
-            except (ValueError, KeyError, TypeError):  # the first may begin in its middle
-                continue
-    return max(steps)
+    every = [one for path in run_files.METRICS.find(run_dir) for one in json_lines.last(path)]
+    steps = [one["step"] for one in every if isinstance(one.get("step"), int)]
+    return max(steps, default=0)

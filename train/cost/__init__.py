@@ -1,1 +1,1 @@
-"""What a step must cost, from what links and processors were measured to do; needs no torch."""
+"""What a step should cost, from what links and processors were measured to do; needs no torch."""

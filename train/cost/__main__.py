@@ -1,130 +1,31 @@
-"""What steps must cost, beside what they did: `python -m train.cost logs/<run or study> ...`."""
+"""What steps should cost, beside what they did: `python -m train.cost logs/<run or study> ...`."""
 
 import argparse
-import json
-import math
-import os
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from configs import cli
 from muster.errors import UsageError
 from muster.run_files import PREDICTION
 from muster.writing import write_json
-from train.cost.advice import sentences
-from train.cost.comparison import Outcome, compare
-from train.cost.fit import Bench, fit_bench
-from train.cost.measured_runs import read_all
+from train.cost.link_fit import Link, read_bench
+from train.cost.measured_steps import Steps, read_steps
+from train.cost.predict import MODES, predict
+from train.report.data.event_tables import prediction
+from train.report.data.scaling import same_work
+from train.report.data.subject import Entry, Subject, read_subject
+from train.report.data.tables import cells, seconds
+from train.report.pages.page import markdown_table
 
-WORKERS = "8,16,32,64,128,256,512,1024"
-TITLE = "seconds per iteration; its sync as measured, and the model's error"
+GONE = "{} is gone: steps are predicted for the runs that were made, over the links of the bench"
 
 
 def main() -> int:
-    args = _parser().parse_args()
-    if args.link_mbit is not None and not 0 < args.link_mbit < math.inf:
-        raise UsageError(f"--link-mbit must be a number above 0 (got {args.link_mbit})")
-    bench = _bench(args.collectives)
-    if args.link_mbit:
-        bench = bench.at_rate(args.link_mbit)
-    outcome = compare(read_all(args.folder), bench, _numbers(args.workers))
-    lines = sentences(outcome)
-    write_json(PREDICTION.path(args.folder), facts(outcome, lines))
-    console = Console(
-        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False
-    )
-    console.print(table(outcome))
-    where = str(PREDICTION.path(args.folder))
-    for line in (*lines, "", "Assumed:", *outcome.assumptions, "", where):
-        console.print(line, markup=False)
-    return 0
-
-
-def table(outcome: Outcome) -> Table:
-    """A row for each mode and number of workers; seconds of a step."""
-    columns = (
-        "mode", "workers", "predicted", "measured", "error", "computing", "latency", "bandwidth",
-        "hidden", "sync", "error",
-    )  # fmt: skip
-    shown = Table(*columns, box=box.SIMPLE, pad_edge=False, title=TITLE)
-    for number, column in enumerate(shown.columns):
-        column.justify, column.no_wrap = "right" if number else "left", True
-    for cell in sorted(outcome.cells, key=lambda one: one.predicted.workers):
-        made = cell.predicted
-        shown.add_row(
-            made.mode,
-            str(made.workers),
-            _s(made.step_s),
-            _s(cell.measured_s),
-            _percent(cell.error),
-            _s(made.compute_s),
-            _s(made.latency_s),
-            _s(made.bandwidth_s),
-            _s(made.hidden_s),
-            _s(cell.measured_sync_s),
-            _percent(cell.sync_error),
-        )
-    return shown
-
-
-def facts(outcome: Outcome, lines: list[str]) -> dict[str, Any]:
-    """What prediction.json holds."""
-    steps: dict[str, dict[str, Any]] = {}
-    syncs: dict[str, dict[str, Any]] = {}
-    for cell in outcome.cells:
-        made = cell.predicted
-        workers = str(made.workers)
-        steps.setdefault(made.mode, {})[workers] = {
-            "predicted_s": made.step_s,
-            "measured_s": cell.measured_s,
-            "compute_s": made.compute_s,
-            "latency_s": made.latency_s,
-            "bandwidth_s": made.bandwidth_s,
-            "hidden_s": made.hidden_s,
-            "samples_per_worker": made.samples,
-        }
-        if cell.measured_sync_s is not None:
-            syncs.setdefault(made.mode, {})[workers] = {
-                "predicted_s": made.sync_s,
-                "measured_s": cell.measured_sync_s,
-            }
-    bench = outcome.bench
-    return {
-        "seconds_per_iteration": steps,
-        "sync_seconds": syncs,
-        "fit": {
-            "gradient_bytes": outcome.gradient_bytes,
-            "collectives_per_step": outcome.buckets,
-            "compute": asdict(outcome.compute),
-            "links": {
-                name: {**fit.facts(), "wire_mbit_s": bench.wire_mbit_s(name)}
-                for name, fit in bench.fits.items()
-            },
-            "bench": {
-                "workers": bench.workers,
-                "nodes": bench.nodes,
-                "backend": bench.backend,
-                "interface": bench.interface,
-                "mtu_bytes": bench.mtu_bytes,
-            },
-        },
-        "assumptions": list(outcome.assumptions),
-        "words": lines,
-    }
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m train.cost", description="What steps must cost, beside what they did."
+        prog="python -m train.cost", description="What steps should cost, beside what they did."
     )
-    parser.add_argument("folder", type=Path, help="a run's or a study's folder")
+    parser.add_argument("folder", help="a run's or a study's folder")
     parser.add_argument(
         "--collectives",
         type=Path,
@@ -132,44 +33,77 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="collectives.json of --program bench_collectives on the same nodes",
     )
-    parser.add_argument(
-        "--link-mbit",
-        type=float,
-        metavar="RATE",
-        help="predict for links of RATE Mbit/s with their headers, not for those measured",
+    for flag in ("--workers", "--link-mbit"):
+        parser.add_argument(flag, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    for name in ("workers", "link_mbit"):
+        if getattr(args, name) is not None:
+            raise UsageError(GONE.format(f"--{name.replace('_', '-')}"))
+    links, subject = read_bench(args.collectives), read_subject([Path(args.folder)])
+    rows = predictions(subject, links)
+    if not rows:
+        raise UsageError(
+            f"{args.folder}: no run of a mode that is predicted ({', '.join(MODES)}), of whose "
+            "ranks two steps and more are on record, and whose collectives the bench has"
+        )
+    path = PREDICTION.path(Path(args.folder))
+    fitted = {name: asdict(link) for name, link in links.items()}
+    write_json(path, {"seconds_per_iteration": rows, "links": fitted})
+    subject.prediction = {"seconds_per_iteration": rows}
+    print(markdown_table(prediction(subject).drop(columns="folders")))
+    print(f"\n{path}")
+    return 0
+
+
+def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]]:
+    """A row for each group of repeats of the largest set of runs that do the same work."""
+    groups = same_work([one for one in subject.entries if _is_exact(one, links)], subject.varying)
+    chosen = max(groups, key=len, default=[])
+    known = {(id(one)): read_steps(one.run, one.sync, one.workers) for one in chosen}
+    measured = {row["run"]: row["mean_s"] for row in seconds(subject).to_dict("records")}
+    rows = []
+    for label, entries in cells(subject):
+        own = [found for one in entries if (found := known.get(id(one))) is not None]
+        if not own or label not in measured:
+            continue
+        entry = entries[0]
+        # computing is taken of runs on as many workers, best of those that only send after it
+        alike = [
+            found
+            for one in chosen
+            if one.workers == entry.workers and (found := known[id(one)]) is not None
+        ]
+        steps = _mean([one for one in alike if not one.is_mixed] or alike, own[0].buckets_bytes)
+        overlaps = entry.run.config.get("overlap") is True
+        made = predict(entry.sync, entry.workers, steps, links, overlaps=overlaps)
+        row: dict[str, Any] = {
+            "run": label,
+            "folders": [one.run.name for one in entries],
+            "mode": entry.sync,
+        }
+        row |= {"workers": entry.workers, "predicted_s": made.step_s}
+        rows.append(row | {"measured_s": measured[label], **asdict(made)})
+    return rows
+
+
+def _is_exact(entry: Entry, links: dict[str, Link]) -> bool:
+    """Whether its mode has a model, and nothing was set that the model does not know of."""
+    settings = entry.settings
+    return (
+        entry.sync in MODES
+        and (entry.workers == 1 or set(MODES[entry.sync]) <= links.keys())
+        and settings.get("compress") in (None, "none")
+        and settings.get("split") in (None, "even")
+        and not settings.get("busy")
     )
-    parser.add_argument(
-        "--workers", default=WORKERS, help=f"predict for so many, too (default: {WORKERS})"
+
+
+def _mean(every: list[Steps], buckets_bytes: tuple[int, ...]) -> Steps:
+    count = len(every)
+    computing_s, backward_s = (
+        sum(getattr(one, name) for one in every) / count for name in ("computing_s", "backward_s")
     )
-    return parser
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        found = [int(word) for word in text.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise UsageError(f"--workers {text!r}: use numbers from 1 on, such as 8,16,1024")
-    return found
-
-
-def _bench(path: Path) -> Bench:
-    try:
-        raw: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: not JSON: {error}") from None
-    return fit_bench(raw, str(path))
-
-
-def _s(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.4f}"
-
-
-def _percent(part: float | None) -> str:
-    return "-" if part is None else f"{part:+.1%}"
+    return Steps(computing_s, backward_s, buckets_bytes, is_mixed=False)
 
 
 if __name__ == "__main__":

@@ -1,109 +1,71 @@
-"""Seconds of a step in every mode on any number of workers, out of computing and of sync.
+"""Seconds of a step in the modes that send exact gradients: computing, and what is waited for.
 
-How it works: a step takes c + p n seconds of computing for the n samples of one worker (`fit`), and
-what is left to wait for of its sync. The sync is one collective for each bucket of gradients, whose
-latency and bandwidth `algorithms` counts. Sent after the backward pass, all of it is waited for:
-C, their sum. Sent during that pass, of B seconds, what is waited for is
+How it works: the sync is one collective for each bucket of gradients. Sent after the backward pass,
+all of it is waited for: C, their sum. Sent during that pass, of B seconds, what is waited for is
 max(last of the b buckets, C - B (b - 1) / b): the first bucket is ready after a b-th of the pass,
 the last one at its end (the schedule of S. Li et al., "PyTorch Distributed: Experiences on
 Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.cost.algorithms import Load, all_gather, exposed_s, gather, ring_all_reduce
-from train.cost.fit import Bench, ComputeFit
+from train.cost.link_fit import Link, load
+from train.cost.measured_steps import Steps
+from train.report.data.reader import OVERLAPPED
 
-OVERLAPPED = ("ddp", "accelerate", "ddp_fp16")
-MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1")
-AFTER = {"zero1": 0.5}  # the part of a mode's sync that comes after the optimizer's step
-# What one could do instead, predicted only.
-FURTHER = ("ddp_fp16",)
-ROW_BYTES = 40  # loss, norm and three requests, which all ranks exchange in each step
-FP16 = 0.5
+# The collectives of each mode; zero1 sends the second half, the parameters, after the step.
+MODES = {
+    "single": (),
+    "gather_scatter": ("gather", "scatter"),
+    **dict.fromkeys(("all_reduce", "ddp", "accelerate", "zero1"), ("all_reduce",)),
+}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step; what overlaps the backward pass is not in `latency_s` and `bandwidth_s`."""
+    """One step; what hides behind the backward pass is in `hidden_s` alone."""
 
-    mode: str
-    workers: int
-    samples: float  # of one worker
-    compute_s: float
-    latency_s: float
-    bandwidth_s: float
+    computing_s: float
+    latency_s: float = 0.0
+    bandwidth_s: float = 0.0
     hidden_s: float = 0.0
 
     @property
-    def sync_s(self) -> float:
-        return self.latency_s + self.bandwidth_s
-
-    @property
     def step_s(self) -> float:
-        return self.compute_s + self.sync_s
+        return self.computing_s + self.latency_s + self.bandwidth_s
 
 
 def predict(
-    mode: str,
-    workers: int,
-    samples: float,
-    compute: ComputeFit,
-    buckets_bytes: Sequence[int],
-    bench: Bench,
-    *,
-    overlaps: bool = False,
+    mode: str, workers: int, steps: Steps, links: Mapping[str, Link], *, overlaps: bool
 ) -> Prediction:
-    """One step of `mode` in which each worker computes `samples`.
+    """One step of `mode`; `overlaps`: it sends during the backward pass, as ddp always does.
 
-    `overlaps`: a hand-written mode sends buckets during the backward pass, as ddp does, and
-    gather_scatter sends the mean of one while the next comes in.
-
-    Raises:
-        ValueError: the mode has no model.
+    gather_scatter then sends the mean of one bucket while the next comes in.
     """
-    compute_s = compute.seconds(samples)
     if workers == 1:
-        return Prediction(mode, 1, samples, compute_s, 0.0, 0.0)
-    parts = [_sync(mode, size, workers, bench) for size in buckets_bytes]
-    if mode == "gather_scatter" and overlaps:  # up, and the last one down again
-        parts = [gather(size, workers).shares_s(bench.of("gather").link) for size in buckets_bytes]
-        last = gather(buckets_bytes[-1], workers).shares_s(bench.of("scatter").link)
-        parts[-1] = (parts[-1][0] + last[0], parts[-1][1] + last[1])
-    latency_s = sum(latency for latency, _ in parts)
-    bandwidth_s = sum(bandwidth for _, bandwidth in parts)
-    hidden_s = 0.0
-    if (mode in OVERLAPPED or overlaps) and parts:
-        whole_s, during = latency_s + bandwidth_s, 1 - AFTER.get(mode, 0.0)
-        comm_s, last_s = during * whole_s, during * sum(parts[-1])
-        hidden_s = comm_s - exposed_s(comm_s, last_s, compute.backward_s(samples), len(parts))
-        latency_s *= 1 - hidden_s / whole_s if whole_s else 1.0
-        bandwidth_s *= 1 - hidden_s / whole_s if whole_s else 1.0
-    # All ranks also exchange their losses, and which parameters were used. Both are short; the
-    # hand-written modes send them in one collective, DDP in two.
-    loads = [(_flags(workers), "all_reduce")]
-    if mode in OVERLAPPED:
-        loads.append((all_gather(ROW_BYTES, workers), "all_gather"))
-    latency_s += sum(load.latency_s(bench.of(name).link) for load, name in loads)
-    return Prediction(mode, workers, samples, compute_s, latency_s, bandwidth_s, hidden_s)
+        return Prediction(steps.computing_s)
+    parts = [_bucket(mode, size, workers, links, MODES[mode]) for size in steps.buckets_bytes]
+    flags = links[MODES[mode][0]].shares_s(load(MODES[mode][0], 0, workers)[0], 0)[0]
+    if not (overlaps or mode in OVERLAPPED):
+        latency_s, bandwidth_s = (sum(one) for one in zip(*parts, strict=True))
+        return Prediction(steps.computing_s, latency_s + flags, bandwidth_s)
+    if mode == "gather_scatter":  # up, and the last one down again
+        last = parts[-1]
+        parts = [_bucket(mode, one, workers, links, ("gather",)) for one in steps.buckets_bytes]
+        parts[-1] = last
+    latency_s, bandwidth_s = (sum(one) for one in zip(*parts, strict=True))
+    whole_s, during = latency_s + bandwidth_s, 0.5 if mode == "zero1" else 1.0
+    hideable_s = steps.backward_s * (len(parts) - 1) / len(parts)
+    hidden_s = during * whole_s - max(during * sum(parts[-1]), during * whole_s - hideable_s)
+    shown = 1 - hidden_s / whole_s if whole_s else 1.0
+    return Prediction(steps.computing_s, latency_s * shown + flags, bandwidth_s * shown, hidden_s)
 
 
-def _flags(workers: int) -> Load:
-    return ring_all_reduce(0, workers)
-
-
-def _sync(mode: str, size: float, workers: int, bench: Bench) -> tuple[float, float]:
-    """Seconds of latency and of bandwidth for one bucket."""
-    ring = bench.of("all_reduce").link
-    if mode == "gather_scatter":
-        load = gather(size, workers)
-        there, back = (load.shares_s(bench.of(name).link) for name in ("gather", "scatter"))
-        return there[0] + back[0], there[1] + back[1]
-    if mode in ("all_reduce", "ddp", "accelerate", "zero1"):  # zero1: in two halves
-        load = ring_all_reduce(size, workers)
-    elif mode == "ddp_fp16":
-        load = ring_all_reduce(size * FP16, workers)
-    else:
-        raise ValueError(f"no model of {mode!r}")
-    return load.shares_s(ring)
+def _bucket(
+    mode: str, size: float, workers: int, links: Mapping[str, Link], operations: tuple[str, ...]
+) -> tuple[float, float]:
+    """Seconds of latency and of bandwidth of one bucket; gather has a part of each worker."""
+    total = size * workers if mode == "gather_scatter" else size
+    found = [links[one].shares_s(*load(one, total, workers)) for one in operations]
+    return sum(one[0] for one in found), sum(one[1] for one in found)

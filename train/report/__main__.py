@@ -1,4 +1,4 @@
-"""`python -m train.report`: a report of runs, a live view, or what differs between them."""
+"""`python -m train.report`: a report of runs, or what differs between them."""
 
 import argparse
 import sys
@@ -12,13 +12,6 @@ from muster.run_files import REPORT
 def main() -> int:
     if sys.argv[1:2] == ["compare"]:
         return _compare(sys.argv[2:])
-    args = _parser().parse_args()
-    if args.live:
-        return _live(args.folders)
-    return _report(args.folders, args.output)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train.report",
         description="Make a report of runs or studies, from their records alone.",
@@ -28,8 +21,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, help="where the report goes (default: report/ in the first folder)"
     )
-    parser.add_argument("--live", action="store_true", help="watch one run in the terminal")
-    return parser
+    parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.live:
+        raise UsageError("--live is gone; use: muster jobs top, or --tensorboard of the run")
+    return _report(args.folders, args.output)
 
 
 def _report(names: list[str], output: Path | None) -> int:
@@ -50,15 +46,6 @@ def _report(names: list[str], output: Path | None) -> int:
     if problem:
         print(problem, file=sys.stderr)
     return 0
-
-
-def _live(names: list[str]) -> int:
-    from train.report import live
-    from train.report.data import subject
-
-    if len(names) > 1:
-        raise UsageError(f"--live watches one run, but {len(names)} were named; name one")
-    return live.watch(subject.run_folder(names[0]))
 
 
 def _compare(argv: list[str]) -> int:

@@ -4,17 +4,14 @@ Steps take all ranks equally long, for they wait for the slowest: what counts is
 which is its step without what it waits or sends.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from configs.settings.train import TrainConfig
-from muster import run_files
+from muster import json_lines, run_files
 
-TAIL_BYTES = 65_536
 WINDOW = 5  # steps whose median is one figure
 SLOW = 1.25  # times the median of the ranks, to be called slow
 SHORT_S = 0.002  # what differs by less is nothing to look for
@@ -74,19 +71,6 @@ def _phases(record: Mapping[str, Any], overlapping: bool) -> dict[str, float]:
 
 
 def _steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps; the first line may begin in its middle."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:  # put aside as we look
-        return []
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "step" and record.keys() >= NEEDED:
-            found.append(record)
-    return found
+    """The last records of steps."""
+    found = json_lines.last(path)
+    return [one for one in found if one.get("kind") == "step" and one.keys() >= NEEDED]

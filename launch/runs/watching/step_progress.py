@@ -1,7 +1,5 @@
 """How far a run has come, from the ends of a few of its files, however long those are."""
 
-import json
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -10,10 +8,9 @@ from typing import Any
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from muster import run_files
+from muster import json_lines, run_files
 from muster.errors import MusterError
 
-TAIL_BYTES = 65_536
 WINDOW = 20  # steps that the rate is taken over
 LINE_BYTES = 8_192  # more than a record has
 NEVER = "never"
@@ -49,15 +46,14 @@ class Checkpoints:
 def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress | None:
     """How far the run is; None: no step is on record."""
     path = run_files.METRICS.path(run_dir, rank=0)
+    records = last_steps(path)
+    if not records:
+        return None
+    last = records[-1]
     try:
-        with path.open("rb") as file:
-            size, changed_s = os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_mtime
-            records = [one for one in _from(file, size - TAIL_BYTES) if is_step(one)]
-            if not records:
-                return None
-            last = records[-1]
-            total = _total(file, size, last, settings) if settings else None
-    except OSError:
+        size, changed_s = path.stat().st_size, path.stat().st_mtime
+        total = _total(path, size, last, settings) if settings else None
+    except OSError:  # put aside as we look
         return None
     times = sorted(float(one["step_s"]) for one in records[-WINDOW:])
     return StepProgress(
@@ -70,9 +66,14 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
     )
 
 
-def is_step(record: Any) -> bool:
+def last_steps(path: Path) -> list[dict[str, Any]]:
+    """The last records of steps of one rank; none where they are put aside as we look."""
+    return [one for one in json_lines.last(path) if is_step(one)]
+
+
+def is_step(record: dict[str, Any]) -> bool:
     """Whether this is the record of a step; one of another version may lack what is needed."""
-    return isinstance(record, dict) and record.get("kind") == "step" and record.keys() >= OF_A_STEP
+    return record.get("kind") == "step" and record.keys() >= OF_A_STEP
 
 
 def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
@@ -106,11 +107,11 @@ def settings_of(run_dir: Path) -> TrainConfig | None:
     return train
 
 
-def _total(file: Any, size: int, last: dict[str, Any], settings: TrainConfig) -> int | None:
+def _total(path: Path, size: int, last: dict[str, Any], settings: TrainConfig) -> int | None:
     """Steps of the whole run: every epoch has as many."""
     epoch, by_epochs = int(last["epoch"]), None
     if epoch > 1:
-        first = _first_step_of(file, size, epoch)
+        first = _first_step_of(path, size, epoch)
         by_epochs = round((first - 1) / (epoch - 1) * settings.epochs) if first else None
     most = settings.max_steps
     if most is None:
@@ -118,32 +119,20 @@ def _total(file: Any, size: int, last: dict[str, Any], settings: TrainConfig) ->
     return min(most, by_epochs) if by_epochs else most
 
 
-def _first_step_of(file: Any, size: int, epoch: int) -> int | None:
+def _first_step_of(path: Path, size: int, epoch: int) -> int | None:
     """By halving: epochs only grow in a file."""
     low, high, found = 0, size, None
     while high - low > LINE_BYTES:
         middle = (low + high) // 2
-        step = next((one for one in _from(file, middle, 2 * LINE_BYTES) if "epoch" in one), None)
+        step = next(
+            (one for one in json_lines.read(path, middle, 2 * LINE_BYTES) if "epoch" in one), None
+        )
         if step is not None and int(step["epoch"]) < epoch:
             low = middle
         else:
             high = middle
-    for one in _from(file, low - LINE_BYTES, 4 * LINE_BYTES):
+    for one in json_lines.read(path, low - LINE_BYTES, 4 * LINE_BYTES):
         if is_step(one) and int(one["epoch"]) == epoch:
             found = int(one["step"])
             break
     return found
-
-
-def _from(file: Any, offset: int, count: int | None = None) -> list[dict[str, Any]]:
-    """The records after `offset`; the first may begin in its middle, the last be half written."""
-    file.seek(max(offset, 0))
-    records = []
-    for line in file.read(-1 if count is None else count).splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records

@@ -10,7 +10,7 @@ def test_equal_losses_pass_and_what_differs_is_said(tmp_path, capsys):
     write_json(paths[1] / "environment" / "node0.json", environment(commit="f" * 40, cores=8))
     assert compare.main(paths, 1e-6) == 0
     message = capsys.readouterr().out
-    assert "agree within 1e-06 at all 20 steps" in message
+    assert "a and b: losses agree within 1e-06 at all 20 steps of both" in message
     for word in ("all_reduce", "| lr", "| cores", "f" * 40):
         assert word in message
 

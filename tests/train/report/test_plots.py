@@ -6,23 +6,21 @@ import pytest
 from matplotlib.text import Text
 
 from tests.train.report.folders import evaluation, make_run, step
-from tests.train.report.test_scaling import courses, unequal
-from train.report.data import tables
+from tests.train.report.test_scaling import courses, predicted, unequal
+from train.report.data import scaling, tables
 from train.report.data.subject import read_subject
-from train.report.data.tables import Table
-from train.report.pages import bar_rows, plots, sections
-from train.report.pages.drawing import INK, MARKERS, WIDTHS_IN, alone, as_wide_as
+from train.report.data.tables import frame, records
+from train.report.pages import plots, sections
+from train.report.pages.drawing import INK, MARKERS, alone
 
 
-@pytest.fixture(params=WIDTHS_IN)
-def drawn(request, monkeypatch):
-    """What a function of `plots` drew, as matplotlib's figure, at each width."""
+@pytest.fixture
+def drawn(monkeypatch):
+    """What a function of `plots` drew, as matplotlib's figure."""
 
     def figure_of(draw, *args):
-        for module in (plots, bar_rows):
-            monkeypatch.setattr(module, "as_svg", lambda figure: figure)
-        with as_wide_as(request.param):
-            return draw.__wrapped__(*args)
+        monkeypatch.setattr(plots, "as_svg", lambda figure: figure)
+        return draw(*args)
 
     return figure_of
 
@@ -41,58 +39,76 @@ def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
     table = study(tmp_path)
     left, right = drawn(plots.speedup, table).axes
     for axis, name in ((left, "speedup"), (right, "efficiency")):
-        assert markers(axis) == sorted((r["workers"], round(r[name], 9)) for r in table.rows)
+        wanted = sorted((row["workers"], round(row[name], 9)) for row in records(table))
+        assert markers(axis) == wanted
         for line in axis.lines[1:]:  # those between the points, too; the first is the ideal
-            assert set(line.get_xdata()) <= set(table.column("workers"))
-    assert [left.get_title(loc="left")] == [f"against {base}" for base in table.unique("base")]
+            assert set(line.get_xdata()) <= set(table["workers"])
+    (title,) = [f"against {base}" for base in table["base"].unique()]
+    assert left.get_title(loc="left").replace("\n", " ") == title
+
+
+def test_what_is_predicted_is_a_dashed_line(tmp_path, drawn):
+    """Of each series, in its colour, through the workers that were run."""
+    predicted(tmp_path, 0.1)
+    figure = drawn(plots.speedup, scaling.speedup(read_subject([tmp_path])))
+    dashed = [
+        line.get_ydata()[-1]
+        for line in figure.axes[0].lines
+        if line.is_dashed() and line.get_color() != INK and math.isfinite(line.get_ydata()[-1])
+    ]
+    assert dashed == pytest.approx([1.5 / 1.1, 3 / 1.1])
+    assert "predicted" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_doubtful_points_are_hollow(drawn):
-    columns = "series run workers samples_per_s base_workers base speedup ideal efficiency".split()
-    table = Table("speedup", "", columns)
-    for workers, gain in ((1, 1.0), (4, 9.5)):
-        table.add(series="ddp", workers=workers, base_workers=1, base="ddp, 1 worker",
-                  speedup=gain, ideal=workers, efficiency=gain / workers)  # fmt: skip
+    table = frame(
+        {"series": "ddp", "run": "ddp", "workers": workers, "samples_per_s": 1.0,
+         "base_workers": 1, "base": "ddp, 1 worker", "speedup": gain, "ideal": workers,
+         "efficiency": gain / workers, "predicted": None}
+        for workers, gain in ((1, 1.0), (4, 9.5))
+    )  # fmt: skip
     left, _ = drawn(plots.speedup, table).axes
     fills = {
-        int(line.get_xdata()[0]): line.get_markerfacecolor()
+        int(next(iter(line.get_xdata()))): line.get_markerfacecolor()
         for line in left.lines
         if line.get_marker() in MARKERS
     }
     assert fills[4] == "none" != fills[1]
 
 
-def bars(rows: list[tuple[float, float | None]]) -> Table:
-    table = Table("evaluation", "", ["run", "eval_s", "low_s", "high_s"])
-    for number, (value, half) in enumerate(rows):
-        ends = {} if half is None else {"low_s": value - half, "high_s": value + half}
-        table.add(run=str(number), eval_s=value, **ends)
-    return table
+def evaluations(rows: list[tuple[float, float | None]]):
+    return frame(
+        {
+            "run": str(number),
+            "eval_s": value,
+            "low_s": None if half is None else value - half,
+            "high_s": None if half is None else value + half,
+        }
+        for number, (value, half) in enumerate(rows)
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([(1.0, None), (2.0, None)], "seconds per evaluation"),
-        ([(1.0, 0.1)], "seconds per evaluation (mean, 95 % confidence interval)"),
-        (
-            [(1.0, 0.1), (2.0, None)],
-            "seconds per evaluation (mean, 95 % confidence interval where there is one)",
-        ),
+        ([(1.0, 0.1)], "seconds per evaluation (mean, 95 % interval)"),
+        ([(1.0, 0.1), (2.0, None)], "seconds per evaluation (mean, 95 % interval where known)"),
     ],
 )
 def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
-    figure = drawn(plots.bars, bars(rows), "eval_s", "seconds per evaluation", "low_s", "high_s")
-    assert figure.axes[0].get_xlabel().replace("\n", " ") == message
+    words = "eval_s", "seconds per evaluation", "low_s", "high_s"
+    (axis,) = drawn(plots.values, evaluations(rows), *words).axes
+    assert axis.get_xlabel().replace("\n", " ") == message
 
 
 def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):
-    units = []
-    monkeypatch.setattr(bar_rows, "draw", lambda rows, unit, keys: units.append(unit) or "")
+    labels = []
+    monkeypatch.setattr(plots, "as_svg", lambda figure: labels.append(figure.axes[0]) or "")
     for sync in ("ddp", "all_reduce"):
         make_run(tmp_path / sync, sync=sync, more=[evaluation(20, accuracy=0.5)])
     sections.build(read_subject([tmp_path / "ddp", tmp_path / "all_reduce"]))
-    assert "seconds per evaluation" in units
+    assert "seconds per evaluation" in [axis.get_xlabel() for axis in labels]
 
 
 LONG = " with a label that is as long as some are, bucket mb 25, imbalance of 0.25"
@@ -101,48 +117,50 @@ LONG = " with a label that is as long as some are, bucket mb 25, imbalance of 0.
 def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
     paths = [make_run(tmp_path / sync, sync=sync) for sync in ("ddp", "gather_scatter")]
     table = tables.seconds(read_subject(paths))
-    for row in table.rows:
-        row["run"] += LONG
+    table["run"] += LONG
     figure = drawn(plots.seconds, table)
     figure.canvas.draw()
     (legend,), (axis,) = figure.legends, figure.axes
     assert [text.get_text() for text in legend.get_texts()] == list(plots.PHASE_COLOURS)
-    assert_inside(figure, [legend, *axis.texts])
-    assert sum("gather_scatter" in text.get_text() for text in axis.texts) == 1
-
-
-def assert_inside(figure, parts):
     outer = figure.bbox
-    for box in (part.get_window_extent() for part in parts):
+    for part in (legend, *axis.texts, *axis.get_yticklabels()):
+        box = part.get_window_extent()
         assert outer.x0 <= box.x0 and box.x1 <= outer.x1
         assert outer.y0 <= box.y0 and box.y1 <= outer.y1
+    assert sum("gather_scatter" in one.get_text() for one in axis.get_yticklabels()) == 1
 
 
 def test_throughput_is_the_total_by_workers_and_precision(drawn):
-    table = Table("throughput", "", ["run", "precision", "workers", "samples_per_s"])
-    for workers, precision, rate in ((4, "bf16", 800.0), (1, "fp32", 200.0), (4, "fp32", 400.0)):
-        name = f"{precision}, {workers}"
-        table.add(run=name, precision=precision, workers=workers, samples_per_s=rate)
+    table = frame(
+        {"run": f"{precision}, {workers}", "precision": precision, "workers": workers,
+         "samples_per_s": rate}
+        for workers, precision, rate in ((4, "bf16", 800.0), (1, "fp32", 200.0), (4, "fp32", 400.0))
+    )  # fmt: skip
     figure = drawn(plots.throughput, table)
     (axis,), (legend,) = figure.axes, figure.legends
-    texts = [text.get_text() for text in axis.texts]
-    assert texts == ["200", "fp32, 1", "800", "bf16, 4", "400", "fp32, 4"]  # by workers
-    fills = {text: bar.get_facecolor() for text, bar in zip(texts[::2], axis.patches, strict=True)}
-    assert fills["200"] == fills["400"] != fills["800"]
+    names = [one.get_text() for one in axis.get_yticklabels()]
+    assert names == ["fp32, 1", "bf16, 4", "fp32, 4"]  # by workers
+    assert [text.get_text() for text in axis.texts] == ["200", "800", "400"]
+    of_kind = {one.get_label(): [bar.get_width() for bar in one] for one in axis.containers[:2]}
+    assert of_kind == {"fp32": [200, 0, 400], "bf16": [0, 800, 0]}
     assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
 
 
+def test_expected_and_observed_stand_side_by_side(drawn):
+    table = frame([{"expected_bytes": 100.0, "observed_bytes": 105.0},
+                   {"expected_bytes": None, "observed_bytes": 3.0}])  # fmt: skip
+    (axis,) = drawn(plots.pairs, ["a", "b"], table.astype(float), "MB").axes
+    assert [text.get_text() for text in axis.texts] == ["100", "none", "105", "3"]
+
+
 def test_numbers_at_bars_are_written_out():
-    seconds = [plots._number(value, "seconds per step") for value in (0.006735, 0.9997, 4.368)]
-    assert seconds == ["6.73 ms", "1 s", "4.37 s"]
-    assert [plots._number(value) for value in (37875.2, 812.34)] == ["37\xa0875", "812.3"]
+    assert [plots.number(value) for value in (37875.2, 812.34)] == ["37\xa0875", "812.3"]
 
 
-def test_a_figure_as_a_file_is_on_white_and_drawn_once(tmp_path):
-    table = bars([(1.0, None), (2.0, None)])
-    both = plots.bars(table, "eval_s", "seconds")
-    assert both.count("<svg ") == 2 and both.count("currentColor")
-    file = alone(both)
+def test_a_figure_as_a_file_is_on_white():
+    drawing = plots.values(evaluations([(1.0, None), (2.0, None)]), "eval_s", "seconds")
+    assert drawing.count("<svg ") == 1 and drawing.count("currentColor")
+    file = alone(drawing)
     assert file.count("<svg ") == 1 and "currentColor" not in file
     ground = file.index('<rect width="100%" height="100%" fill="#ffffff"/>')
     assert ground < file.index("<path")
@@ -166,20 +184,6 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
     (line,) = figure.axes[1].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
-
-
-def test_metrics_keep_to_their_range_and_have_no_offset(drawn):
-    table = Table("metrics", "", "run epoch step metric value".split())
-    for epoch, value in ((1, 0.998), (2, 1.0)):
-        table.add(run="a", epoch=epoch, step=epoch, metric="accuracy", value=value)
-        table.add(run="a", epoch=epoch, step=epoch, metric="eval_loss", value=2.8e-2 + 1e-9 * epoch)
-    figure = drawn(plots.metrics, table)
-    figure.canvas.draw()
-    accuracy, loss = figure.axes
-    assert accuracy.get_ylim()[1] == 1.0
-    low, high = loss.get_ylim()
-    assert high - low >= 0.02 * 2.8e-2
-    assert loss.yaxis.get_offset_text().get_text() == ""
 
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):

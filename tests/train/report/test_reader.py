@@ -1,9 +1,10 @@
 import json
 
-from muster.writing import write_json
-from tests.train.report.folders import START_S, environment, make_run, step, write_records
+import pytest
+
+from tests.train.report.folders import environment, make_run, step, write_records
 from train.report.data.reader import read_run
-from train.report.data.tables import all_steps, timed
+from train.report.data.tables import all_steps
 
 
 def test_a_sound_run_has_no_notes(tmp_path):
@@ -64,13 +65,16 @@ def test_a_rank_whose_records_end_early_is_named(tmp_path):
     assert any("rank 1 at step 3; others reach step 9" in note for note in run.notes)
 
 
-def test_clocks_that_differ_are_noted_and_change_no_duration(tmp_path):
-    path = make_run(tmp_path / "run")
-    skewed = {"rank": 1, "host": "node1", "time_unix_s": START_S - 300, "code": 0, "cause": "done"}
-    write_json(path / "exits" / "rank_00001.json", skewed)
-    run = read_run(path)
-    assert any("clocks of the hosts differ by 300 s or more" in note for note in run.notes)
-    assert {row["step_s"] for row in timed(run)} == {0.1}
+def test_what_ddps_backward_pass_waits_counts_as_sync(tmp_path):
+    rows = [step(n, backward_s=0.5, sync_s=0.01, comm_s=0.4, overlapped_s=0.1) for n in (1, 2)]
+    for sync, seconds in (("ddp", (0.2, 0.31)), ("all_reduce", (0.5, 0.01))):
+        run = read_run(make_run(tmp_path / sync, sync=sync, workers=1, rows={0: rows}))
+        row = run.first_rank("step")[0]
+        assert (row["backward_s"], row["sync_s"]) == pytest.approx(seconds)
+    for row in rows:
+        del row["comm_s"]  # as an older version wrote it: what was waited is not known
+    run = read_run(make_run(tmp_path / "old", sync="ddp", workers=1, rows={0: rows}))
+    assert run.first_rank("step")[0]["backward_s"] is None
 
 
 def test_broken_files_are_noted(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data.subject import read_subject
-from train.report.data.tables import Table
+from train.report.data.tables import frame
 from train.report.pages import drawing, page, sections
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -38,8 +38,9 @@ def full_study(path: Path) -> Path:
         more += [folders.traffic(0), folders.traffic(1), folders.collectives()]
         more += [folders.split(10, [40, 24], 1.2), folders.checkpoint(10, 0.002)]
         make_run(path / "runs" / sync, sync=sync, workers=1 if sync == "single" else 4, more=more)
-    one = {"predicted_s": 0.11, "measured_s": 0.1}
-    prediction = {"seconds_per_iteration": {"ddp": {"4": one}}, "words": ["Latency bounds it."]}
+    one = {"run": "ddp", "folders": ["ddp"], "mode": "ddp", "workers": 4}
+    one |= {"predicted_s": 0.11, "measured_s": 0.1}
+    prediction = {"seconds_per_iteration": [one]}
     (path / "prediction.json").write_text(json.dumps(prediction))
     return path
 
@@ -75,10 +76,10 @@ def traffic_of(path: Path, runs: int) -> sections.Section:
 def test_a_figure_of_traffic_has_all_hosts_or_the_busiest(tmp_path):
     few, many = traffic_of(tmp_path / "few", 1), traffic_of(tmp_path / "many", 3)
     said = "The figure has the host of each run that moves the most bytes."
-    assert said not in few.sentences and said in many.sentences
+    assert said not in few.lines and said in many.lines
     assert "node0, sent" in few.figure and "node3, sent" in few.figure
     assert "node0, sent" not in many.figure and many.figure.count("node3, sent") >= 3
-    assert len(many.data[1].rows) == 24  # all of them are in the files
+    assert len(many.data["traffic_totals"]) == 24  # all of them are in the files
 
 
 class Outside(HTMLParser):
@@ -146,9 +147,8 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_
     subject = read_subject([full_study(tmp_path / "study")])
     parts = sections.build(subject)
     for rows in (17, 52, 34, 45):
-        table = Table("more", "", ["step", "value"])
-        table.rows = [{"step": number, "value": number} for number in range(rows)]
-        parts.append(sections.Section(f"{rows} rows", table))
+        table = frame({"step": number, "value": number} for number in range(rows))
+        parts.append(sections.Section(f"{rows} rows", "more", table))
     made = page.html(subject, parts, ink=drawing.PRINT_INK)
     pages = [
         list(one._page_box.descendants()) for one in weasyprint.HTML(string=made).render().pages
@@ -172,7 +172,7 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
     code = (
         "import importlib, pkgutil, sys, train.report as r\n"
         "importlib.import_module('train.report.__main__')\n"
-        "light = {'matplotlib', 'weasyprint', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "light = {'matplotlib', 'weasyprint', 'scipy', 'pandas'} & set(sys.modules)\n"
         "for one in pkgutil.iter_modules(r.__path__):\n"
         "    importlib.import_module('train.report.' + one.name)\n"
         "known = ('train.report', 'train.records')\n"
@@ -184,6 +184,12 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_live_view_is_refused_with_what_to_use():
+    done = report("--live", "logs/run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --live is gone; use: muster jobs top")
 
 
 def test_a_folder_that_is_none_is_refused_with_one_line():

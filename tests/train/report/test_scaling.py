@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from muster.writing import write_json
 from tests.train.report.folders import cell, make_run, make_study, step
-from train.report.data import scaling
+from train.report.data import event_tables, scaling
 from train.report.data.subject import read_subject
-from train.report.data.tables import Table
-from train.report.pages import sentences
+from train.report.data.tables import records
+from train.report.pages import verdict
 
 
-def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> Table:
+def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """A study of these runs; what only a study knows of one stands in `of_bed`."""
     cells = []
     for name, raw in runs.items():
@@ -22,7 +24,7 @@ def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> Table:
     return scaling.speedup(read_subject([make_study(path, cells)]))
 
 
-def courses(path: Path) -> Table:
+def courses(path: Path) -> pd.DataFrame:
     """As the assignments have it: two modes with a collective per parameter, ddp as it is."""
     return table_of(
         path,
@@ -37,14 +39,14 @@ def courses(path: Path) -> Table:
 
 def test_modes_that_send_differently_share_the_base(tmp_path):
     table = courses(tmp_path)
-    assert set(table.column("base")) == {"single, 1 worker"}
-    by_series = {row["series"]: row["speedup"] for row in table.select(workers=4)}
+    assert set(table["base"]) == {"single, 1 worker"}
+    by_series = {row["series"]: row["speedup"] for row in records(table[table["workers"] == 4])}
     assert by_series == pytest.approx(
         {"gather_scatter, bucket mb 0": 0.5, "all_reduce, bucket mb 0": 1.5, "ddp, bucket mb 25": 3}
     )
 
 
-def unequal(path: Path) -> Table:
+def unequal(path: Path) -> pd.DataFrame:
     """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
     runs: dict[str, dict[str, Any]] = {}
     for workers, split, busy, step_s in (
@@ -68,14 +70,14 @@ def unequal(path: Path) -> Table:
 
 def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
     table = unequal(tmp_path)
-    (base,) = table.unique("base")
+    (base,) = table["base"].unique()
     assert "busy" not in base and "1 worker" in base
-    rate = {row["run"]: row["samples_per_s"] for row in table.rows}
-    for row in table.rows:
+    rate = {row["run"]: row["samples_per_s"] for row in records(table)}
+    for row in records(table):
         assert row["speedup"] == pytest.approx(rate[row["run"]] / rate[base])
-    at_four = {row["series"]: row["efficiency"] for row in table.select(workers=4)}
+    at_four = {r["series"]: r["efficiency"] for r in records(table[table["workers"] == 4])}
     assert at_four["auto, busy 1"] > at_four["even, busy 1"]
-    assert not any("None" in row["series"] for row in table.rows)
+    assert not any("None" in row["series"] for row in records(table))
 
 
 def test_each_part_of_a_worker_has_its_own_base_where_the_batch_grows(tmp_path):
@@ -85,9 +87,9 @@ def test_each_part_of_a_worker_has_its_own_base_where_the_batch_grows(tmp_path):
             name = f"{workers}-{part}"
             runs[name] = {"workers": workers, "batch_size": part * workers, "step_s": 0.1}
     table = table_of(tmp_path, runs)
-    assert set(table.column("series")) == {"batch 16 a worker", "batch 32 a worker"}
-    assert len(table.unique("base")) == 2
-    assert set(table.column("base_workers")) == {1}
+    assert set(table["series"]) == {"batch 16 a worker", "batch 32 a worker"}
+    assert table["base"].nunique() == 2
+    assert set(table["base_workers"]) == {1}
 
 
 def test_of_several_on_the_fewest_workers_the_fastest_is_the_base(tmp_path):
@@ -97,8 +99,8 @@ def test_of_several_on_the_fewest_workers_the_fastest_is_the_base(tmp_path):
         for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))
     }
     table = table_of(tmp_path, runs)
-    assert table.unique("base") == ["ddp, 2 workers"]
-    assert max(table.column("efficiency")) == pytest.approx(1)
+    assert list(table["base"].unique()) == ["ddp, 2 workers"]
+    assert max(table["efficiency"]) == pytest.approx(1)
 
 
 def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
@@ -107,12 +109,47 @@ def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
         "b": {"sync": "ddp", "workers": 4, "step_s": 0.1},
         "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
     }
-    lines = sentences.of_speedup(table_of(tmp_path, runs))
-    (warning,) = [line for line in lines if line.startswith("An efficiency")]
-    assert "238% of ddp, 4 workers" in warning and "against (single, 1 worker)" in warning
+    table_of(tmp_path, runs)
+    (warning,) = doubts(tmp_path)
+    assert "238% of ddp, 4 workers against single, 1 worker" in warning
     assert "all_reduce" not in warning
-    lines = sentences.of_speedup(courses(tmp_path / "sound"))
-    assert not any(line.startswith("An efficiency") for line in lines)
+    courses(tmp_path / "sound")
+    assert doubts(tmp_path / "sound") == []
+
+
+def doubts(path: Path) -> list[str]:
+    found = verdict.build(read_subject([path])).warnings
+    return [line for line in found if line.startswith("An efficiency")]
+
+
+def predicted(path: Path, missed: float) -> list[float | None]:
+    """The predicted speed-ups of `courses`, where the model misses all_reduce by that part."""
+    courses(path)
+    facts = [
+        {"run": name, "folders": [name], "mode": mode, "workers": 4, "measured_s": seconds,
+         "predicted_s": seconds * (1 + error)}
+        for name, mode, seconds, error in (
+            ("2b", "all_reduce", 0.2, missed), ("3", "ddp", 0.1, 0.1)
+        )
+    ]  # fmt: skip
+    write_json(path / "prediction.json", {"seconds_per_iteration": facts})
+    table = scaling.speedup(read_subject([path]))
+    return [row["predicted"] for row in records(table) if row["workers"] == 4]
+
+
+def test_a_series_has_a_predicted_line_where_the_model_explains_it(tmp_path):
+    near, ddp = pytest.approx(1.5 / 0.86), pytest.approx(3 / 1.1)
+    assert predicted(tmp_path / "near", -0.14) == [None, near, ddp]
+    assert predicted(tmp_path / "far", -0.16) == [None, None, ddp]
+
+
+def test_a_prediction_of_an_older_version_draws_nothing(tmp_path):
+    courses(tmp_path)
+    old = {"seconds_per_iteration": {"ddp": {"4": {"predicted_s": 0.1, "measured_s": 0.1}}}}
+    write_json(tmp_path / "prediction.json", old | {"words": ["1024 workers are fast."]})
+    subject = read_subject([tmp_path])
+    assert scaling.speedup(subject)["predicted"].isna().all()
+    assert not len(event_tables.prediction(subject))
 
 
 def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path):
@@ -123,8 +160,8 @@ def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path)
         make_run(tmp_path / "runs" / name, workers=workers, split=split, step_s=0.1 / workers)
         cells.append(cell(name, nodes=workers) | {"name": "Task 3: DDP"})
     table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
-    assert set(table.column("series")) == {"Task 3: DDP, even", "Task 3: DDP, auto"}
-    assert len(table.select(series="Task 3: DDP, even")) == 3
+    assert set(table["series"]) == {"Task 3: DDP, even", "Task 3: DDP, auto"}
+    assert sum(table["series"] == "Task 3: DDP, even") == 3
 
 
 def test_names_do_not_part_what_does_the_same_work(tmp_path):
@@ -137,5 +174,5 @@ def test_names_do_not_part_what_does_the_same_work(tmp_path):
         make_run(tmp_path / "runs" / name, sync=sync, workers=workers, bucket_mb=mb)
         cells.append(cell(name, nodes=workers) | {"name": name})
     table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
-    assert table.unique("base") == ["Task 1"]
-    assert table.column("run") == ["Task 1", "Task 2a", "Task 2b", "Task 3"]
+    assert list(table["base"].unique()) == ["Task 1"]
+    assert list(table["run"]) == ["Task 1", "Task 2a", "Task 2b", "Task 3"]

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.writing import write_json
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
+from train.report import compare
 from train.report.data.subject import read_subject
-from train.report.pages import page, sections, units, verdict
+from train.report.data.tables import records
+from train.report.pages import page, provenance, sections, units, verdict
 
 
 def made(path, **step_s):
@@ -27,7 +30,7 @@ def made(path, **step_s):
 
 def test_each_run_has_a_row_with_what_is_known(tmp_path):
     found = made(tmp_path, single=0.4, all_reduce=0.1, ddp=0.2)
-    rows = {row["run"]: row for row in found.table.rows}
+    rows = rows_of(found)
     assert rows["ddp, 4 workers"]["seconds_per_step"] == "200.0 ± 2.4 ms"
     assert rows["all_reduce, 4 workers"]["speedup"] == pytest.approx(4)
     assert rows["all_reduce, 4 workers"]["efficiency"] == pytest.approx(1)
@@ -37,34 +40,86 @@ def test_each_run_has_a_row_with_what_is_known(tmp_path):
     assert found.warnings == []
 
 
-def test_the_fastest_is_named_only_where_intervals_are_apart(tmp_path):
-    (first, *_) = made(tmp_path / "a", all_reduce=0.1, ddp=0.2).findings
-    assert first == "all_reduce is 2.00 times as fast as ddp."
-    (first, *_) = made(tmp_path / "b", all_reduce=0.1, ddp=0.1001).findings
-    assert "equally fast as far as was measured" in first and "times as fast" not in first
+def rows_of(found):
+    return {row["run"]: row for row in records(found.table)}
 
 
-def test_runs_that_do_other_work_have_no_order(tmp_path):
-    for size in (32, 64):
-        make_run(tmp_path / str(size), batch_size=size)
-    found = verdict.build(read_subject([tmp_path / "32", tmp_path / "64"]))
-    assert not any("fast" in one for one in found.findings)
+def subject_of(path, **runs):
+    """Runs by name: the settings and records of each, for `make_run`."""
+    for name, raw in runs.items():
+        make_run(path / name, **raw)
+    return read_subject([path / name for name in runs])
+
+
+SINGLE = {"sync": "single", "workers": 1}
 
 
 def test_losses_are_called_equal_only_where_they_are(tmp_path):
-    equal = made(tmp_path / "a", single=0.4, ddp=0.2)
-    assert "All losses equal those of single, 1 worker, digit for digit." in equal.findings
-    rows = {rank: [step(n, rank, loss=2.0 / n) for n in range(1, 9)] for rank in range(4)}
-    make_run(tmp_path / "a" / "other", sync="all_reduce", workers=4, rows=rows)
-    both = read_subject([tmp_path / "a" / "single", tmp_path / "a" / "other"])
-    found = verdict.build(both).findings
-    assert any("differ from those of single, 1 worker by up to 1" in one for one in found)
-    assert not any(one.startswith("All losses equal") for one in found)
+    rows = {rank: [step(n, rank, loss=2.0 / n) for n in range(1, 9)] for rank in range(2)}
+    broken = [step(n, loss=1.0 / n if n < 5 else float("nan")) for n in range(1, 9)]
+    subject = subject_of(
+        tmp_path, a=SINGLE, b={}, c={"sync": "all_reduce", "rows": rows},
+        d={"sync": "gather_scatter", "rows": {0: broken, 1: broken}},
+    )  # fmt: skip
+    found = {name.partition(",")[0]: row for name, row in rows_of(verdict.build(subject)).items()}
+    assert found["ddp"]["losses"] == "equal"
+    assert found["all_reduce"]["losses"] == "within 1 of single"
+    assert found["gather_scatter"]["losses"] == "not a number"
+
+
+def test_runs_that_were_not_compared_are_not_called_equal(tmp_path):
+    subject = subject_of(tmp_path, a=SINGLE, b={"precision": "bf16"})
+    found = verdict.build(subject).table
+    assert "losses" not in found or not found["losses"].notna().any()
+
+
+def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
+    far = [step(n, loss=1.0 / n + 0.5) for n in range(1, 21)]
+    subject = subject_of(tmp_path, a=SINGLE, b={}, c={"rows": {0: far, 1: far}})
+    two = rows_of(verdict.build(subject))["ddp, 2 workers"]
+    assert two["final_loss"] == pytest.approx(1 / 20 + 0.25)
+    assert two["losses"] == "within 0.5 of single"
+
+
+def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
+    long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
+    found = rows_of(verdict.build(subject_of(tmp_path / "a", a=long, b=short)))
+    assert {row["steps"] for row in found.values()} == {40, 10}
+    assert "steps" not in verdict.build(subject_of(tmp_path / "b", a=long, b=long)).table
+
+
+def test_a_run_that_failed_has_a_row_that_says_so(tmp_path):
+    failed = {"rows": {}, "end": {"code": 1, "message": "no memory"}}
+    row = rows_of(verdict.build(subject_of(tmp_path, a=SINGLE, b=failed)))["ddp, 2 workers"]
+    assert row["state"] == "failed (1)" and row["seconds_per_step"] is None
+    whole = subject_of(tmp_path / "whole", a={}, b={"sync": "all_reduce"})
+    assert "state" not in verdict.build(whole).table
+
+
+def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
+    rows = [folders.evaluation(0, accuracy=0.5)]
+    subject = subject_of(tmp_path, a={"rows": {0: rows, 1: rows}, "epochs": 0})
+    (one,) = records(verdict.build(subject).table)
+    assert one["seconds_per_evaluation"] == "500 ms" and one["accuracy"] == 0.5
+    assert one["evaluated_samples_per_s"] == pytest.approx(200)
+
+
+def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
+    """Two workers a core: what they do is not what as many nodes would do."""
+    for launcher, told in (("local", True), ("ssh", False)):
+        path = make_run(tmp_path / launcher, workers=8)
+        for host in range(8):
+            environment = folders.environment(host=f"node{host}")
+            write_json(path / "environment" / f"node{host}.json", environment)
+        write_json(path / "job.json", {"launcher": launcher})
+        found = verdict.build(read_subject([path]))
+        assert ("nodes that one machine simulated" in found.ran) is told
+        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if told else [])
 
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
     (warning,) = made(tmp_path, single=0.9, ddp=0.1).warnings
-    assert warning.startswith("An efficiency above 105%") and "(single, 1 worker)" in warning
+    assert warning.startswith("An efficiency above 105%") and "against single, 1 wo" in warning
 
 
 def test_runs_are_called_by_the_names_that_the_study_gives(tmp_path):
@@ -118,3 +173,92 @@ def test_an_interval_is_written_with_two_digits(mean_s, half_s):
         scale = 1 if text.endswith(" s") else 1e3
         written = float(text.split("±")[1].split()[0]) / scale
         assert written == pytest.approx(half_s, rel=0.06)
+
+
+def test_runs_that_were_to_evaluate_only_need_no_note(tmp_path):
+    more = [folders.evaluation(0, accuracy=0.5)]
+    for number in range(18):
+        make_run(tmp_path / str(number), rows={0: more, 1: more}, epochs=0, eval_batch_size=number)
+    assert provenance.notes(read_subject([tmp_path / str(n) for n in range(18)])) == []
+
+
+def test_runs_without_steps_share_one_note(tmp_path):
+    for number in range(18):
+        make_run(tmp_path / str(number), rows={0: [], 1: []})
+    (note,) = provenance.notes(read_subject([tmp_path / str(n) for n in range(18)]))
+    assert note == "18 of 18 runs (0, 1, 2, 3, ...): no steps on record"
+
+
+def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_path):
+    run_dir = make_run(tmp_path / "20261122-141115-hello.sh-2x1", rows={})
+    (run_dir / "config.yaml").write_text("launcher: ssh\nnodes: '2'\n")
+    (run_dir / "summary.json").unlink(missing_ok=True)
+    subject = read_subject([run_dir])
+    assert subject.entries[0].name == run_dir.name
+    (note,) = provenance.notes(subject)
+    assert "there are no records: the program wrote none with muster.record" in note
+
+
+def test_the_same_note_of_many_runs_and_ranks_is_one(tmp_path):
+    old = [{"step": n, "loss": 1.0} for n in range(1, 5)]
+    for name in ("a", "b"):
+        make_run(tmp_path / name, rows={0: old, 1: old})
+    found = provenance.notes(read_subject([tmp_path / "a", tmp_path / "b"]))
+    (note,) = [one for one in found if "have no step_s" in one]
+    assert note.startswith("2 of 2 runs (a, b): 4 step record(s) have no step_s")
+
+
+def test_rows_that_are_left_out_are_where_it_says(tmp_path):
+    rows = [step(n) for n in range(1, 4)]
+    ranks = {rank: [*rows, folders.collectives()] for rank in range(30)}
+    make_run(tmp_path / "run", workers=30, rows=ranks)
+    folder = tmp_path / "run" / "report"
+    page.write(read_subject([tmp_path / "run"]), folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "6 more rows are in data/collectives.csv of the report." in text
+    assert (folder / "data" / "collectives.csv").is_file()
+
+
+def test_compare_has_no_data_beside_it_and_shows_every_row(tmp_path, capsys):
+    for name in ("a", "b"):
+        make_run(tmp_path / name, **{f"setting_{number}": name for number in range(250)})
+    compare.main([tmp_path / "a", tmp_path / "b"], None)
+    shown = capsys.readouterr().out
+    assert "setting_249" in shown and "more rows" not in shown
+
+
+def test_a_label_has_what_the_mode_makes_use_of(tmp_path):
+    path = make_study(tmp_path, [cell("a", nodes=1), cell("b")])
+    make_run(path / "runs" / "a", sync="single", workers=1, bucket_mb=25.0)
+    make_run(path / "runs" / "b", sync="all_reduce", bucket_mb=0.0, overlap=False)
+    labels = [entry.label for entry in read_subject([path]).entries]
+    assert labels == ["single, 1 worker", "all_reduce, bucket mb 0, no overlap, 2 workers"]
+
+
+def test_what_was_set_stands_apart_from_defaults(tmp_path):
+    path = make_run(tmp_path / "run", batch_size=32, lr=5e-5, keep_last=2, data_workers=3)
+    chosen, default = provenance.settings(read_subject([path]))
+    assert {"batch_size", "data_workers"} <= {row["setting"] for row in chosen}
+    assert {"lr", "keep_last"} <= {row["setting"] for row in default}
+    text = page.html(read_subject([path]), sections.build(read_subject([path])))
+    assert text.index("Settings that all runs share") < text.index('<details class="defaults">')
+
+
+def test_settings_in_which_runs_differ_stand_in_the_table_of_runs(tmp_path):
+    for number, mb in enumerate((5.0, 25.0)):
+        make_run(tmp_path / str(number), bucket_mb=mb)
+    first = sections.build(read_subject([tmp_path / "0", tmp_path / "1"]))[0]
+    assert "bucket_mb" in first.shown and "precision" not in first.shown
+    assert list(first.table["bucket_mb"]) == [5.0, 25.0]
+
+
+def test_short_seconds_are_shown_in_milliseconds_and_kept_in_the_data(tmp_path):
+    path = make_run(tmp_path / "run", step_s=0.006735)
+    folder = tmp_path / "report"
+    page.write(read_subject([path]), folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "mean_ms" in text and "6.735" in text and "0.006735" not in text
+    assert "0.006735" in (folder / "data" / "seconds.csv").read_text(encoding="utf-8")
+    long = make_run(tmp_path / "long", step_s=4.37)
+    text = page.markdown(read_subject([long]), sections.build(read_subject([long])))
+    assert "mean_s" in text and "mean_ms" not in text

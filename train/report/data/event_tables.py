@@ -3,129 +3,119 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pandas as pd
+
 from train.report.data.reader import Row, Run
 from train.report.data.statistics import mean, numbers
-from train.report.data.subject import Entry, Subject
-from train.report.data.tables import Table, all_steps, mean_of, timed
+from train.report.data.subject import Subject
+from train.report.data.tables import frame, mean_of, timed
 
 # Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
 BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
-FAR = 0.15  # with a larger error on what was measured, no other prediction is shown
 RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
+FAR = 0.15  # a prediction that misses what was measured by more is not drawn
 
 
-def traffic(subject: Subject) -> Table:
+def traffic(subject: Subject) -> pd.DataFrame:
     """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
-    table = Table("traffic", "Traffic of each host: expected and measured")
+    made = []
     for entry in subject.entries:
-        large = _gradient_bytes(entry.run) >= BAND_FROM_BYTES
+        sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
+        is_large = max(sizes, default=0) >= BAND_FROM_BYTES
         for row in entry.run.rows("traffic"):
             for way in ("sent", "received"):
                 payload, control = row[f"payload_{way}_bytes"], row[f"control_{way}_bytes"]
                 expected = add_up([payload, control])
                 observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
                 ratio = _byte_ratio(observed, expected)
-                table.add(
-                    run=entry.name,
-                    **{key: row[key] for key in "host rank interface epoch steps".split()},
-                    direction=way,
-                    payload_bytes=payload,
-                    control_bytes=control,
-                    expected_bytes=expected,
-                    wire_bytes=wire,
-                    observed_bytes=observed,
-                    ratio=ratio,
-                    ratio_wire=_byte_ratio(observed, wire),
-                    packet_bytes=row["packet_bytes"],
-                    band=_band(ratio, row["epoch"], large),
-                    note=row["note"] or None,
-                )
-    return table
+                one = {"run": entry.name, "host": row["host"], "rank": row["rank"]}
+                one |= {key: row[key] for key in ("interface", "epoch", "steps")}
+                one |= {"direction": way, "payload_bytes": payload, "control_bytes": control}
+                one |= {"expected_bytes": expected, "wire_bytes": wire, "observed_bytes": observed}
+                one |= {"ratio": ratio, "ratio_wire": _byte_ratio(observed, wire)}
+                one |= {"packet_bytes": row["packet_bytes"], "note": row["note"] or None}
+                made.append(one | {"band": _band(ratio, row["epoch"], is_large)})
+    return frame(made)
 
 
-def _band(ratio: float | None, epoch: Any, large: bool) -> str | None:
+def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
+    """Over the epochs of training; a part that is not known leaves its total unknown."""
+    keys, sizes = ["run", "host", "direction"], ["expected_bytes", "observed_bytes"]
+    if table.empty:
+        return frame([], [*keys, *sizes])
+    of_training = table[table["epoch"].astype(bool)]
+    made = of_training.groupby(keys, sort=False)[sizes].agg(add_up)
+    return made.reset_index().astype(object)
+
+
+def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
     if ratio is None or not epoch:
         return None
-    if not large:
+    if not is_large:
         return "small"
     return "inside" if BAND[0] <= ratio <= BAND[1] else "outside"
 
 
-def _gradient_bytes(run: Run) -> int:
-    known = numbers(row["payload_bytes"] for row in run.rows("step"))
-    return int(max(known, default=0))
-
-
-def collectives(subject: Subject) -> Table:
-    table = Table("collectives", "Gradient collectives of a step")
+def collectives(subject: Subject) -> pd.DataFrame:
+    """The gradient collectives of a step, one a row."""
+    made = []
     for entry in subject.entries:
         for row in entry.run.rows("collectives"):
-            for number, one in enumerate(row["collectives"] or []):
+            for number, one in enumerate(row["collectives"] or [], start=1):
                 if isinstance(one, list | tuple) and len(one) == 4:
                     operation, shape, dtype, size = one
-                    table.add(
-                        run=entry.name,
-                        rank=row["rank"],
-                        from_step=row["step"],
-                        number=number + 1,
-                        operation=operation,
-                        shape="x".join(map(str, shape)) if isinstance(shape, list) else shape,
-                        dtype=dtype,
-                        bytes=size,
-                    )
-    return table
+                    shape = "x".join(map(str, shape)) if isinstance(shape, list) else shape
+                    at = {"run": entry.name, "rank": row["rank"], "from_step": row["step"]}
+                    what = {"operation": operation, "shape": shape, "dtype": dtype, "bytes": size}
+                    made.append({**at, "number": number, **what})
+    return frame(made)
 
 
-def balance(subject: Subject) -> Table:
+def balance(subject: Subject) -> pd.DataFrame:
     """Each plan of --split auto, and what came of it: steps of its own against those before."""
-    table = Table("balance", "How the batch was dealt")
+    made = []
     for entry in subject.entries:
         plans, steps = entry.run.first_rank("split"), timed(entry.run)
         ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
         for plan, until in zip(plans, ends, strict=False):
             before = mean(row["step_s"] for row in steps if row["step"] <= plan["step"])
             during = mean(row["step_s"] for row in steps if plan["step"] < row["step"] <= until)
-            table.add(
-                run=entry.name,
-                step=plan["step"],
-                parts=" + ".join(map(str, plan["parts"] or [])),
-                predicted_gain=plan["predicted_gain"],
-                measured_gain=before / during if before and during else None,
-            )
-    return table
+            one = {"run": entry.name, "step": plan["step"]}
+            one["parts"] = " + ".join(map(str, plan["parts"] or []))
+            one["predicted_gain"] = plan["predicted_gain"]
+            made.append(one | {"measured_gain": before / during if before and during else None})
+    return frame(made)
 
 
-def checkpoints(subject: Subject) -> Table:
-    table = Table("checkpoints", "What checkpoints cost")
+def checkpoints(subject: Subject) -> pd.DataFrame:
+    """What checkpoints cost each rank that wrote some."""
+    made = []
     for entry in subject.entries:
-        for rank, kinds in sorted(entry.run.ranks.items()):
+        for rank, kinds in entry.run.ranks.items():
             if rows := kinds["checkpoint"]:
-                table.add(
-                    run=entry.name,
-                    rank=rank,
-                    checkpoints=len(rows),
-                    failed=sum(bool(row["error"]) for row in rows),
-                    payload_bytes=rows[-1]["payload_bytes"],
-                    stall_s=mean_of(rows, "stall_s"),
-                    largest_stall_s=max(numbers(row["stall_s"] for row in rows), default=None),
-                    write_s=mean_of(rows, "write_s"),
-                )
-    return table
+                one = {"run": entry.name, "rank": rank, "checkpoints": len(rows)}
+                one["failed"] = sum(bool(row["error"]) for row in rows)
+                one["payload_bytes"] = rows[-1]["payload_bytes"]
+                one["stall_s"] = mean_of(rows, "stall_s")
+                one["largest_stall_s"] = max(numbers(r["stall_s"] for r in rows), default=None)
+                made.append(one | {"write_s": mean_of(rows, "write_s")})
+    return frame(made)
 
 
-def failures(subject: Subject) -> Table:
+def failures(subject: Subject) -> pd.DataFrame:
     """Attempts, ranks and cells that did not end well, each with its own message."""
-    table = Table("failures", "Failures and restarts", "run attempt who host cause message".split())
-    for entry in subject.entries:
-        for number, part in enumerate([*entry.run.attempts, entry.run]):
-            for one in _bad_ends(part):
-                table.add(run=entry.name, attempt=number + 1, **one)
+    made = [
+        {"run": entry.name, "attempt": number, **one}
+        for entry in subject.entries
+        for number, part in enumerate([*entry.run.attempts, entry.run], start=1)
+        for one in _bad_ends(part)
+    ]
     for cell in subject.cells:
         if cell.get("state") == "failed":
-            message = short(cell.get("message"))
-            table.add(run=str(cell.get("id")), who="cell", cause="failed", message=message)
-    return table
+            what = {"who": "cell", "cause": "failed", "message": short(cell.get("message"))}
+            made.append({"run": str(cell.get("id")), **what})
+    return frame(made, "run attempt who host cause message".split())
 
 
 def _bad_ends(part: Run) -> Iterator[Row]:
@@ -148,59 +138,15 @@ def short(text: Any, longest: int = 300) -> str:
     return words if len(words) <= longest else words[: longest - 3] + "..."
 
 
-def prediction(subject: Subject) -> Table:
-    """What the model of cost says of each mode; of what was not measured only where it is good."""
-    table = Table("prediction", "Seconds per iteration: predicted and measured")
-    modes = subject.prediction.get("seconds_per_iteration")
-    for mode, by_workers in modes.items() if isinstance(modes, dict) else ():
-        for workers, one in by_workers.items() if isinstance(by_workers, dict) else ():
-            if isinstance(one, dict) and str(workers).isdigit():
-                predicted, measured = one.get("predicted_s"), one.get("measured_s")
-                ratio = _ratio(predicted, measured)
-                table.add(
-                    mode=mode,
-                    workers=int(workers),
-                    predicted_s=predicted,
-                    measured_s=measured,
-                    error=None if ratio is None else ratio - 1,
-                )
-    if is_far_off(table):
-        table.rows = [row for row in table.rows if row["error"] is not None]
-    return table
-
-
-def is_far_off(table: Table) -> bool:
-    """Whether the model misses anything that was measured by more than `FAR`."""
-    return any(abs(error) > FAR for error in numbers(table.column("error")))
-
-
-def overview(subject: Subject) -> Table:
-    columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
-    columns += [key for key in subject.varying if key not in columns]
-    table = Table("runs", "What was run", [*columns, "final_loss"])
-    for entry in subject.entries:
-        steps = all_steps(entry.run)
-        row: dict[str, Any] = {key: entry.settings.get(key) for key in columns}
-        row |= {
-            "run": entry.name,
-            "folder": entry.run.name,
-            "state": state(entry),
-            "steps": len(steps) or None,
-            "final_loss": steps[-1]["loss"] if steps else None,
-        }
-        table.add(**row)
-    return table
-
-
-def state(entry: Entry) -> str:
-    run = entry.run
-    if run.end:
-        code = run.end.get("code")
-        return "done" if code == 0 else "stopped" if code == 75 else f"failed ({code})"
-    if run.summary:
-        return "done"
-    bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]
-    return "failed" if bad else "no end on record"
+def prediction(subject: Subject) -> pd.DataFrame:
+    """What `train.cost` says of the runs, beside what they did; older files told other things."""
+    rows = subject.prediction.get("seconds_per_iteration")
+    return frame(
+        {**row, "error": row["predicted_s"] / row["measured_s"] - 1}
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, dict)
+        and len(numbers([row.get("predicted_s"), row.get("measured_s")])) == 2
+    )
 
 
 def add_up(values: Iterable[Any]) -> float | None:
@@ -209,11 +155,6 @@ def add_up(values: Iterable[Any]) -> float | None:
     return sum(every) if len(numbers(every)) == len(every) else None
 
 
-def _ratio(value: Any, base: Any) -> float | None:
-    both = numbers([value, base])
-    return both[0] / both[1] if len(both) == 2 and both[1] else None
-
-
 def _byte_ratio(observed: Any, expected: Any) -> float | None:
-    known = numbers([expected])
-    return _ratio(observed, expected) if known and known[0] >= RATIO_FROM_BYTES else None
+    known = numbers([observed, expected])
+    return observed / expected if len(known) == 2 and expected >= RATIO_FROM_BYTES else None

@@ -8,47 +8,53 @@ seconds per step, so that it also holds where the batch grows with the workers (
 from collections.abc import Callable
 from typing import Any
 
-from train.report.data.subject import Entry, Subject, label_part, varying_of
-from train.report.data.tables import Table, cells, seconds
+import pandas as pd
 
-WIDTH = frozenset({"workers", "nodes"})
-# How gradients become equal, over which links, and who computes what: runs that differ in these
-# alone do the same work, and are measured against the same run.
-SAME_WORK = frozenset(
-    "sync split bucket_mb overlap sparse_rows compress compress_rank"
-    " compress_share sync_every outer_lr outer_momentum backend network rate busy timeout_s"
-    " save_model evaluate eval_batch_size max_steps keep_last keep_best max_restarts"
-    " stop_signal".split()
-)
+from train.report.data.event_tables import FAR, prediction
+from train.report.data.reader import Row
+from train.report.data.settings import OF_TESTBED, WIDTH, affecting
+from train.report.data.subject import Entry, Subject, label_part, varying_of
+from train.report.data.tables import cells, frame, seconds
+
 DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
 
-def speedup(subject: Subject) -> Table:
-    """A row for each group of runs that are repeats, against the base of its work."""
-    table = Table("speedup", "Speed-up and efficiency")
-    rates = {row["run"]: row["samples_per_s"] for row in seconds(subject).rows}
+def speedup(subject: Subject) -> pd.DataFrame:
+    """A row for each group of runs that are repeats, against the base of its work.
+
+    `predicted` is the speed-up that the model of cost says, of a series that it misses nowhere by
+    more than `FAR`.
+    """
+    known = seconds(subject)
+    rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
     firsts = [entries[0] for label, entries in cells(subject) if rates.get(label)]
-    for alike in _same_work(firsts, subject.varying):
+    errors = {
+        folder: row["error"]
+        for row in prediction(subject).to_dict("records")
+        for folder in row["folders"]
+    }
+    made: list[Row] = []
+    missed: set[str] = set()
+    for alike in same_work(firsts, subject.varying):
         base = _base(alike, rates)
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
             ideal = entry.workers / base.workers
             gain = rates[entry.label] / rates[base.label]
-            table.add(
-                series=_series(entry, firsts, subject.varying),
-                run=entry.label,
-                workers=entry.workers,
-                samples_per_s=rates[entry.label],
-                base_workers=base.workers,
-                base=base.label,
-                speedup=gain,
-                ideal=ideal,
-                efficiency=gain / ideal,
-            )
-    return table
+            error = errors.get(entry.run.name)
+            row: Row = {"series": _series(entry, firsts, subject.varying), "run": entry.label}
+            row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
+            row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
+            row |= {"ideal": ideal, "efficiency": gain / ideal}
+            made.append(row | {"predicted": None if error is None else gain / (1 + error)})
+            if error is not None and abs(error) > FAR:
+                missed.add(row["series"])
+    return frame(row | ({"predicted": None} if row["series"] in missed else {}) for row in made)
 
 
-def _same_work(entries: list[Entry], varying: list[str]) -> list[list[Entry]]:
-    keys = [key for key in varying if key not in WIDTH | SAME_WORK | {"batch_size"}]
+def same_work(entries: list[Entry], varying: list[str]) -> list[list[Entry]]:
+    """Runs whose steps compute the same, together: they differ in workers and in sending alone."""
+    free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED
+    keys = [key for key in varying if key not in free | {"batch_size"}]
     size, _ = _batch(entries)
     found: dict[Any, list[Entry]] = {}
     for entry in entries:
@@ -86,15 +92,16 @@ def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
     """The settings in which it differs from other series; after its title, from others of that."""
     if entry.title:
         own = [one for one in entries if one.title == entry.title]
-        keys = [key for key in varying_of(own) if key not in WIDTH | {"batch_size"}]
-        parts = [found for key in keys if (found := label_part(key, entry))]
-        return ", ".join([entry.title, *parts])
-    size, text = _batch(entries)
-    several = len({repr(size(one)) for one in entries}) > 1
-    parts = [text.format(size(entry))] if several and size(entry) is not None else []
-    keys = [key for key in varying if key not in WIDTH | _grows(entries) | {"batch_size"}]
-    parts += [found for key in keys if (found := label_part(key, entry))]
-    return ", ".join(parts) or entry.sync
+        keys, parts = varying_of(own), [entry.title]
+    else:
+        size, text = _batch(entries)
+        several = len({repr(size(one)) for one in entries}) > 1
+        keys = [key for key in varying if key not in _grows(entries)]
+        parts = [text.format(size(entry))] if several and size(entry) is not None else []
+    keys = [key for key in keys if key not in WIDTH | {"batch_size"}]
+    return (
+        ", ".join([*parts, *filter(None, (label_part(key, entry) for key in keys))]) or entry.sync
+    )
 
 
 def _grows(entries: list[Entry]) -> set[str]:

@@ -28,6 +28,10 @@ class Estimate:
     low: float | None  # of the confidence interval for the mean
     high: float | None
 
+    def columns(self, *names: str) -> dict[str, float | None]:
+        """Those fields as columns of seconds."""
+        return {f"{name}_s": getattr(self, name) for name in names}
+
 
 def numbers(values: Iterable[Any]) -> list[float]:
     """Those of `values` that are finite numbers."""

@@ -1,27 +1,17 @@
 """What a report is about: runs, and of a study also the cells that have none."""
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from muster import run_files
 from muster.errors import UsageError
 from train.report.data.reader import Row, Run, read_mapping, read_run
+from train.report.data.settings import OF_TESTBED, affecting, defaults
+from train.report.data.statistics import numbers
 
-# Settings that do not change what a run computes.
-NOT_VARYING = frozenset(
-    "logs_dir checkpoint_dir cache_dir tensorboard quiet launcher run_id master_port resume"
-    " hosts log_every tokenizer data_dir nproc_per_node".split()
-)
-ON_BY_DEFAULT = ("overlap", "sparse_rows", "length_balance", "save_model")
-# Settings of a study's testbed: the rate of its links, and how many nodes are busy.
-OF_TESTBED = ("rate", "busy")
-# Settings of modes that send gradients; single ignores them.
-OF_SENDING = frozenset(
-    "bucket_mb overlap sparse_rows compress compress_rank compress_share"
-    " sync_every outer_lr outer_momentum".split()
-)
+IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
 @dataclass
@@ -49,10 +39,8 @@ class Entry:
 class Subject:
     """What one report shows."""
 
-    folder: Path
-    name: str
     title: str
-    about: str
+    about: str = ""
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
@@ -67,12 +55,11 @@ def read_subject(folders: list[Path]) -> Subject:
     Raises:
         UsageError: a folder is none of these; names it.
     """
-    subject = Subject(folders[0], folders[0].resolve().name, "", "")
+    subject = Subject(folders[0].resolve().name)
     for folder in folders:
         _add(subject, folder)
     if len(folders) > 1:
-        subject.name = subject.title = f"{len(folders)} runs compared"
-    subject.title = subject.title or subject.name
+        subject.title = f"{len(folders)} runs compared"
     for entry in subject.entries:
         subject.prediction = subject.prediction or entry.run.prediction
     _label(subject)
@@ -111,8 +98,7 @@ def _is_run(folder: Path) -> bool:
 
 def _add_study(subject: Subject, record: Path) -> None:
     folder, study = record.parent, read_mapping(record, subject.notes)
-    subject.name = str(study.get("name") or folder.name)
-    subject.title = str(study.get("title") or subject.name)
+    subject.title = str(study.get("title") or study.get("name") or folder.name)
     subject.about = str(study.get("about") or "")
     subject.command = str(study.get("command") or "")
     subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
@@ -136,7 +122,7 @@ def _add_study(subject: Subject, record: Path) -> None:
 
 
 def _entry(run: Run, settings: Row) -> Entry:
-    of_run = {k: v for k, v in run.config.items() if k not in NOT_VARYING}
+    of_run = {k: v for k, v in run.config.items() if k not in affecting("nothing")}
     of_run |= {k: v for k, v in settings.items() if k in of_run and of_run[k] is None}
     of_run |= {k: settings[k] for k in OF_TESTBED if k in settings}
     for name in ("sync", "task", "batch_size", "precision"):
@@ -202,10 +188,10 @@ def label_part(key: str, entry: Entry) -> str:
     value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
     if value is None or (key in OF_TESTBED and not value):
         return ""
-    if key in OF_SENDING and entry.sync == "single":
+    if key in affecting("sending", "gradients") and entry.sync == "single":  # it sends nothing
         return ""
     if isinstance(value, bool):
-        usual = key in ON_BY_DEFAULT
+        usual = defaults().get(key, False)
         return "" if value is usual else plain if value else f"no {plain}"
     if key in ("sync", "precision", "task", "split"):
         return str(value)
@@ -215,14 +201,6 @@ def label_part(key: str, entry: Entry) -> str:
 
 
 def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
-    modes = ["single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp"]
-    found: list[tuple[int, float, str]] = []
-    for key in varying:
-        value = entry.settings.get(key)
-        if key == "sync" and value in modes:
-            found.append((0, modes.index(str(value)), ""))
-        elif isinstance(value, int | float) and math.isfinite(value):
-            found.append((0, float(value), ""))
-        else:
-            found.append((1, 0.0, str(value)))
-    return found
+    known: list[Any] = [entry.settings.get(key) for key in varying]
+    values = [IN_ORDER.index(one) if one in IN_ORDER else one for one in known]
+    return [(0, float(one), "") if numbers([one]) else (1, 0.0, str(one)) for one in values]

@@ -2,54 +2,35 @@
 
 Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
 its collective. The first step of each attempt is left out, since it also pays for what happens
-once. A loss curve is compared with that of a reference, which has the same settings but for those
-in `FREE`: one rule makes all sync modes and splits compute the same mean gradient, so their losses
-should differ by rounding alone.
+once. A loss curve is compared with that of a reference, whose settings may differ in what leaves
+losses alone: one rule makes all sync modes and splits compute the same mean gradient, so their
+losses should differ by rounding alone.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+import pandas as pd
 
 from train.records.summary import PHASES
 from train.report.data.reader import Row, Run
+from train.report.data.settings import OF_TESTBED, WIDTH, affecting
 from train.report.data.statistics import Estimate, estimate, mean, numbers
 from train.report.data.subject import Entry, Subject
 
-# Settings that do not change the loss curve.
-FREE = frozenset(
-    "sync workers nodes split bucket_mb threads data_workers timeout_s backend device"
-    " save_model evaluate eval_batch_size checkpoint_every keep_last keep_best max_steps network"
-    " join_timeout_s profile max_restarts stop_signal rate busy overlap sparse_rows"
-    " length_balance pad compile".split()
-)
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
+FIRST = 5  # losses that are shown one by one, as the courses ask
 
 
-@dataclass
-class Table:
-    """The data of one figure or table of the report, a row a mapping by column.
+def frame(rows: Iterable[Row], columns: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows as a table; what is not known stays None, and whole numbers stay whole."""
+    return pd.DataFrame(list(rows), columns=list(columns) or None, dtype=object)
 
-    Columns that are not given are those of the first row.
-    """
 
-    name: str
-    title: str
-    columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-
-    def add(self, **row: Any) -> None:
-        self.columns = self.columns or list(row)
-        self.rows.append({name: row.get(name) for name in self.columns})
-
-    def column(self, name: str, **where: Any) -> list[Any]:
-        return [row[name] for row in self.select(**where)]
-
-    def select(self, **where: Any) -> list[Row]:
-        return [row for row in self.rows if all(row[key] == value for key, value in where.items())]
-
-    def unique(self, name: str) -> list[Any]:
-        return list(dict.fromkeys(row[name] for row in self.rows))
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table; None is what is not known."""
+    rows: list[Row] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return rows
 
 
 def timed(run: Run) -> list[Row]:
@@ -74,94 +55,100 @@ def evaluations(run: Run) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def losses(subject: Subject) -> Table:
-    table = Table("losses", "Loss of each step")
-    curves = {id(entry): curve(entry.run) for entry in subject.entries}
-    for entry in subject.entries:
-        other = reference(entry, subject)
-        base = curves[id(other)]
-        for step, loss in curves[id(entry)].items():
-            known = other is not entry and step in base
-            table.add(
-                run=entry.name,
-                step=step,
-                loss=loss,
-                reference=other.name if other is not entry else None,
-                difference=loss - base[step] if known else None,
-            )
-    return table
-
-
 def curve(run: Run) -> dict[int, float]:
     """The loss by step, where it is a number."""
     return {row["step"]: row["loss"] for row in all_steps(run) if numbers([row["loss"]])}
 
 
+def losses(subject: Subject) -> pd.DataFrame:
+    curves = {id(entry): curve(entry.run) for entry in subject.entries}
+    rows = []
+    for entry in subject.entries:
+        other = reference(entry, subject)
+        base = curves[id(other)] if other is not entry else {}
+        for step, loss in curves[id(entry)].items():
+            row = {"run": entry.name, "step": step, "loss": loss}
+            row["reference"] = other.name if other is not entry else None
+            rows.append(row | {"difference": loss - base[step] if step in base else None})
+    return frame(rows, "run step loss reference difference".split())
+
+
 def reference(entry: Entry, subject: Subject) -> Entry:
     """The run whose loss curve that of `entry` should equal: single if there, else the first."""
-    alike = [one for one in subject.entries if curve_key(one) == curve_key(entry)]
+    alike = [one for one in subject.entries if _curve_key(one) == _curve_key(entry)]
     with_steps = [one for one in alike if one.run.first_rank("step")] or [entry]
     return min(with_steps, key=lambda one: one.sync != "single")
 
 
-def curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
+def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
     """The same for runs that should have one loss curve."""
-    free = FREE - {"sync", "workers", "nodes"} if entry.sync in INEXACT else FREE
+    free = affecting("sending", "sharing", "computing") | OF_TESTBED | WIDTH
+    if entry.sync in INEXACT:
+        free -= WIDTH | {"sync"}
     return tuple(sorted((k, repr(v)) for k, v in entry.settings.items() if k not in free))
 
 
-def first_losses(subject: Subject) -> Table:
-    names = [f"loss_{step}" for step in range(1, 6)]
-    columns = ["run", *names, "reference", "steps_compared", "largest_difference", "at_step"]
-    table = Table("first_losses", "The first five losses, and the largest difference", columns)
-    every = losses(subject)
-    for label in every.unique("run"):
-        rows = every.select(run=label)
-        by_step = {row["step"]: row for row in rows}
-        apart = [row for row in rows if row["difference"] is not None]
-        worst = max(apart, key=lambda row: abs(row["difference"]), default=None)
-        found = {f"loss_{k}": by_step[k]["loss"] for k in range(1, 6) if k in by_step}
-        table.add(
-            run=label,
-            **found,
-            reference=rows[0]["reference"],
-            steps_compared=len(apart) or None,
-            largest_difference=abs(worst["difference"]) if worst else None,
-            at_step=worst["step"] if worst else None,
-        )
-    return table
+def _same_draw(entry: Entry, subject: Subject) -> Entry | None:
+    """The first run on as many workers with the same split: dropout, too, draws the same masks."""
+
+    def draw(one: Entry) -> tuple[object, ...]:
+        return _curve_key(one), one.workers, one.settings.get("split") or "even"
+
+    first = next(one for one in subject.entries if draw(one) == draw(entry))
+    return None if first is entry else first
 
 
-def metrics(subject: Subject) -> Table:
-    table = Table("metrics", "Metrics of each evaluation")
+def largest_gap(entry: Entry, base: Entry) -> tuple[float, int] | None:
+    """The largest difference of their losses, and its step; None: no step in common."""
+    first, second = curve(base.run), curve(entry.run)
+    apart = [(abs(first[step] - second[step]), -step) for step in first.keys() & second.keys()]
+    return (max(apart)[0], -max(apart)[1]) if apart else None
+
+
+def first_losses(subject: Subject) -> pd.DataFrame:
+    """The first losses of each run, and how far it is from its reference and from its like."""
+    rows = []
+    for entry in subject.entries:
+        base, like = reference(entry, subject), _same_draw(entry, subject)
+        own = curve(entry.run)
+        gap = largest_gap(entry, base) if base is not entry else None
+        row: Row = {"run": entry.name} | {f"loss_{n}": own.get(n) for n in range(1, FIRST + 1)}
+        row["reference"] = base.name if base is not entry else None
+        row["steps_compared"] = len(own.keys() & curve(base.run).keys()) if gap else None
+        row["largest_difference"], row["at_step"] = gap or (None, None)
+        # with dropout only these must agree
+        of_like = largest_gap(entry, like) if like is not None and like is not base else None
+        row["same_workers_and_split"] = like.name if like is not None and of_like else None
+        row["difference_to_it"] = of_like[0] if of_like else None
+        if own:
+            rows.append(row)
+    return frame(rows)
+
+
+def metrics(subject: Subject) -> pd.DataFrame:
+    made = []
     for entry in subject.entries:
         for row in evaluations(entry.run):
-            for metric, value in (row["metrics"] or {}).items():
-                if numbers([value]):
-                    at = {name: row[name] for name in ("epoch", "step")}
-                    table.add(run=entry.name, **at, metric=metric, value=value)
-    return table
+            at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
+            known = {name: one for name, one in (row["metrics"] or {}).items() if numbers([one])}
+            made += [at | {"metric": name, "value": one} for name, one in known.items()]
+    return frame(made)
 
 
-def evaluation_seconds(subject: Subject) -> Table:
-    table = Table("evaluation", "Seconds of an evaluation")
+def evaluation_seconds(subject: Subject) -> pd.DataFrame:
+    made = []
     for label, entries in cells(subject):
         rows = [row for entry in entries for row in evaluations(entry.run)]
         found = estimate(row["eval_s"] for row in rows)
+        if found is None:
+            continue
         samples = mean_of(rows, "samples")
-        if found:
-            table.add(
-                run=label,
-                workers=entries[0].workers,
-                evaluations=found.count,
-                samples=samples,
-                eval_s=found.mean,
-                low_s=found.low,
-                high_s=found.high,
-                **{name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")},
-                samples_per_s=samples / found.mean if samples and found.mean else None,
-            )
-    return table
+        row = {"run": label, "workers": entries[0].workers, "evaluations": found.count}
+        row |= {"samples": samples, "eval_s": found.mean, **found.columns("low", "high")}
+        row |= {name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")}
+        rate = samples / found.mean if samples and found.mean else None
+        made.append(row | {"samples_per_s": rate})
+    return frame(made)
 
 
 def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
@@ -172,58 +159,58 @@ def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
     return list(found.items())
 
 
-def seconds(subject: Subject) -> Table:
-    table = Table("seconds", "Seconds per iteration")
+def seconds(subject: Subject) -> pd.DataFrame:
+    made = []
     for label, entries in cells(subject):
         per_run = [rows for entry in entries if (rows := timed(entry.run))]
         found = of_runs(per_run)
         if found is None:
             continue
-        rows = [row for one in per_run for row in one]
+        rows, workers = [row for one in per_run for row in one], entries[0].workers
+        precision = entries[0].settings.get("precision")
+        row = {"run": label, "sync": entries[0].sync, "precision": precision, "workers": workers}
+        row |= {"runs": len(per_run), "steps": len(rows)}
+        row |= found.columns("mean", "median", "spread", "low", "high")
         parts = {f"{phase}_s": mean_of(rows, f"{phase}_s") for phase in PHASES}
-        known = numbers(parts.values())
-        per_s = rate(rows)
-        table.add(
-            run=label,
-            sync=entries[0].sync,
-            workers=entries[0].workers,
-            runs=len(per_run),
-            steps=len(rows),
-            mean_s=found.mean,
-            median_s=found.median,
-            spread_s=found.spread,
-            low_s=found.low,
-            high_s=found.high,
-            **parts,
-            other_s=max(0.0, found.mean - sum(known)) if len(known) == len(parts) else None,
-            **shares(found.mean, communication(rows if entries[0].workers > 1 else [])),
-            samples_per_s=per_s,
-            samples_per_s_per_worker=per_s / entries[0].workers if per_s else None,
-        )
-    return table
+        known, per_s = numbers(parts.values()), rate(rows)
+        row |= parts
+        is_whole = len(known) == len(parts)
+        row["other_s"] = max(0.0, found.mean - sum(known)) if is_whole else None
+        hidden = mean_of(rows, "overlapped_s") if workers > 1 else None
+        waited = parts["sync_s"] if hidden is not None else None
+        row |= {"overlapped_s": hidden, "exposed_s": waited}
+        both = (hidden or 0.0) + (waited or 0.0)
+        row["waited_share"] = waited / found.mean if waited is not None and found.mean else None
+        row["hidden_share"] = (hidden or 0.0) / both if both else None
+        row["samples_per_s"] = per_s
+        row["samples_per_s_per_worker"] = per_s / workers if per_s else None
+        made.append(row)
+    return frame(made)
 
 
-def communication(rows: list[Row]) -> dict[str, float | None]:
-    """Seconds hidden behind the backward pass, and seconds waited for, in it and after it.
+def per_rank(subject: Subject) -> pd.DataFrame:
+    """Each rank's part; what a rank does before it waits for others is its own work."""
+    made = []
+    for entry in subject.entries:
+        for rank, kinds in entry.run.ranks.items():
+            steps = kinds["step"][1:]
+            step_s, local = mean_of(steps, "step_s"), mean_of(steps, "local_samples")
+            own = estimate(own_work_s(row) for row in steps)
+            if not step_s or entry.workers == 1:
+                continue
+            row = {"run": entry.name, "rank": rank, "steps": len(steps), "local_samples": local}
+            row["own_work_s"] = own.mean if own else None
+            row |= own.columns("low", "high") if own else {"low_s": None, "high_s": None}
+            row["sync_s"] = mean_of(steps, "sync_s")
+            row["samples_per_s"] = local / step_s if local is not None else None
+            made.append(row)
+    return frame(made)
 
-    Both are None without rows, or with those of a version that did not record them.
-    """
-    comm, hidden, sync = (mean_of(rows, name) for name in ("comm_s", "overlapped_s", "sync_s"))
-    if comm is None or hidden is None or sync is None:
-        return {"overlapped_s": None, "exposed_s": None}
-    return {"overlapped_s": hidden, "exposed_s": sync + max(0.0, comm - hidden)}
 
-
-def shares(step_s: float, parts: dict[str, float | None]) -> dict[str, float | None]:
-    """`parts`, with how much of a step is waited for, and how much of communication is hidden."""
-    hidden, exposed = parts["overlapped_s"], parts["exposed_s"]
-    waited = exposed / step_s if exposed is not None and step_s else None
-    both = (hidden or 0.0) + (exposed or 0.0)
-    return {
-        **parts,
-        "waited_share": waited,
-        "hidden_share": (hidden or 0.0) / both if both else None,
-    }
+def own_work_s(row: Row) -> float | None:
+    """Seconds of a step before its rank can wait for others."""
+    parts = [row["data_s"], row["forward_s"], row["backward_s"]]
+    return sum(parts) if None not in parts else None
 
 
 def of_runs(per_run: list[list[Row]]) -> Estimate | None:
@@ -238,8 +225,33 @@ def mean_of(rows: Iterable[Row], name: str) -> float | None:
     return mean(row[name] for row in rows)
 
 
-def rate(rows: list[Row], count: str = "samples") -> float | None:
-    """Samples per second over `rows`: those of all ranks, or another `count` of them."""
-    known = [row for row in rows if len(numbers([row[count], row["step_s"]])) == 2]
+def rate(rows: list[Row]) -> float | None:
+    """Samples per second over `rows`, those of all ranks."""
+    known = [row for row in rows if len(numbers([row["samples"], row["step_s"]])) == 2]
     total_s = sum(row["step_s"] for row in known)
-    return sum(row[count] for row in known) / total_s if total_s else None
+    return sum(row["samples"] for row in known) / total_s if total_s else None
+
+
+def state(entry: Entry) -> str:
+    run: Any = entry.run
+    if run.end:
+        code = run.end.get("code")
+        return "done" if code == 0 else "stopped" if code == 75 else f"failed ({code})"
+    if run.summary:
+        return "done"
+    bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]
+    return "failed" if bad else "no end on record"
+
+
+def overview(subject: Subject) -> pd.DataFrame:
+    """A row a run: its settings, how it ended, how far it came."""
+    columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
+    columns += [key for key in subject.varying if key not in columns]
+    rows = []
+    for entry in subject.entries:
+        steps = all_steps(entry.run)
+        row: Row = {key: entry.settings.get(key) for key in columns}
+        row |= {"run": entry.name, "folder": entry.run.name, "state": state(entry)}
+        row |= {"steps": len(steps) or None, "final_loss": steps[-1]["loss"] if steps else None}
+        rows.append(row)
+    return frame(rows, [*columns, "final_loss"])

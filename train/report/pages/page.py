@@ -1,69 +1,77 @@
 """A subject becomes one self-contained page, its Markdown, and the data of every figure."""
 
-import csv
 import json
 import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from train.report.data.reader import Row
 from train.report.data.statistics import numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import Table
+from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, provenance, sections, verdict
 from train.report.pages.sections import Section
 
 TEMPLATES = Path(__file__).parent / "templates"
 NO_PDF = "report.pdf was left out: {why}; install it with {how}"
 PANGO = "apt-get install libpango-1.0-0 libpangoft2-1.0-0 (Debian, Ubuntu)"
+# By the end of a column's name.
+FORMATS = {
+    **dict.fromkeys(("efficiency", "error"), "{:.1%}"),
+    **dict.fromkeys(("speedup", "predicted"), "{:.2f}"),
+    **dict.fromkeys(("loss", *(f"loss_{n}" for n in range(1, FIRST + 1))), "{:.6f}"),
+    "_share": "{:.0%}",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as a person reads it: columns without a value are left out."""
+
+    names: list[str]
+    is_number: list[bool]
+    rows: list[list[str]]
+    more: int  # rows that are in the data alone
+
+
+def shown(
+    table: pd.DataFrame | list[Row],
+    columns: Iterable[str] | None = None,
+    longest: int | None = None,
+) -> Shown:
+    """Seconds are in milliseconds where all of a column are below one; data/ keeps seconds."""
+    table = frame(table) if isinstance(table, list) else table
+    names, texts, is_number = [], [], []
+    for name in columns or table.columns:
+        column = list(table[name]) if name in table else []
+        known = numbers(column)
+        if not any(pd.notna(value) for value in column):
+            continue
+        if name.endswith("_s") and "per_s" not in name and known and max(map(abs, known)) < 1:
+            name, column = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in column]
+        names.append(name)
+        is_number.append(bool(known))
+        texts.append([as_text(value, name) for value in column[:longest]])
+    rows = [list(row) for row in zip(*texts, strict=True)]
+    return Shown(names, is_number, rows, len(table) - len(rows))
 
 
 def as_text(value: Any, column: str = "") -> str:
     """A value as a person reads it; what is not known is a dash."""
-    if value is None:
+    if value is None or value is pd.NA or value != value:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if column in ("efficiency", "error"):
-        return f"{value:.1%}"
-    if column.endswith("_share"):
-        return f"{value:.0%}"
-    if column.endswith("_bytes") or column == "bytes":
+    if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")
     if isinstance(value, int):
         return str(value)
-    if column == "speedup":
-        return f"{value:.2f}"
-    if column.startswith("loss") or column == "final_loss":
-        return f"{value:.6f}"
-    return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def in_readable_units(table: Table, names: list[str]) -> tuple[Table, list[str]]:
-    """The table with columns of seconds in milliseconds where all of them are below one second.
-
-    Only what is shown: data/ keeps seconds.
-    """
-    renamed = {
-        name: name.removesuffix("_s") + "_ms"
-        for name in names
-        if name.endswith("_s") and "per_s" not in name and _is_short(table.column(name))
-    }
-    rows = [
-        {
-            renamed.get(name, name): value * 1e3
-            if name in renamed and isinstance(value, int | float)
-            else value
-            for name, value in row.items()
-        }
-        for row in table.rows
-    ]
-    columns = [renamed.get(name, name) for name in table.columns]
-    return Table(table.name, table.title, columns, rows), [renamed.get(one, one) for one in names]
-
-
-def _is_short(values: list[Any]) -> bool:
-    known = numbers(values)
-    return bool(known) and max(map(abs, known)) < 1
+    usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
+    return next((how for end, how in FORMATS.items() if column.endswith(end)), usual).format(value)
 
 
 def as_anchor(title: str) -> str:
@@ -85,17 +93,12 @@ def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -
     from markupsafe import Markup
 
     # Figures are our own drawings, in which all text is outlines.
-    figures = {one.title: Markup(one.figure) for one in parts}
-    if ink != "currentColor":
-        figures = {
-            title: Markup(drawing.broad(one).replace("currentColor", ink))
-            for title, one in figures.items()
-        }
+    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
     return _render("report.html.j2", subject, parts, figures=figures)
 
 
 def markdown(subject: Subject, parts: list[Section]) -> str:
-    """The report in Markdown: sentences and tables, without figures."""
+    """The report in Markdown: its tables and lines, without figures."""
     return _render("report.md.j2", subject, parts).rstrip() + "\n"
 
 
@@ -109,14 +112,10 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    for one in (as_anchor, as_heading, shown):
+        environment.filters[one.__name__] = one
+    environment.filters["as_markdown"] = markdown_table
     chosen, defaults = provenance.settings(subject)
-    environment.filters |= {
-        "as_anchor": as_anchor,
-        "as_text": as_text,
-        "in_readable_units": in_readable_units,
-        "as_heading": as_heading,
-        "as_markdown": markdown_table,
-    }
     return environment.get_template(template).render(
         subject=subject,
         parts=parts,
@@ -131,28 +130,25 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
 
 
 def markdown_table(
-    table: Table, columns: list[str] | None = None, longest: int | None = None
+    table: pd.DataFrame,
+    columns: Iterable[str] | None = None,
+    longest: int | None = None,
+    name: str = "",
 ) -> str:
     """A table in Markdown, its columns padded so that it reads well in a terminal, too.
 
-    Rows beyond the `longest`-th are left to the report's data.
+    Rows beyond the `longest`-th are left to the report's data, under that name.
     """
-    names = columns or table.columns
-    names = [name for name in names if any(row[name] is not None for row in table.rows)]
-    table, names = in_readable_units(table, names)
-    lines = [
-        [as_text(row[name], name).replace("|", "\\|").replace("\n", " ") for name in names]
-        for row in table.rows[:longest]
-    ]
-    widths = [max(len(line[at]) for line in [names, *lines]) for at in range(len(names))]
-    rows = [names, ["-" * width for width in widths], *lines]
+    found = shown(table, columns, longest)
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in found.rows]
+    widths = [max(map(len, column)) for column in zip(found.names, *escaped, strict=True)]
+    rows = [found.names, ["-" * width for width in widths], *escaped]
     text = "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
         for row in rows
     )
-    more = len(table.rows[longest:]) if longest is not None else 0
-    where = f"data/{table.name}.csv of the report"
-    return text + (f"\n\n{more} more rows are in {where}." if more else "")
+    where = f"data/{name}.csv of the report"
+    return text + (f"\n\n{found.more} more rows are in {where}." if found.more else "")
 
 
 def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
@@ -164,11 +160,14 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
     (folder / "index.html").write_text(html(subject, parts), encoding="utf-8")
     (folder / "report.md").write_text(markdown(subject, parts), encoding="utf-8")
     for part in parts:
-        for table in part.data or [part.table]:
-            _write_table(table, data)
+        for name, table in {part.name: part.table, **part.data}.items():
+            table.to_csv(data / f"{name}.csv", index=False)
+            content = {"title": part.title, "columns": list(table), "rows": records(table)}
+            text = json.dumps(content, indent=1, default=str)
+            (data / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         if part.figure:
             alone = drawing.alone(part.figure)
-            (figures / f"{part.table.name}.svg").write_text(alone, encoding="utf-8")
+            (figures / f"{part.name}.svg").write_text(alone, encoding="utf-8")
     problem = write_pdf(html(subject, parts, ink=drawing.PRINT_INK), folder / "report.pdf")
     return parts, problem
 
@@ -191,13 +190,3 @@ def write_pdf(page: str, path: Path) -> str:
 def _fetch_nothing(url: str, *args: object, **kwargs: object) -> dict[str, object]:
     """The page holds all that it shows."""
     raise ValueError(f"{url}: a report fetches nothing")
-
-
-def _write_table(table: Table, folder: Path) -> None:
-    with (folder / f"{table.name}.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, table.columns)
-        writer.writeheader()
-        writer.writerows(table.rows)
-    content = {"title": table.title, "columns": table.columns, "rows": table.rows}
-    text = json.dumps(content, indent=1, default=str)
-    (folder / f"{table.name}.json").write_text(text + "\n", encoding="utf-8")

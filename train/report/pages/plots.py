@@ -1,31 +1,26 @@
 """Tables become vector figures: labelled axes with units, colours for the colour-blind."""
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import pandas as pd
+
 from train.records.summary import PHASES
-from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
-from train.report.data.tables import Table
-from train.report.pages import bar_rows
-from train.report.pages.bar_rows import Bar, BarRow
 from train.report.pages.drawing import (
     COLOURS,
     INK,
+    LINE_IN,
     MARKERS,
-    TYPE_PT,
     as_svg,
     colours,
     dashes,
     figure_of,
-    for_page_and_phone,
-    is_slim,
     legend,
-    marker,
-    plain,
+    text,
     whole_numbers,
-    width_pt,
-    wrapped,
 )
 from train.report.pages.units import duration
 
@@ -37,245 +32,212 @@ PHASE_COLOURS = dict(
     )
 )
 EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
+NAME_LETTERS = 24  # of a bar's name in a line
 
 
-@for_page_and_phone
-def losses(table: Table) -> str:
+def losses(table: pd.DataFrame) -> str:
     """Loss over steps, and below it how far each run is from its reference."""
-    labels = table.unique("run")
-    apart = [label for label in labels if any(table.column("difference", run=label))]
-    rows = 2 if any(value is not None for value in table.column("difference")) else 1
+    labels, apart = list(table["run"].unique()), table[table["difference"].notna()]
+    rows = 1 if apart.empty else 2
     how = {"height_ratios": [3, 2]} if rows == 2 else {}
-    with figure_of(2.6, nrows=rows, sharex=True, squeeze=False, **how) as (figure, axes):
-        colour, upper = colours(labels), axes[0][0]
-        lines = []
-        for number, label in enumerate(labels):
-            mine = table.select(run=label)
-            x, y = [row["step"] for row in mine], [row["loss"] for row in mine]
-            style = {"linewidth": 2.6 if number == 0 else 1.5, "marker": marker(x)}
-            lines += _curve(upper, x, y, label, number, colour[label], **style)
-        upper.set_ylabel("loss")
+    with figure_of(2.5 + 1.6 * (rows - 1), nrows=rows, sharex=True, **how) as (figure, axes):
+        colour, lines = colours(labels), []
+        for number, (label, mine) in enumerate(table.groupby("run", sort=False)):
+            style = {"color": colour[label], "linestyle": dashes(number)}
+            wide = {"linewidth": 2.6 if number == 0 else 1.5, "label": label}
+            marker = "o" if len(mine) < 3 else None
+            lines += axes[0][0].plot(mine["step"], mine["loss"], **style, **wide, marker=marker)
+            if (own := apart[apart["run"] == label]).empty:
+                continue
+            # a gap where there is no difference: a log axis has no zero
+            gaps = [abs(one) or math.nan for one in own["difference"]]
+            axes[-1][0].plot(own["step"], gaps, **style, marker="o", markersize=2.5)
+        axes[0][0].set_ylabel("loss")
         if rows == 2:
-            _differences(axes[1][0], table, apart, labels, colour)
+            is_zero = apart["difference"] == 0
+            note = "\n(none: a gap)" if is_zero.any() else ""
+            axes[1][0].set_ylabel(f"difference to\nthe reference{note}")
+            if is_zero.all():
+                axes[1][0].set(ylim=(-1, 1), yticks=[0])
+            else:
+                axes[1][0].set_yscale("log")
         axes[-1][0].set_xlabel("step")
         whole_numbers(axes[-1][0])
-        figure.set_figheight(2.5 + 1.6 * (rows - 1) + legend(figure, lines))
+        legend(figure, lines)
         return as_svg(figure)
 
 
-def _curve(
-    axis: Any, x: list[Any], y: list[float], label: str, number: int, colour: str, **style: Any
-) -> Any:
-    """Draw a line with a dash of its own."""
-    return axis.plot(x, y, color=colour, linestyle=dashes(number), label=label, **style)
+@contextmanager
+def _named(names: Sequence[str], unit: str, bars: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A figure, and its axis with a row for each name; values stand at the ends of bars."""
+    names = [text(name, NAME_LETTERS) for name in names]
+    lines = [max(bars, 1 + name.count("\n")) for name in names]
+    with figure_of(0.7 + LINE_IN * sum(lines) + 0.12 * len(names)) as (figure, axes):
+        axis = axes[0][0]
+        yield figure, axis
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.4, -0.6)
+        axis.set_xlim(0, 1.35 * axis.dataLim.x1 or 1)  # with room for what stands at the ends
+        axis.set_xlabel(text(unit, 36))
+        axis.spines["left"].set_visible(False)
+        axis.tick_params(left=False)
+        axis.grid(visible=False)
+        axis.locator_params(axis="x", nbins=4)
 
 
-def _differences(
-    axis: Any, table: Table, apart: list[str], labels: list[str], colour: dict[str, str]
-) -> None:
-    for label in apart:
-        mine = [row for row in table.select(run=label) if row["difference"] is not None]
-        x = [row["step"] for row in mine]
-        y = [abs(row["difference"]) or math.nan for row in mine]  # a gap: a log axis has no zero
-        style = {"linewidth": 2.2 if label == apart[0] else 1.3, "marker": "o", "markersize": 2.5}
-        _curve(axis, x, y, label, labels.index(label), colour[label], **style)
-    zeros = any(value == 0 for label in apart for value in table.column("difference", run=label))
-    axis.set_ylabel("difference to\nthe reference" + ("\n(none: a gap)" if zeros else ""))
-    if apart:
-        axis.set_yscale("log")
-    else:
-        axis.set_ylim(-1, 1)
-        axis.set_yticks([0])
-        axis.text(0.5, 0.6, "no difference at any step", transform=axis.transAxes, ha="center")
+def bars(
+    table: pd.DataFrame,
+    sizes: pd.DataFrame,
+    fills: Sequence[str],
+    labels: Sequence[str],
+    unit: str,
+    ends: Sequence[str] = (),
+) -> str:
+    """A bar a run, its parts stacked: a column of `sizes` and a colour each.
+
+    `ends` are the table's columns with an interval's ends; None where nothing was measured twice.
+    """
+    whole = sizes.sum(axis=1)
+    low, high = (table[name].astype(float) for name in ends) if ends else (whole * math.nan,) * 2
+    if (known := high.notna()).any():
+        unit += " (mean, 95 % interval" + (")" if known.all() else " where known)")
+    with _named(list(table["run"]), unit) as (figure, axis):
+        at, drawn = range(len(table)), []
+        for (name, part), left, fill in zip(
+            sizes.items(), (sizes.cumsum(axis=1) - sizes).T.to_numpy(), fills, strict=True
+        ):
+            drawn.append(axis.barh(at, part, left=left, color=fill, height=0.7, label=name))
+        # no time is negative, whatever the interval of a few values says
+        reach = [(whole - low.clip(lower=0)).clip(lower=0), (high - whole).clip(lower=0)]
+        style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
+        ended = axis.barh(at, whole, xerr=[one.fillna(0) for one in reach], alpha=0,
+                          error_kw=style if known.any() else {"alpha": 0})  # fmt: skip
+        axis.bar_label(ended, labels=labels, padding=4)
+        if len(drawn) > 1:
+            legend(figure, drawn)
+    return as_svg(figure)
 
 
-@for_page_and_phone
-def seconds(table: Table) -> str:
+def seconds(table: pd.DataFrame) -> str:
     """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    rows = []
-    for row in table.rows:
-        parts = [(row[f"{phase}_s"] or 0.0, fill) for phase, fill in PHASE_COLOURS.items()]
-        if not any(size for size, _ in parts):
-            parts = [(row["mean_s"], PHASE_COLOURS["other"])]
-        bar = Bar(parts, duration(row["mean_s"]), _interval(row, "low_s", "high_s"), row["mean_s"])
-        rows.append(BarRow(row["run"], [bar]))
-    return bar_rows.draw(rows, f"seconds per iteration{_of_interval(table.rows)}", PHASE_COLOURS)
+    sizes = table[[f"{phase}_s" for phase in PHASE_COLOURS]].astype(float)
+    sizes.columns = list(PHASE_COLOURS)
+    unknown = sizes.isna().any(axis=1)  # then all of it is what no phase accounts for
+    sizes = sizes.where(~unknown, 0.0, axis=0)
+    sizes["other"] = sizes["other"].where(~unknown, table["mean_s"]).astype(float)
+    fills, labels = list(PHASE_COLOURS.values()), list(map(duration, table["mean_s"]))
+    return bars(table, sizes, fills, labels, "seconds per iteration", ("low_s", "high_s"))
 
 
-def _number(value: float, unit: str = "") -> str:
+def values(table: pd.DataFrame, column: str, unit: str, *ends: str) -> str:
+    """A bar a run, with the confidence interval where there is one."""
+    sizes = table[[column]].astype(float).fillna(0)
+    written = duration if unit.startswith("seconds") else number
+    return bars(table, sizes, COLOURS[:1], list(map(written, sizes[column])), unit, ends)
+
+
+def number(value: float) -> str:
     """What stands at a bar's end; never as a power of ten where digits can be read."""
-    if unit.startswith("seconds"):
-        return duration(value)
     return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
-def _interval(row: Row, low: str, high: str) -> tuple[float, float] | None:
-    """No time is negative, whatever the interval of a few values says."""
-    return (max(0.0, row[low]), row[high]) if row[high] is not None else None
+def pairs(names: Sequence[str], table: pd.DataFrame, unit: str) -> str:
+    """Two bars for each name: what was expected, and what was observed, the table's columns."""
+    with _named(names, unit, bars=2) as (figure, axis):
+        drawn = []
+        for label, column, fill, up in zip(
+            ("expected", "observed"), table, (EXPECTED, COLOURS[0]), (-0.2, 0.2), strict=True
+        ):
+            at = [row + up for row in range(len(names))]
+            one = axis.barh(at, table[column].fillna(0), height=0.38, color=fill, label=label)
+            axis.bar_label(one, [number(v) if v == v else "none" for v in table[column]], padding=4)
+            drawn.append(one)
+        legend(figure, drawn)
+    return as_svg(figure)
 
 
-def _of_interval(rows: list[Row], high: str = "high_s") -> str:
-    """What the figure has beside the value: nothing where nothing was measured more than once."""
-    having = sum(row[high] is not None for row in rows)
-    if not having:
-        return ""
-    return " (mean, 95 % confidence interval" + (
-        ")" if having == len(rows) else " where there is one)"
-    )
-
-
-@for_page_and_phone
-def speedup(table: Table) -> str:
+def speedup(table: pd.DataFrame) -> str:
     """Speed-up and efficiency over workers; panels for each base, which is named.
 
-    A series has the points that were measured and no other; hollow ones are doubtful.
+    A series has the points that were measured and no other; hollow ones are doubtful. The dashed
+    line is what the model of cost says of it.
     """
     from matplotlib.lines import Line2D
 
-    bases, series = table.unique("base"), table.unique("series")
-    count = 2 * len(bases)
-    shape = {"nrows": count, "ncols": 1} if is_slim() else {"nrows": len(bases), "ncols": 2}
-    with figure_of(2.4, squeeze=False, **shape) as (figure, axes):
+    bases, series = list(table["base"].unique()), list(table["series"].unique())
+    with figure_of(2.1 * len(bases), nrows=len(bases), ncols=2) as (figure, axes):
         colour = colours(series, ink_first=False)
         style = {name: (colour[name], MARKERS[n % len(MARKERS)]) for n, name in enumerate(series)}
-        panels = axes.reshape(len(bases), 2)
-        for base, pair in zip(bases, panels, strict=True):
-            _against(base, pair, table.select(base=base), style)
+        for base, panels in zip(bases, axes, strict=True):
+            _against(base, panels, table[table["base"] == base], style)
         lines = [Line2D([], [], color=c, marker=m, label=name) for name, (c, m) in style.items()]
         lines.append(Line2D([], [], color=INK, linewidth=1, linestyle=(0, (2, 2)), label="ideal"))
-        if any(row["efficiency"] > DOUBTFUL for row in table.rows):
+        if table["predicted"].notna().any():
+            lines.append(Line2D([], [], color=INK, linestyle=(0, (5, 3)), label="predicted"))
+        if (table["efficiency"] > DOUBTFUL).any():
             lines.append(Line2D([], [], color=INK, marker="o", markerfacecolor="none",
                                 linestyle="none", label="doubtful: above ideal"))  # fmt: skip
-        each = 1.9 if is_slim() or len(bases) > 2 else 2.2
-        figure.set_figheight(each * shape["nrows"] + legend(figure, lines))
+        legend(figure, lines)
         return as_svg(figure)
 
 
-def _against(base: str, panels: Any, rows: list[Row], style: dict[str, tuple[str, str]]) -> None:
+def _against(
+    base: str, panels: Any, table: pd.DataFrame, style: dict[str, tuple[str, str]]
+) -> None:
     left, right = panels
-    few, most = rows[0]["base_workers"], max(row["workers"] for row in rows)
+    few, most = table["base_workers"].iloc[0], table["workers"].max()
     ideal = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2))}
     left.plot([few, most], [1, most / few], **ideal)
     right.axhline(1, **ideal)
-    names = list(dict.fromkeys(row["series"] for row in rows))
-    for number, name in enumerate(names):
-        mine = sorted((r for r in rows if r["series"] == name), key=lambda row: row["workers"])
-        x = [row["workers"] for row in mine]
-        colour, shape = style[name]
-        size = 4 + 1.3 * min(5, len(names) - 1 - number)  # points at one place stay visible
-        for axis, value in ((left, "speedup"), (right, "efficiency")):
-            axis.plot(x, [row[value] for row in mine], color=colour)
-            for row in mine:
-                fill = "none" if row["efficiency"] > DOUBTFUL else colour
-                axis.plot(
-                    row["workers"], row[value], color=colour, marker=shape, markersize=size,
-                    markerfacecolor=fill, clip_on=False,
-                )  # fmt: skip
+    for number, (name, rows) in enumerate(table.groupby("series", sort=False)):
+        colour, shape = style[str(name)]
+        mine = rows.drop(columns=["series", "run", "base"]).astype(float).sort_values("workers")
+        mine["efficiency_predicted"] = mine["predicted"] / mine["ideal"]
+        at = {"marker": shape, "markersize": 8 - min(3, number), "linestyle": "", "clip_on": False}
+        doubtful = mine["efficiency"] > DOUBTFUL
+        for axis, column, expected in (
+            (left, "speedup", "predicted"), (right, "efficiency", "efficiency_predicted")
+        ):  # fmt: skip
+            x, y = mine["workers"], mine[column]
+            axis.plot(x, y, color=colour)
+            axis.plot(x, mine[expected], color=colour, linestyle=(0, (5, 3)))
+            for fill, some in ((colour, ~doubtful), ("none", doubtful)):
+                if some.any():
+                    axis.plot(x[some], y[some], color=colour, markerfacecolor=fill, **at)
     for axis, title in ((left, "speed-up"), (right, "efficiency")):
-        axis.set_xlabel("workers")
-        axis.set_ylabel(title)
-        _ticks_of_workers(axis, sorted({few, *(row["workers"] for row in rows)}))
-        axis.set_ylim(bottom=0)
-    left.set_title(
-        plain(wrapped(f"against {base}", width_pt() * 0.8)), loc="left", fontsize=TYPE_PT
-    )
+        axis.set(xlabel="workers", ylabel=title, ylim=(0, None))
+        whole_numbers(axis)
+    left.set_title(text(f"against {base}", 18), loc="left", fontsize="medium")
 
 
-def _ticks_of_workers(axis: Any, workers: list[int]) -> None:
-    """A tick for each number that was run, less those whose labels would touch the next."""
-    low, high = workers[0], workers[-1]
-    least = (high - low) * (0.09 if is_slim() else 0.11)
-    kept = [high]
-    for one in reversed(workers[:-1]):
-        if kept[-1] - one >= least:
-            kept.append(one)
-    axis.set_xticks(kept[::-1])
-
-
-@for_page_and_phone
-def metrics(table: Table) -> str:
+def metrics(table: pd.DataFrame) -> str:
     """A panel for each metric, over epochs."""
-    names, labels = table.unique("metric"), table.unique("run")
-    with figure_of(2, nrows=len(names), squeeze=False, sharex=True) as (figure, axes):
-        colour = colours(labels)
-        lines: dict[str, Any] = {}
+    names, labels = list(table["metric"].unique()), list(table["run"].unique())
+    with figure_of(1.7 * len(names) + 0.2, nrows=len(names), sharex=True) as (figure, axes):
+        colour, lines = colours(labels), {}
         for axis, metric in zip(axes[:, 0], names, strict=True):
-            for number, label in enumerate(labels):
-                mine = table.select(run=label, metric=metric)
-                x = [row["epoch"] or row["step"] for row in mine]
-                y = [row["value"] for row in mine]
-                if x:
-                    style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-                    (line,) = _curve(
-                        axis, x, y, label, number, colour[label], clip_on=False, **style
-                    )
-                    lines.setdefault(label, line)
-            _range(axis, table.column("value", metric=metric))
-            axis.set_ylabel(plain(metric))
+            of_metric = table[table["metric"] == metric]
+            for label, mine in of_metric.groupby("run", sort=False):
+                number, x = (
+                    labels.index(label),
+                    [e or s for e, s in zip(mine["epoch"], mine["step"], strict=True)],
+                )
+                lines[label], *_ = axis.plot(
+                    x, mine["value"], color=colour[label], linestyle=dashes(number), label=label,
+                    marker=MARKERS[number % len(MARKERS)], markersize=4, clip_on=False,
+                )  # fmt: skip
+            axis.yaxis.set_major_formatter("{x:.4g}")
+            axis.set_ylabel(text(metric, 18))
             whole_numbers(axis)
         axes[-1][0].set_xlabel("epoch")
-        figure.set_figheight(1.7 * len(names) + 0.2 + legend(figure, list(lines.values())))
+        legend(figure, list(lines.values()))
         return as_svg(figure)
 
 
-def _range(axis: Any, values: list[float]) -> None:
-    """Differences in the last digits do not fill the axis, and no share is above 1."""
-    axis.yaxis.set_major_formatter("{x:.4g}")
-    low, high = axis.get_ylim()
-    least = 0.02 * max(abs(value) for value in values)
-    if high - low < least:
-        middle = (low + high) / 2
-        low, high = middle - least / 2, middle + least / 2
-    axis.set_ylim(low, 1.0 if max(values) <= 1.0 < high else high)
-
-
-@for_page_and_phone
-def pairs(
-    table: Table, labels: list[str], first: str, second: str, unit: str, scale: float = 1.0
-) -> str:
-    """Two bars for each row: what was expected or predicted, and what was measured."""
-    keys = {
-        name.rsplit("_", 1)[0].replace("_", " "): fill
-        for name, fill in ((first, EXPECTED), (second, COLOURS[0]))
-    }
-    rows = []
-    for row, label in zip(table.rows, labels, strict=True):
-        values = [row[first], row[second]]
-        if any(value is not None for value in values):
-            bars = [
-                Bar([((value or 0.0) / scale, fill)],
-                    "none" if value is None else _number(value / scale, unit))
-                for value, fill in zip(values, keys.values(), strict=True)
-            ]  # fmt: skip
-            rows.append(BarRow(label.replace("\n", ", "), bars))
-    return bar_rows.draw(rows, unit, keys) if rows else ""
-
-
-@for_page_and_phone
-def bars(table: Table, column: str, unit: str, low: str = "", high: str = "") -> str:
-    """A bar a run, with the confidence interval where there is one."""
-    rows = []
-    for row in table.rows:
-        value = row[column] or 0.0
-        interval = _interval(row, low, high) if high else None
-        rows.append(
-            BarRow(row["run"], [Bar([(value, COLOURS[0])], _number(value, unit), interval, value)])
-        )
-    return bar_rows.draw(rows, unit + (_of_interval(table.rows, high) if high else ""), {})
-
-
-@for_page_and_phone
-def throughput(table: Table) -> str:
-    """Samples per second of all workers together, by workers, in a colour for each precision.
-
-    The table has run, workers, samples_per_s and precision, which may be None.
-    """
-    precisions = [str(one) for one in table.unique("precision") if one is not None]
-    keys = dict(zip(precisions, COLOURS * len(precisions), strict=False))
-    rows, before = [], None
-    for row in sorted(table.rows, key=lambda row: row["workers"]):
-        fill = keys.get(str(row["precision"]), COLOURS[0])
-        bar = Bar([(row["samples_per_s"], fill)], _number(row["samples_per_s"]))
-        rows.append(BarRow(row["run"], [bar], apart=before not in (None, row["workers"])))
-        before = row["workers"]
-    return bar_rows.draw(rows, "samples per second, all workers", keys if len(keys) > 1 else {})
+def throughput(table: pd.DataFrame) -> str:
+    """Samples per second of all workers together, by workers, in a colour for each precision."""
+    table = table.sort_values("workers", kind="stable", ignore_index=True)
+    rates, precision = table["samples_per_s"].astype(float), table["precision"].fillna("")
+    sizes = pd.DataFrame({one: rates.where(precision == one, 0.0) for one in precision.unique()})
+    fills = [COLOURS[at % len(COLOURS)] for at in range(sizes.shape[1])]
+    return bars(table, sizes, fills, list(map(number, rates)), "samples per second, all workers")

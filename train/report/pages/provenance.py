@@ -1,10 +1,15 @@
 """What was run, on what, and how to do it again, from the run folders."""
 
 import shlex
-from typing import Any
 
 from train.report.data.reader import Row
-from train.report.data.subject import Subject
+from train.report.data.settings import defaults
+from train.report.data.subject import Entry, Subject
+
+
+def is_simulated(entry: Entry) -> bool:
+    """Whether its nodes were one machine: the local launcher's, or a testbed's."""
+    return entry.run.job.get("launcher") == "local" or "rate" in entry.settings
 
 
 def hosts(subject: Subject) -> list[Row]:
@@ -12,16 +17,14 @@ def hosts(subject: Subject) -> list[Row]:
     found: dict[str, Row] = {}
     for entry in subject.entries:
         for name, env in entry.run.environments.items():
-            gpus = env.get("gpus")
-            found[name] = {
-                "host": env.get("host", name),
-                "processor": env.get("cpu"),
-                "cores": env.get("cores"),
-                "memory": _gigabytes(env.get("memory_bytes")),
-                "GPUs": ", ".join(map(_gpu, gpus)) if isinstance(gpus, list) else None,
-                "interface": _interface(env),
-                "system": env.get("platform"),
-            }
+            gpus, memory = env.get("gpus"), env.get("memory_bytes")
+            host = {"host": env.get("host", name), "processor": env.get("cpu")}
+            host |= {"cores": env.get("cores"), "memory": None, "GPUs": None}
+            if isinstance(memory, int | float):
+                host["memory"] = f"{memory / 2**30:.1f} GiB"
+            if isinstance(gpus, list):
+                host["GPUs"] = ", ".join(map(str, gpus))
+            found[name] = host | {"interface": _interface(env), "system": env.get("platform")}
     return list(found.values())
 
 
@@ -44,36 +47,14 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
 
     Those that vary stand in the table of runs.
     """
-    usual = _defaults()
-    chosen: list[Row] = []
-    default: list[Row] = []
-    for row in _shared(subject):
-        is_usual = row["setting"] in usual and usual[row["setting"]] == row["value"]
-        (default if is_usual else chosen).append(row)
-    return chosen, default
-
-
-def _defaults() -> Row:
-    """The default of every setting, as config.yaml writes it."""
-    from dataclasses import fields
-
-    from configs.settings.bench import BenchConfig
-    from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
-    from configs.settings.train import TrainConfig
-
-    classes = (LaunchConfig, SshConfig, SlurmConfig, BenchConfig, TrainConfig)
-    return {one.name: one.default for each in classes for one in fields(each)}
-
-
-def _shared(subject: Subject) -> list[Row]:
-    if not subject.entries:
-        return []
-    configs = [entry.run.config for entry in subject.entries]
-    return [
-        {"setting": key, "value": value}
-        for key, value in configs[0].items()
-        if value is not None and all(one.get(key) == value for one in configs)
-    ]
+    configs = [entry.run.config for entry in subject.entries] or [{}]
+    usual = defaults()
+    found: tuple[list[Row], list[Row]] = ([], [])
+    for name, value in configs[0].items():
+        if value is not None and all(one.get(name) == value for one in configs):
+            is_usual = name in usual and usual[name] == value
+            found[is_usual].append({"setting": name, "value": value})
+    return found
 
 
 def commands(subject: Subject) -> list[str]:
@@ -87,25 +68,26 @@ def commands(subject: Subject) -> list[str]:
 
 def notes(subject: Subject) -> list[str]:
     """Reasons to trust the report less, each with its run."""
-    found = [*subject.notes, *_of_runs(subject), *_without_steps(subject)]
     states = [str(cell.get("state")) for cell in subject.cells]
-    found += [
+    of_cells = [
         f"{states.count(state)} of {len(states)} cells of the study: {state}"
         for state in ("failed", "waiting", "running")
         if state in states
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*subject.notes, *_of_runs(subject), *of_cells]))
 
 
 def _of_runs(subject: Subject) -> list[str]:
     """What is missing or broken in runs; the same of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
-        name = entry.name if entry.title else entry.run.name
-        for note in (note for part in (entry.run, *entry.run.attempts) for note in part.notes):
+        run, name = entry.run, entry.name if entry.title else entry.run.name
+        own = [note for part in (run, *run.attempts) for note in part.notes]
+        is_to_train = run.config.get("epochs") != 0 and not run.is_foreign
+        own += ["no steps on record"] if is_to_train and not run.first_rank("step") else []
+        for note in own:
             _file, of_rank, text = note.partition(".jsonl: ")
-            key = text if of_rank else note
-            found.setdefault(key, []).append((name, f"{name}: {note}"))
+            found.setdefault(text if of_rank else note, []).append((name, f"{name}: {note}"))
     return [_joined(text, every, len(subject.entries)) for text, every in found.items()]
 
 
@@ -119,21 +101,6 @@ def _joined(text: str, every: list[tuple[str, str]], runs: int) -> str:
     return f"{len(names)} of {runs} runs ({shown}): {text}"
 
 
-def _without_steps(subject: Subject) -> list[str]:
-    """Runs that should have trained and have no steps, in one note."""
-    names = [
-        entry.run.name
-        for entry in subject.entries
-        if not entry.run.first_rank("step")
-        and entry.run.config.get("epochs") != 0
-        and not entry.run.is_foreign
-    ]
-    if len(names) < 2:
-        return [f"{name}: no steps on record" for name in names]
-    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return [f"{len(names)} of {len(subject.entries)} runs have no steps on record: {shown}"]
-
-
 def _interface(env: Row) -> str | None:
     name = env.get("gloo_interface")
     every = env.get("interfaces")
@@ -142,11 +109,3 @@ def _interface(env: Row) -> str | None:
         return name
     speed = one.get("speed_mbit")
     return f"{name}, MTU {one.get('mtu_bytes')}" + (f", {speed} Mbit/s" if speed else "")
-
-
-def _gigabytes(value: Any) -> str | None:
-    return f"{value / 2**30:.1f} GiB" if isinstance(value, int | float) else None
-
-
-def _gpu(one: Any) -> str:
-    return str(one.get("name", one)) if isinstance(one, dict) else str(one)

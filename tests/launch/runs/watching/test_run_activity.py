@@ -11,7 +11,8 @@ import pytest
 from configs.settings.train import TrainConfig
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
-from launch.runs.watching.step_progress import TAIL_BYTES, step_progress
+from launch.runs.watching.step_progress import step_progress
+from muster.json_lines import TAIL_BYTES
 
 RUNNING = State("running", False)
 
