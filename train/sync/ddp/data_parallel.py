@@ -5,8 +5,7 @@ What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names 
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -17,10 +16,11 @@ from muster.errors import UsageError, refuse
 
 from .. import base, batchnorm
 from ..base import MIB, SyncOptions
-from ..ranks import Ranks, current_ranks
+from ..ranks import CollectiveLedger, Ranks, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
+Kind = TypeVar("Kind", type[BucketHook], type[BucketHook] | None)
 MOST_MB = 1e6  # of a bucket: more than any model has
 GONE = {  # options that were, and what does it now
     "overlap": "gradients are always sent while others are computed",
@@ -81,7 +81,7 @@ def sync(
     kind = None
     if ranks.world_size > 1:
         kind = hook_class(base.load_plugin("modes", mode).hook_class, options)
-    return in_ddp(model, kind, ranks, options, ddp_options)
+    return in_ddp(model, kind, options, **ddp_options)
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -105,11 +105,11 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
     yield from number("timeout_s", options.timeout_s, above=0)
 
 
-def hook_class(of_mode: type[BucketHook] | None, options: SyncOptions) -> type[BucketHook] | None:
+def hook_class(of_mode: Kind, options: SyncOptions) -> Kind:
     """What averages buckets: the compressor that is asked for, or the mode; None: DDP itself."""
     if options.compress == "none":
         return of_mode
-    found: type[BucketHook] = base.load_plugin("compression", options.compress)
+    found: Kind = base.load_plugin("compression", options.compress)
     return found
 
 
@@ -124,24 +124,27 @@ def bucket_options(kind: type[BucketHook] | None, options: SyncOptions) -> dict[
 def in_ddp(
     model: nn.Module,
     kind: type[BucketHook] | None,
-    ranks: Ranks,
     options: SyncOptions,
-    ddp_options: Mapping[str, Any],
+    ledger: CollectiveLedger | None = None,
+    **ddp_options: Any,
 ) -> DistributedDataParallel:
     """`model` in DDP with the buckets and a hook of `kind`; None: DDP itself."""
     ddp_options = {**bucket_options(kind, options), **ddp_options}
     if kind is None:
         return DistributedDataParallel(model, **ddp_options)
-    synced = SyncedDataParallel(model, **ddp_options)
-    synced.average_by(kind, ranks, options)
-    return synced
+    return SyncedDataParallel(model, kind, options, ledger, **ddp_options)
 
 
 def register(
-    model: DistributedDataParallel, kind: type[BucketHook], ranks: Ranks, options: SyncOptions
+    model: DistributedDataParallel,
+    kind: type[BucketHook],
+    options: SyncOptions,
+    ledger: CollectiveLedger | None = None,
 ) -> BucketHook:
     """Have `model`, just made, call a hook of `kind`, which is returned."""
-    hook = kind(model.module, replace(ranks, group=model.process_group), options)
+    group = model.process_group
+    ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger or CollectiveLedger())
+    hook = kind(model.module, ranks, options)
     model.register_comm_hook(None, hook.average)
     return hook
 
@@ -152,22 +155,25 @@ class SyncedDataParallel(DistributedDataParallel):
     A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
     """
 
-    def average_by(self, kind: type[BucketHook], ranks: Ranks, options: SyncOptions) -> None:
-        """Called once, when it is made."""
-        self._kind, self._options = kind, options
-        self.hook: BucketHook | None = register(self, kind, ranks, options)
+    def __init__(
+        self,
+        model: nn.Module,
+        kind: type[BucketHook],
+        options: SyncOptions,
+        ledger: CollectiveLedger | None,
+        **ddp_options: Any,
+    ) -> None:
+        super().__init__(model, **ddp_options)
+        self._way = kind, options
+        self.hook = register(self, kind, options, ledger)
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        remembered = {} if self.hook is None else self.hook.state()
-        return {**state, "hook": None, "_comm_hooks": [], "_remembered": remembered}
+        return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        remembered = state.pop("_remembered")
+        remembered = state.pop("hook")
         super().__setstate__(state)
-        group = self.process_group
-        self.average_by(self._kind, Ranks(group.rank(), group.size()), self._options)
-        assert self.hook is not None
+        self.hook = register(self, *self._way)
         self.hook.restore(remembered)
 
 

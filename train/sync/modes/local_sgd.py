@@ -4,7 +4,8 @@ With --outer-lr 1 and no momentum that step is the average itself: local SGD (St
 and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,6 @@ from torch.optim import SGD, Optimizer
 from ..base import DEFAULT_MB, GradSync, SyncOptions
 from ..flat import flatten, groups, spread
 from ..ranks import Ranks
-
-Note = Callable[[str, Tensor], None]
 
 
 class LocalSgd(GradSync):
@@ -47,7 +46,7 @@ class LocalSgd(GradSync):
         self._optimizer = optimizer
         return optimizer
 
-    def sync(self, model: nn.Module) -> None:
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         """Gradients stay this rank's own."""
 
     def updated(self, model: nn.Module) -> None:
@@ -55,22 +54,22 @@ class LocalSgd(GradSync):
             return
         self._steps, self._is_settled = self._steps + 1, False
         if self._steps == self._every:
-            self._round(model, self.note)
+            self._round(model, replace(self.ranks, carries_gradients=True))
 
     @torch.no_grad()
     def settle(self, model: nn.Module) -> None:
         if self._is_settled:
             return
         if self._steps:
-            self._round(model, self._note_control)
-        self._average(self._optimizer_states(_trained(model)), self._note_control)
+            self._round(model, self.ranks)
+        self._average(self._optimizer_states(_trained(model)), self.ranks)
         self._is_settled = True
 
     @torch.no_grad()
-    def _round(self, model: nn.Module, note: Note) -> None:
+    def _round(self, model: nn.Module, ranks: Ranks) -> None:
         """Make parameters what the outer optimizer makes of their average."""
         trained = _trained(model)
-        self._average(trained, note)
+        self._average(trained, ranks)
         for agreed, param in zip(self._agreed, trained, strict=True):
             agreed.grad = agreed - param
         self._outer.step()
@@ -79,13 +78,10 @@ class LocalSgd(GradSync):
             param.copy_(agreed)
         self._steps = 0
 
-    def _average(self, tensors: list[Tensor], note: Note) -> None:
+    def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
         for group in groups([tensor.detach() for tensor in tensors], self._bucket_bytes):
-            flat = flatten(group)
-            dist.all_reduce(flat)
-            note("all_reduce", flat)
-            flat /= self.ranks.world_size
-            spread(flat, group)
+            flat = ranks.all_reduce(flatten(group), dist.ReduceOp.SUM)
+            spread(flat / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All numbers that the optimizer keeps, on every rank as many.
@@ -121,9 +117,6 @@ class LocalSgd(GradSync):
             momentum = state.get(f"outer momentum/{number}")
             if momentum is not None and self._momentum:
                 self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
-
-    def _note_control(self, operation: str, tensor: Tensor) -> None:
-        self.ranks.ledger.control[operation] += tensor.nbytes
 
 
 def _trained(model: nn.Module) -> list[Tensor]:

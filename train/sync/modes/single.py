@@ -1,5 +1,7 @@
 """One process alone: its gradient is the mean already."""
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from ..base import GradSync
@@ -10,7 +12,7 @@ class Single(GradSync):
 
     hook_class = None  # for DDP of a single process
 
-    def sync(self, model: nn.Module) -> None:
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         pass
 
 
