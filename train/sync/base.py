@@ -78,9 +78,9 @@ class GradSync:
 
         About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
-        `used` is what any rank has said by `used`.
+        `used` is what any rank has said by `used`. Here there is nothing to do: one process alone.
         """
-        raise NotImplementedError
+        return
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
@@ -158,7 +158,8 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
         UsageError: there is no such file; the message lists those there are.
     """
     kind = load_plugin("modes", mode)
-    if getattr(kind, "in_parts", False) and ranks.world_size == 1:
+    alone = getattr(kind, "in_parts", False) or not getattr(kind, "is_exact", True)
+    if alone and ranks.world_size == 1:
         kind = load_plugin("modes", "single")
     if hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
         from .after_backward import AfterBackward

@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
@@ -84,6 +85,15 @@ def it_is_ddp() -> None:
             assert getattr(model, name) == getattr(defaults, name)
         assert bool(model._comm_hooks) == (mode != "ddp")
         assert (type(model) is DistributedDataParallel) == (mode == "ddp")
+
+
+def a_hook_of_the_users_goes_where_there_is_none() -> None:
+    """DDP takes one, and says so."""
+    with pytest.raises(RuntimeError, match="register_comm_hook"):
+        muster.sync(net()).register_comm_hook(None, default_hooks.allreduce_hook)
+    model, plain = muster.sync(net(), "ddp"), DistributedDataParallel(net())
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    assert difference(list(trained(model)), list(trained(plain))) == ""
 
 
 def only_rows_in_use_travel() -> None:
@@ -234,6 +244,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     found = side_by_side()
     it_is_ddp()
+    a_hook_of_the_users_goes_where_there_is_none()
     only_rows_in_use_travel()
     a_copy_gathers()
     a_copy_goes_on_with_what_was_left_out()

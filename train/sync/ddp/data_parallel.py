@@ -5,7 +5,7 @@ What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names 
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
@@ -20,7 +20,6 @@ from ..ranks import CollectiveLedger, Ranks, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
-Kind = TypeVar("Kind", type[BucketHook], type[BucketHook] | None)
 MOST_MB = 1e6  # of a bucket: more than any model has
 GONE = {  # options that were, and what does it now
     "overlap": "gradients are always sent while others are computed",
@@ -78,10 +77,9 @@ def sync(
         return Alone(model)
     if synced_batchnorm and ranks.world_size > 1:
         model = batchnorm.convert(model, timeout_s, ranks)
-    kind = None
-    if ranks.world_size > 1:
-        kind = hook_class(base.load_plugin("modes", mode).hook_class, options)
-    return in_ddp(model, kind, options, **ddp_options)
+    kind = base.load_plugin("modes", mode).hook_class if ranks.world_size > 1 else None
+    way = Way.of(kind, options) if ranks.world_size > 1 else Way(None, options)
+    return way.wrap(model, CollectiveLedger(), **ddp_options)
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -105,48 +103,44 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
     yield from number("timeout_s", options.timeout_s, above=0)
 
 
-def hook_class(of_mode: Kind, options: SyncOptions) -> Kind:
-    """What averages buckets: the compressor that is asked for, or the mode; None: DDP itself."""
-    if options.compress == "none":
-        return of_mode
-    found: Kind = base.load_plugin("compression", options.compress)
-    return found
+class Way(NamedTuple):
+    """How the gradients of a DDP travel."""
 
+    kind: type[BucketHook] | None  # None: DDP's own
+    options: SyncOptions
 
-def bucket_options(kind: type[BucketHook] | None, options: SyncOptions) -> dict[str, float]:
-    """How large DDP's buckets are to be, by its own option."""
-    size = options.bucket_mb
-    if size is None and kind is not None and dist.get_backend() == "gloo":
-        size = kind.default_mb
-    return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
+    @classmethod
+    def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
+        """By the compressor that is asked for, or the mode."""
+        is_plain = options.compress == "none"
+        return cls(
+            of_mode if is_plain else base.load_plugin("compression", options.compress), options
+        )
 
+    def buckets(self) -> dict[str, float]:
+        """How large they are to be, by DDP's own option; asked when there is a process group."""
+        size = self.options.bucket_mb
+        if size is None and self.kind is not None and dist.get_backend() == "gloo":
+            size = self.kind.default_mb
+        return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
-def in_ddp(
-    model: nn.Module,
-    kind: type[BucketHook] | None,
-    options: SyncOptions,
-    ledger: CollectiveLedger | None = None,
-    **ddp_options: Any,
-) -> DistributedDataParallel:
-    """`model` in DDP with the buckets and a hook of `kind`; None: DDP itself."""
-    ddp_options = {**bucket_options(kind, options), **ddp_options}
-    if kind is None:
-        return DistributedDataParallel(model, **ddp_options)
-    return SyncedDataParallel(model, kind, options, ledger, **ddp_options)
+    def register(self, model: DistributedDataParallel, ledger: CollectiveLedger) -> BucketHook:
+        """Have `model`, just made, call a hook, which is returned."""
+        assert self.kind is not None
+        group = model.process_group
+        ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
+        hook = self.kind(model.module, ranks, self.options)
+        model.register_comm_hook(None, hook.average)
+        return hook
 
-
-def register(
-    model: DistributedDataParallel,
-    kind: type[BucketHook],
-    options: SyncOptions,
-    ledger: CollectiveLedger | None = None,
-) -> BucketHook:
-    """Have `model`, just made, call a hook of `kind`, which is returned."""
-    group = model.process_group
-    ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger or CollectiveLedger())
-    hook = kind(model.module, ranks, options)
-    model.register_comm_hook(None, hook.average)
-    return hook
+    def wrap(
+        self, model: nn.Module, ledger: CollectiveLedger, **ddp_options: Any
+    ) -> DistributedDataParallel:
+        """`model` in DDP with these buckets and the hook."""
+        ddp_options = {**self.buckets(), **ddp_options}
+        if self.kind is None:
+            return DistributedDataParallel(model, **ddp_options)
+        return SyncedDataParallel(model, self, ledger, **ddp_options)
 
 
 class SyncedDataParallel(DistributedDataParallel):
@@ -156,16 +150,11 @@ class SyncedDataParallel(DistributedDataParallel):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        kind: type[BucketHook],
-        options: SyncOptions,
-        ledger: CollectiveLedger | None,
-        **ddp_options: Any,
+        self, model: nn.Module, way: Way, ledger: CollectiveLedger, **options: Any
     ) -> None:
-        super().__init__(model, **ddp_options)
-        self._way = kind, options
-        self.hook = register(self, kind, options, ledger)
+        super().__init__(model, **options)
+        self._way = way
+        self.hook = way.register(self, ledger)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
@@ -173,7 +162,7 @@ class SyncedDataParallel(DistributedDataParallel):
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("hook")
         super().__setstate__(state)
-        self.hook = register(self, *self._way)
+        self.hook = self._way.register(self, CollectiveLedger())
         self.hook.restore(remembered)
 
 

@@ -12,8 +12,10 @@ from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
 from ..modes.all_reduce import AllReduceHook
-from .data_parallel import bucket_options, hook_class, option_problems, register
-from .hooks import BucketHook
+from ..ranks import CollectiveLedger
+from .data_parallel import Way, option_problems
+
+VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
 
 
 def sync_ddp(
@@ -54,13 +56,13 @@ def sync_ddp(
         compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
-    way = hook_class(AllReduceHook, options), options
+    way = Way.of(AllReduceHook, options)
     if hasattr(framework, "accelerator") and hasattr(framework, "train"):
-        _of_accelerate(framework.accelerator, *way)
+        _of_accelerate(framework.accelerator, way)
     elif hasattr(framework, "prepare_model") and hasattr(framework, "ddp_handler"):
-        _of_accelerate(framework, *way)
+        _of_accelerate(framework, way)
     elif hasattr(framework, "_setup_model"):
-        _of_lightning(framework, *way)
+        _of_lightning(framework, way)
     else:
         raise UsageError(
             f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
@@ -69,12 +71,7 @@ def sync_ddp(
     return framework
 
 
-def _ddp_options(kind: type[BucketHook], options: SyncOptions) -> dict[str, Any]:
-    """How DDP is to be made; asked when there is a process group."""
-    return {**bucket_options(kind, options), "gradient_as_bucket_view": True}
-
-
-def _of_accelerate(accelerator: Any, kind: type[BucketHook], options: SyncOptions) -> None:
+def _of_accelerate(accelerator: Any, way: Way) -> None:
     """Accelerate asks its handler for DDP's options, and then to register a hook."""
     from accelerate.utils import DistributedDataParallelKwargs
 
@@ -91,15 +88,15 @@ def _of_accelerate(accelerator: Any, kind: type[BucketHook], options: SyncOption
 
     class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
         def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **_ddp_options(kind, options)}
+            return {**super().to_kwargs(), **way.buckets(), **VIEWS}
 
         def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            register(ddp, kind, options)
+            way.register(ddp, CollectiveLedger())
 
     accelerator.ddp_handler = Handler(**vars(given))
 
 
-def _of_lightning(strategy: Any, kind: type[BucketHook], options: SyncOptions) -> None:
+def _of_lightning(strategy: Any, way: Way) -> None:
     """Lightning's strategy makes DDP in one method, with options of its own."""
     if strategy._ddp_comm_hook is not None:
         raise UsageError(
@@ -109,9 +106,9 @@ def _of_lightning(strategy: Any, kind: type[BucketHook], options: SyncOptions) -
     setup = strategy._setup_model
 
     def set_up(model: nn.Module) -> DistributedDataParallel:
-        strategy._ddp_kwargs.update(_ddp_options(kind, options))
+        strategy._ddp_kwargs.update(**way.buckets(), **VIEWS)
         made: DistributedDataParallel = setup(model)
-        register(made, kind, options)
+        way.register(made, CollectiveLedger())
         return made
 
     strategy._setup_model = set_up

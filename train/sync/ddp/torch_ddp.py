@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
 from ..ranks import Collective, Ranks
-from .data_parallel import SyncedDataParallel, hook_class, in_ddp, register
+from .data_parallel import SyncedDataParallel, Way
 from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
@@ -39,7 +39,7 @@ class DdpSync(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self.kind = hook_class(self.hook_class, options)
+        self.way = Way.of(self.hook_class, options)
         self._hook: BucketHook | None = None
         self._buckets = list[Collective]()  # of DDP's own, in each step the same
         self._mean: torch.cuda.Event | None = None  # all buckets of this step are
@@ -49,8 +49,8 @@ class DdpSync(GradSync):
             return model
         device = next(model.parameters()).device
         device_ids = [device] if device.type == "cuda" else None
-        wrapped = in_ddp(
-            model, self.kind, self.options, self.ranks.ledger,
+        wrapped = self.way.wrap(
+            model, self.ranks.ledger,
             device_ids=device_ids, forward_sync_buffers=False, **DDP_OPTIONS,
         )  # fmt: skip
         self.wrapped(wrapped)
@@ -68,8 +68,8 @@ class DdpSync(GradSync):
             model._set_ddp_runtime_logging_sample_rate(1)
         if isinstance(model, SyncedDataParallel):
             self._hook = model.hook
-        elif self.kind is not None:
-            self._hook = register(model, self.kind, self.options, self.ranks.ledger)
+        elif self.way.kind is not None:
+            self._hook = self.way.register(model, self.ranks.ledger)
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         if not isinstance(model, DistributedDataParallel):

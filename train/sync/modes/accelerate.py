@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..ddp.data_parallel import bucket_options
 from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from ..ranks import Ranks
 
@@ -26,8 +25,7 @@ class Accelerate(DdpSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
-        buckets = bucket_options(self.kind, self.options)
-        ddp = {**buckets, **DDP_OPTIONS, "broadcast_buffers": False}
+        ddp = {**self.way.buckets(), **DDP_OPTIONS, "broadcast_buffers": False}
         self._accelerator = Accelerator(
             cpu=not on_gpu,
             mixed_precision="no",
@@ -61,14 +59,16 @@ def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
         # GPU only.
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     if ranks.world_size > 1:
-        os.environ["RANK"] = str(ranks.rank)
-        os.environ["WORLD_SIZE"] = str(ranks.world_size)
-        os.environ["LOCAL_RANK"] = str(ranks.local_rank)
-        os.environ["LOCAL_WORLD_SIZE"] = str(ranks.local_world_size)
+        os.environ |= {
+            "RANK": str(ranks.rank),
+            "WORLD_SIZE": str(ranks.world_size),
+            "LOCAL_RANK": str(ranks.local_rank),
+            "LOCAL_WORLD_SIZE": str(ranks.local_world_size),
+            # It would choose its own number of threads where this is not set.
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        }
         # It wants to see one, and does not use it: the group is there.
         os.environ.setdefault("MASTER_ADDR", "localhost")
-        # It would choose its own number of threads where this is not set.
-        os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 
 
 build = Accelerate

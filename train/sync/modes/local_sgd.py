@@ -4,7 +4,7 @@ With --outer-lr 1 and no momentum that step is the average itself: local SGD (St
 and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -28,7 +28,7 @@ class LocalSgd(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self._every, self._alone = options.sync_every, ranks.world_size == 1
+        self._every = options.sync_every
         self._bucket_bytes = options.bucket_bytes(DEFAULT_MB)
         self._lr, self._momentum = options.outer_lr, options.outer_momentum
         self._steps = 0  # since the last round
@@ -46,12 +46,7 @@ class LocalSgd(GradSync):
         self._optimizer = optimizer
         return optimizer
 
-    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        """Gradients stay this rank's own."""
-
     def updated(self, model: nn.Module) -> None:
-        if self._alone:
-            return
         self._steps, self._is_settled = self._steps + 1, False
         if self._steps == self._every:
             self._round(model, replace(self.ranks, carries_gradients=True))
@@ -104,11 +99,7 @@ class LocalSgd(GradSync):
     def state(self) -> dict[str, Tensor]:
         """The outer momentum, the same on every rank; all else is in the model once it settled."""
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
-        return {
-            f"outer momentum/{number}": momentum
-            for number, momentum in enumerate(states)
-            if momentum is not None
-        }
+        return {f"outer momentum/{at}": one for at, one in enumerate(states) if one is not None}
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         self._steps, self._is_settled = 0, True
@@ -124,11 +115,8 @@ def _trained(model: nn.Module) -> list[Tensor]:
 
 
 def _numbers(state: dict[str, object]) -> dict[str, Tensor]:
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    }
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    return {key: value for key, value in tensors.items() if value.is_floating_point()}
 
 
 build = LocalSgd
