@@ -78,7 +78,7 @@ class GradSync:
 
         About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
-        `used` is what any rank has said by `used`. Here there is nothing to do: one process alone.
+        `used` is what any rank has said by `used`. Here gradients stay as they are.
         """
         return
 

@@ -77,8 +77,9 @@ def sync(
         return Alone(model)
     if synced_batchnorm and ranks.world_size > 1:
         model = batchnorm.convert(model, timeout_s, ranks)
-    kind = base.load_plugin("modes", mode).hook_class if ranks.world_size > 1 else None
-    way = Way.of(kind, options) if ranks.world_size > 1 else Way(None, options)
+    way = Way(None, options)
+    if ranks.world_size > 1:
+        way = Way.of(base.load_plugin("modes", mode).hook_class, options)
     return way.wrap(model, CollectiveLedger(), **ddp_options)
 
 
@@ -112,10 +113,9 @@ class Way(NamedTuple):
     @classmethod
     def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
         """By the compressor that is asked for, or the mode."""
-        is_plain = options.compress == "none"
-        return cls(
-            of_mode if is_plain else base.load_plugin("compression", options.compress), options
-        )
+        if options.compress != "none":
+            of_mode = base.load_plugin("compression", options.compress)
+        return cls(of_mode, options)
 
     def buckets(self) -> dict[str, float]:
         """How large they are to be, by DDP's own option; asked when there is a process group."""

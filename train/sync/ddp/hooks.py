@@ -23,8 +23,7 @@ used.
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future as LaneFuture
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -156,7 +155,7 @@ class Lane:
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self._ranks, self._timeout_s = ranks, options.timeout_s
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-sync")
+        self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-sync")
         self._made: list[dist.ProcessGroup] = []
         # Let go of it before the interpreter ends, which joins its threads: one that wants the
         # interpreter while that ends aborts the process.
@@ -168,7 +167,9 @@ class Lane:
             self._made.append(self._ranks.own_group(self._timeout_s))
         return self._made[0]
 
-    def submit(self, device: torch.device, work: Callable[..., T], *given: Any) -> LaneFuture[T]:
+    def submit(
+        self, device: torch.device, work: Callable[..., T], *given: Any
+    ) -> futures.Future[T]:
         """Have the thread do `work(*given)`."""
 
         def run() -> T:

@@ -12,7 +12,7 @@ which the order is that of the buckets, on every rank. Tensors: a piece is (n,) 
 root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 """
 
-from concurrent.futures import Future as LaneFuture
+from concurrent import futures
 from threading import Semaphore
 from typing import Any
 
@@ -61,7 +61,7 @@ class GatherScatterHook(BucketHook):
         return parts
 
     def _scatter(
-        self, piece: Tensor, came: LaneFuture[Tensor | None], group: dist.ProcessGroup
+        self, piece: Tensor, came: futures.Future[Tensor | None], group: dist.ProcessGroup
     ) -> None:
         try:
             every, parts = None, came.result()
