@@ -178,7 +178,8 @@ def exchanged(ranks: Ranks, loss: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     """
     parts = [one.reshape(-1).to(loss) for one in (loss, *more)]
     rows = ranks.all_gather(torch.cat(parts))
-    return tuple(torch.split(rows, [len(one) for one in parts], dim=1))
+    found: tuple[Tensor, ...] = rows.split([len(one) for one in parts], dim=1)
+    return found
 
 
 def mean_loss(losses: Sequence[float]) -> float:

@@ -80,7 +80,8 @@ class BucketHook(ABC):
     def send(self, bucket: Bucket) -> Future[Tensor]:
         """Likewise a bucket; the future has its buffer."""
         moving = bucket.moving()
-        flat = moving[0].flatten() if len(moving) == 1 else torch.cat([*map(torch.flatten, moving)])
+        values = [one.flatten() for one in moving]
+        flat = values[0] if len(values) == 1 else torch.cat(values)
         if not flat.numel():  # rows of an embedding that no rank has used
             return done_with(bucket.buffer)
 
