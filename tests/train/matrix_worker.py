@@ -34,7 +34,7 @@ from train.records.console import Console
 from train.records.summary import History
 from train.sync import ranks
 from train.sync.base import MIB
-from train.sync.ddp import sparse_rows
+from train.sync.ddp import hooks
 from train.sync.flat import groups
 from train.sync.ranks import Ranks
 from train.worker import end_process
@@ -275,7 +275,7 @@ def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
 def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
-    sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
+    hooks.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
     ranks.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
     found: dict[str, Any] = {}
     with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:

@@ -34,7 +34,6 @@ PRIVATE = {
     f"{DDP}._set_ddp_runtime_logging_sample_rate": Instead("2.6", TRAINER),
     "torch.nn.Module._apply": Instead("2.6", TRAINER),
     "torch.nn.Module._buffers": Instead("2.6", TRAINER),
-    "torch.nn.Module._parameters": Instead("2.6", SHARDED),
     "torch.nn.modules.batchnorm._BatchNorm": Instead("2.6", "nothing: documented as its classes"),
     "torch.nn.modules.dropout._DropoutNd": Instead("2.6", TRAINER),
     "torch._foreach_copy_": Instead("2.6", SHARDED),

@@ -45,11 +45,16 @@ class HasState(Protocol):
 
 
 class StepRequests(NamedTuple):
-    """What at least one rank says after a step, known to all of them."""
+    """What a rank says after a step, or at least one of them."""
 
     stop: bool = False  # it was asked to
     save: bool = False  # a checkpoint is due
     busy: bool = False  # it is still writing the last one
+
+    @classmethod
+    def of_any(cls, rows: Tensor) -> "StepRequests":
+        """What at least one of them says: (world_size, 3)."""
+        return cls(*rows.any(0).tolist())
 
 
 class CheckpointManager:

@@ -143,7 +143,7 @@ class Builder:
         wrapped = grad_sync.wrap(model)
         optimizer = grad_sync.prepare(build_optimizer(config, wrapped))
         schedule = build_schedule(config, optimizer, plan.steps_per_epoch)
-        arithmetic = grad_sync.precision(precision.Precision(config.precision, self.device))
+        arithmetic = precision.Precision(config.precision, self.device)
         state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
             config, task, datasets, plan, state, wrapped, self.console, self.sinks,

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader
 from train.batches.plan import evaluation_indices
 from train.evaluation.task_metrics import Samples, TaskMetrics
 from train.loop.task_samples import lengths_of
+from train.model.precision import Precision
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
-from train.sync.base import MixedPrecision
 from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Datasets, Task
 
@@ -24,7 +24,7 @@ def evaluate(
     model: nn.Module,
     datasets: Datasets,
     ranks: Ranks,
-    precision: MixedPrecision,
+    precision: Precision,
     to_device: Callable[[Batch], Batch],
     batch_size: int,
     *,

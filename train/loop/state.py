@@ -11,7 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from configs.settings.train import TrainConfig
 from train.checkpoints import snapshot
 from train.checkpoints.exchange import Files
-from train.sync.base import GradSync, MixedPrecision
+from train.model.precision import Precision
+from train.sync.base import GradSync
 
 # Settings that the restored parts stand on, by the flag --reset-... that gives up the part.
 STANDS_ON = {
@@ -38,7 +39,7 @@ class TrainingState:
     model: nn.Module  # without a sync mode's wrapper
     optimizer: Optimizer
     schedule: LambdaLR
-    precision: MixedPrecision
+    precision: Precision
     grad_sync: GradSync
     resets: frozenset[str] = frozenset()  # keys of STANDS_ON
     at: Position = field(default_factory=Position)

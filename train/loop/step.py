@@ -6,10 +6,11 @@ global mean, times W; so the plain mean over ranks, which every sync mode comput
 over all M samples of loss and gradient, whatever the split.
 
 Collectives of a step, in this order on every rank: the sum of the task's units, if it counts other
-things than samples; what the sync mode sends during the backward pass; its `exchange`, which
-carries one float64 row of each rank along: [loss, norm, stop, save, busy, a mark for each buffer];
-the mean of the buffers that some rank has changed. Whether to stop or to save is decided from the
-rows of all ranks, after the same step on each: a signal that reaches one rank never splits them.
+things than samples; what the sync mode sends during the backward pass; one float64 row of each
+rank: [loss, norm, stop, save, busy, a mark for each buffer, which gradients it has, if the mode
+asks]; what the mode's `sync` sends; the mean of the buffers that some rank has changed. Whether to
+stop or to save is decided from the rows of all ranks, after the same step on each: a signal that
+reaches one rank never splits them.
 """
 
 import math
@@ -25,12 +26,12 @@ from muster.errors import MusterError
 from train.batches.plan import StepPlan
 from train.checkpoints.manager import StepRequests
 from train.loop.state import TrainingState
-from train.program.recorder import step_record
+from train.program.recorder import exchanged, mean_loss, step_record
 from train.records.schema import StepRecord
 from train.records.timer import PhaseTimer
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
-from train.sync.ledger import Collective
+from train.sync.ranks import Collective
 from train.tasks.base import Batch, Task
 
 
@@ -88,21 +89,23 @@ class Step:
         with timer.phase("sync"):
             # This rank's part of the loss, its gradient's norm where that is its own, what it wants
             # to be done after this step, its changed buffers: in one collective.
-            row = [local_loss.reshape(1), own_norm.reshape(1).to(local_loss)]
-            row += [requests_of(self.state.at.step + 1), self.buffers.marks(self.device)]
-            rows_and_marks = self.grad_sync.exchange(self.model, torch.cat(row))
-            rows, marks = rows_and_marks.tensor_split([2 + len(StepRequests._fields)], dim=1)
+            losses, norms, requests, marks, used = exchanged(
+                self.ranks, local_loss, own_norm, requests_of(self.state.at.step + 1),
+                self.buffers.marks(self.device), torch.tensor(self.grad_sync.used(self.model)),
+            )  # fmt: skip
+            self.grad_sync.sync(self.model, used.any(0).tolist())
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:
-                rows[:, 1] = self._clip()
+                norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
             self.state.precision.step(self.state.optimizer)
             self.state.optimizer.zero_grad(set_to_none=True)
             self.state.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
-        global_loss, grad_norm, requests = self._read(rows.cpu())
+        rows = torch.cat([losses, norms, requests], dim=1).cpu()  # only for these the host waits
+        global_loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
         self.grad_sync.finished()
         seconds, at = timer.seconds, self.state.at
         waited_s = min(self.grad_sync.waited_s, seconds["backward"])
@@ -120,7 +123,7 @@ class Step:
             self.ranks.rank, plan, self.collectives, seconds,
             loss=global_loss, lr=lr, grad_norm=grad_norm,
         )  # fmt: skip
-        return record, requests
+        return record, StepRequests.of_any(rows[:, 2:])
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
@@ -145,13 +148,9 @@ class Step:
         self.state.precision.unscale(self.state.optimizer)
         return self.grad_sync.clip(self._params, self.max_grad_norm)
 
-    def _read(self, rows: Tensor) -> tuple[float, float, StepRequests]:
-        """The loss, this rank's norm, and what ranks want, from the row of each: on the CPU.
-
-        Only for these rows a step waits for its device.
-        """
+    def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
+        """The loss, and this rank's norm, from those of each."""
         step = self.state.at.step + 1
-        losses, norms = rows[:, 0].tolist(), rows[:, 1].tolist()
         if broken := _not_finite(losses):
             ranks = ", ".join(map(str, broken))
             raise MusterError(
@@ -167,8 +166,7 @@ class Step:
                 f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
                 f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
             )
-        mean = math.fsum(losses) / self.ranks.world_size
-        return mean, norms[self.ranks.rank], StepRequests(*rows[:, 2:].any(0).tolist())
+        return mean_loss(losses), norms[self.ranks.rank]
 
 
 def _not_finite(numbers: Sequence[float]) -> list[int]:

@@ -154,8 +154,7 @@ class Trainer:
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        requests = self.ranks.all_gather(self._requests(self.at.step))
-        asked = StepRequests(*requests.any(0).tolist())
+        asked = StepRequests.of_any(self.ranks.all_gather(self._requests(self.at.step)))
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
@@ -262,5 +261,3 @@ class Trainer:
         every = self.config.log_every
         if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")
-        for line in self.grad_sync.take_messages():
-            self.console.line(line)

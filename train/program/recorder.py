@@ -1,5 +1,6 @@
 """The records of anyone's program: what reports, comparisons and the cost model read."""
 
+import math
 import os
 import time
 import weakref
@@ -19,11 +20,8 @@ from ..batches.plan import StepPlan
 from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
 from ..sync.ddp.torch_ddp import sent_by
-from ..sync.ledger import Collective
 from ..sync.pass_times import PassTimes, timer_of
-from ..sync.ranks import Ranks, current_ranks
-
-NO_REQUESTS = (False, False, False)
+from ..sync.ranks import Collective, Ranks, current_ranks
 
 
 class Asks(Protocol):
@@ -128,12 +126,12 @@ class Recorder:
     ) -> float:  # fmt: skip
         plan, now = self._counted(step, samples), time.perf_counter()
         asking = last_asked.get("checkpoints")
-        row = [loss, *(NO_REQUESTS if asking is None else asking.requests(plan.step))]
-        own = torch.tensor(row, dtype=torch.float64, device=self._ranks.device)
-        rows = self._ranks.all_gather(own)
-        mean = float(rows[:, 0].mean())
+        requests = () if asking is None else asking.requests(plan.step)
+        own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
+        losses, asked = exchanged(self._ranks, own, torch.tensor(requests))
+        mean = mean_loss(losses.flatten().tolist())
         if asking is not None:
-            asking.answered(plan.step, rows[:, 1:])
+            asking.answered(plan.step, asked)
         taken, made = (
             (PassTimes(), []) if model is None else (timer_of(model).take(), sent_by(model))
         )
@@ -171,6 +169,22 @@ class Recorder:
             step = StepPlan(samples, (), number, self._epoch - 1)
         self._step, self._epoch = step.step, step.epoch + 1
         return step
+
+
+def exchanged(ranks: Ranks, loss: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+    """A step's one small collective: of every rank its `loss` and the rest, (world_size, n) each.
+
+    The rest are numbers, (n,) or one, as many on every rank: what it wants done, say.
+    """
+    parts = [one.reshape(-1).to(loss) for one in (loss, *more)]
+    rows = ranks.all_gather(torch.cat(parts))
+    found: tuple[Tensor, ...] = rows.split([len(one) for one in parts], dim=1)
+    return found
+
+
+def mean_loss(losses: Sequence[float]) -> float:
+    """Of the ranks' parts, whatever their order."""
+    return math.fsum(losses) / len(losses)
 
 
 def step_record(

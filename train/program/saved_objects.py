@@ -130,7 +130,7 @@ class Checkpoints:
             row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
             rows = self._ranks.all_gather(row)
         last_asked["checkpoints"] = self
-        asked = StepRequests(*rows.any(0).tolist())
+        asked = StepRequests.of_any(rows)
         if asked.save or asked.stop:
             self._manager.make(self.step, self._state, asked)
         if asked.stop:

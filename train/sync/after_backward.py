@@ -9,7 +9,7 @@ Nothing is sent while gradients are computed, and each waits for the one before:
 are measured against. With `--no-overlap --bucket-mb 4`, gradients go side by side, 4 MiB at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +37,15 @@ class AfterBackward(GradSync):
         """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
         raise NotImplementedError
 
+    def used(self, model: nn.Module) -> list[bool]:
+        return [param.grad is not None for param in model.parameters() if param.requires_grad]
+
     @torch.no_grad()
-    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         if self.ranks.world_size == 1:
-            return row[None]
+            return
         params = [param for param in model.parameters() if param.requires_grad]
         # One that is missing on every rank stays so; one missing on some counts as zero there.
-        rows, used = self.exchange_used(row, [param.grad is not None for param in params])
         gradients = [
             dense_gradient(param) for param, is_used in zip(params, used, strict=True) if is_used
         ]
@@ -51,4 +53,3 @@ class AfterBackward(GradSync):
             flat = flatten(group)
             self._average(flat, self.ranks)
             spread(flat, group)
-        return rows

@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -33,25 +32,11 @@ class SyncOptions:
     sync_every: int = 16  # steps of local_sgd between two averages
     outer_lr: float = 1.0  # of local_sgd
     outer_momentum: float = 0.0  # likewise
-    precision: str = "fp32"  # of Accelerate, which has an arithmetic of its own
     timeout_s: float = 120.0  # that a rank may come late to a collective of a mode's own groups
 
     def bucket_bytes(self, default_mb: float) -> int:
         """The size of buckets, where `default_mb` is the mode's own."""
         return int((default_mb if self.bucket_mb is None else self.bucket_mb) * MIB)
-
-
-class MixedPrecision(Protocol):
-    """The arithmetic around model and optimizer; `train/model/precision.py` has the usual one."""
-
-    can_overflow: bool  # whether a step whose gradient is no number is skipped, not an error
-
-    def autocast(self) -> AbstractContextManager[None]: ...
-    def scale(self, loss: Tensor) -> Tensor: ...
-    def unscale(self, optimizer: Optimizer) -> None: ...
-    def step(self, optimizer: Optimizer) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class GradSync:
@@ -63,19 +48,9 @@ class GradSync:
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
-        self.messages: list[str] = []  # to be told once
         # of the last step: communication during the backward pass
         self.comm_s = self.overlapped_s = 0.0
         self.waited_s = 0.0  # within `backward`, for what it had sent: it counts as `sync`
-
-    def take_messages(self) -> list[str]:
-        """What is to be told to who watches this run, since this was last asked."""
-        messages, self.messages = self.messages, []
-        return messages
-
-    def note(self, operation: str, tensor: Tensor) -> None:
-        """Keep account of a collective on gradients: `operation` is torch's name of it."""
-        self.ranks.ledger.gradient(operation, tensor)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks.
@@ -87,40 +62,25 @@ class GradSync:
         return model
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """The optimizer to step; only the Accelerate path has one of its own."""
+        """The optimizer to step."""
         return optimizer
-
-    def precision(self, usual: MixedPrecision) -> MixedPrecision:
-        """The arithmetic around model and optimizer; called after `wrap` and `prepare`."""
-        return usual
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass; may start communication early."""
         loss.backward()
 
-    def sync(self, model: nn.Module) -> None:
+    def used(self, model: nn.Module) -> list[bool]:
+        """Which gradients this rank has, where a mode has to know whether any rank has them."""
+        return []
+
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         """Afterwards each `.grad` is the mean over ranks, bitwise the same on every rank.
 
         About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
-        Every mode has this method, or `exchange`.
+        `used` is what any rank has said by `used`. Here gradients stay as they are.
         """
-        self.exchange(model, torch.zeros(0, dtype=torch.float64))
-
-    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
-        """`sync`, and the `row` (n,) of every rank: (world_size, n).
-
-        A mode in which ranks tell each other something small by itself sends the row along.
-        """
-        rows = self.ranks.all_gather(row)
-        self.sync(model)
-        return rows
-
-    def exchange_used(self, row: Tensor, used: Sequence[bool]) -> tuple[Tensor, list[bool]]:
-        """The `row` (n,) of every rank, and which of the gradients that ranks have used any has."""
-        rows = self.ranks.all_gather(torch.cat([row, torch.tensor(used).to(row)]))
-        row_of_each, marks = rows[:, : len(row)], rows[:, len(row) :]
-        return row_of_each, marks.any(0).tolist()
+        return
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
@@ -198,7 +158,8 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
         UsageError: there is no such file; the message lists those there are.
     """
     kind = load_plugin("modes", mode)
-    if getattr(kind, "in_parts", False) and ranks.world_size == 1:
+    alone = getattr(kind, "in_parts", False) or not getattr(kind, "is_exact", True)
+    if alone and ranks.world_size == 1:
         kind = load_plugin("modes", "single")
     if hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
         from .after_backward import AfterBackward

@@ -1,9 +1,12 @@
-"""The processes that train one model together, and the collectives that they all call alike."""
+"""The processes that train one model together, the collectives that they all call alike, and
+account of what this one hands to them: a step's gradients one by one, all in all by operation."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,13 +15,45 @@ from torch import Tensor
 from muster.errors import UsageError
 
 from .flat import flatten, groups, spread
-from .ledger import CollectiveLedger
 
 # Up to torch 2.12 they have other names, which later ones warn of.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 BROADCAST_BYTES = 4 * 2**20  # at a time
+
+
+class Collective(NamedTuple):
+    """One collective, as this rank took part in it."""
+
+    operation: str  # torch's name of it
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int  # of the tensor that this rank handed over
+
+
+class CollectiveLedger:
+    """Kept by one rank; bytes of one operation can be added up, since every algorithm is linear."""
+
+    def __init__(self) -> None:
+        self.step: list[Collective] = []  # the gradient collectives since `take_step`
+        self.gradients: Counter[str] = Counter()  # bytes by operation, from the beginning
+        self.control: Counter[str] = Counter()  # likewise all else: losses, flags, replicas
+
+    def gradient(self, operation: str, tensor: Tensor) -> None:
+        """Note a collective on gradients."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self.add(Collective(operation, tuple(tensor.shape), dtype, tensor.nbytes))
+
+    def add(self, collective: Collective) -> None:
+        """Note a collective on gradients that torch made by itself."""
+        self.step.append(collective)
+        self.gradients[collective.operation] += collective.nbytes
+
+    def take_step(self) -> list[Collective]:
+        """The gradient collectives since this was last asked."""
+        taken, self.step = self.step, []
+        return taken
 
 
 @dataclass(frozen=True)
@@ -35,6 +70,14 @@ class Ranks:
     local_world_size: int = 1
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
+    carries_gradients: bool = False  # else losses, flags, replicas
+
+    def note(self, operation: str, tensor: Tensor) -> None:
+        """Keep account of a collective that this rank hands `tensor` to."""
+        if self.carries_gradients:
+            self.ledger.gradient(operation, tensor)
+        else:
+            self.ledger.control[operation] += tensor.nbytes
 
     @property
     def device(self) -> torch.device:
@@ -47,7 +90,7 @@ class Ranks:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:
             dist.all_reduce(tensor, op=op, group=self.group)
-            self.ledger.control["all_reduce"] += tensor.nbytes
+            self.note("all_reduce", tensor)
         return tensor
 
     def all_gather(self, row: Tensor) -> Tensor:
@@ -56,7 +99,7 @@ class Ranks:
             return row[None]
         rows = row.new_empty(self.world_size, *row.shape)
         all_gather_single(rows.view(-1), row, group=self.group)
-        self.ledger.control["all_gather"] += row.nbytes
+        self.note("all_gather", row)
         return rows
 
     @torch.no_grad()
@@ -68,7 +111,7 @@ class Ranks:
             as_it_is = len(group) == 1 and group[0].is_contiguous()
             flat = group[0] if as_it_is else flatten(group)
             dist.broadcast(flat, group=self.group, group_src=0)
-            self.ledger.control["broadcast"] += flat.nbytes
+            self.note("broadcast", flat)
             if not as_it_is:
                 spread(flat, group)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.launch.submit import wait_until
 from train.records import traffic
 from train.records.traffic import Meter, Sampler, crossing, doubt, on_the_wire
-from train.sync.ledger import CollectiveLedger
+from train.sync.ranks import CollectiveLedger
 
 OPERATIONS = [
     "all_reduce", "all_gather", "all_to_all", "reduce", "gather", "scatter", "broadcast",

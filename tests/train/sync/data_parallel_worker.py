@@ -7,19 +7,23 @@ the same, by the name of what it did.
 import copy
 import json
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
+from configs.plugins import REPOSITORY
 from tests.train.sync.user_loops import models, passes, processes
 from tests.train.sync.user_loops.base import LOOPS, Forms, Words, inputs, net, trained
 from train.sync.ddp.torch_ddp import sent_by
@@ -81,6 +85,15 @@ def it_is_ddp() -> None:
             assert getattr(model, name) == getattr(defaults, name)
         assert bool(model._comm_hooks) == (mode != "ddp")
         assert (type(model) is DistributedDataParallel) == (mode == "ddp")
+
+
+def a_hook_of_the_users_goes_where_there_is_none() -> None:
+    """DDP takes one, and says so."""
+    with pytest.raises(RuntimeError, match="register_comm_hook"):
+        muster.sync(net()).register_comm_hook(None, default_hooks.allreduce_hook)
+    model, plain = muster.sync(net(), "ddp"), DistributedDataParallel(net())
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    assert difference(list(trained(model)), list(trained(plain))) == ""
 
 
 def only_rows_in_use_travel() -> None:
@@ -169,6 +182,29 @@ def records_have_what_was_sent() -> None:
                 assert 0 < taken.began < taken.ended
 
 
+def a_backward_pass_enters_at_most_three_files_of_ours() -> None:
+    """The hook, the mode, and who takes part: what a user has to trust beside DDP."""
+    entered = set[Path]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            entered.add(Path(frame.f_code.co_filename))
+
+    threading.setprofile(note)  # of the threads that begin with the first pass
+    for mode in MODES:
+        for make in (net, Words):
+            model = muster.sync(make(), mode)
+            for step in range(3):  # the first makes groups, after it DDP makes other buckets
+                loss = model(inputs(step)).square().mean()
+                sys.setprofile(note)
+                loss.backward()
+                sys.setprofile(None)
+            ours = {one.name for one in entered if one.is_relative_to(REPOSITORY / "train")}
+            assert len(ours) <= 3 and bool(ours) == (mode != "ddp"), (mode, ours)
+            entered.clear()
+    threading.setprofile(None)  # type: ignore[arg-type]
+
+
 def refusals() -> None:
     for given, text in (
         ({"mode": "fast"}, "mode is 'fast'; known: all_reduce, ddp, gather_scatter, single"),
@@ -208,6 +244,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     found = side_by_side()
     it_is_ddp()
+    a_hook_of_the_users_goes_where_there_is_none()
     only_rows_in_use_travel()
     a_copy_gathers()
     a_copy_goes_on_with_what_was_left_out()
@@ -216,6 +253,7 @@ def main() -> None:
     an_overflow_is_forgotten()
     half_precision_is_divided_before_it_is_added()
     records_have_what_was_sent()
+    a_backward_pass_enters_at_most_three_files_of_ours()
     refusals()
     Path(sys.argv[1], f"rank_{dist.get_rank()}.json").write_text(json.dumps(found))
     errors_reach_the_backward_pass()

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import muster
 from train.sync.base import SyncOptions
 from train.sync.compression.int8 import Int8
-from train.sync.ddp.data_parallel import register
-from train.sync.ranks import Ranks
+from train.sync.ddp.data_parallel import Way
+from train.sync.ranks import CollectiveLedger
 from train.worker import end_process
 
 
@@ -110,7 +110,7 @@ def what_was_sent_is_forgotten() -> None:
     """A framework never asks for it: the list must not grow."""
     options = SyncOptions(compress="int8")
     model = DistributedDataParallel(net())
-    hook = register(model, Int8, Ranks(dist.get_rank(), 2), options)
+    hook = Way(Int8, options).register(model, CollectiveLedger())
     lengths = []
     for _ in range(4):
         model(torch.zeros(4, 5, dtype=torch.int64)).sum().backward()

@@ -20,7 +20,7 @@ from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.sync import ranks
-from train.sync.ddp import sparse_rows
+from train.sync.ddp import hooks
 from train.sync.ranks import Ranks
 from train.worker import end_process
 
@@ -71,7 +71,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
 def main() -> None:
     output = Path(sys.argv[1])
     torch.set_num_threads(1)
-    sparse_rows.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
+    hooks.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
     ranks.BROADCAST_BYTES = 2**12
     with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
         found = {

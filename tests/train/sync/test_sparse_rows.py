@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from train.sync.ddp import sparse_rows
-from train.sync.ddp.sparse_rows import Rows, candidates, touched
+from train.sync.ddp import hooks
+from train.sync.ddp.hooks import Rows, candidates, touched
 
 
 class Tied(nn.Module):
@@ -20,7 +20,7 @@ class Tied(nn.Module):
 
 def test_candidates_are_large_trained_embeddings_that_nothing_else_holds(monkeypatch):
     assert candidates(Tied()) == []  # too small
-    monkeypatch.setattr(sparse_rows, "LEAST_BYTES", 1)
+    monkeypatch.setattr(hooks, "LEAST_BYTES", 1)
     model = Tied()
     assert [id(one) for one in candidates(model)] == [id(model.places.weight)]
     model.places.weight.requires_grad_(False)

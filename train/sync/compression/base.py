@@ -2,6 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,15 +13,16 @@ from torch.futures import Future
 
 from muster.errors import UsageError
 
-from ..base import DEFAULT_MB
-from ..ddp.hooks import Bucket, BucketHook, ThreadedHook, summed
+from ..base import DEFAULT_MB, plugin_names
+from ..ddp.hooks import Bucket, BucketHook, Lane, summed
 from ..flat import flatten
-from ..ranks import all_gather_single
+from ..ranks import Ranks
 
 Named = Mapping[str, Tensor]  # gradients, by the names of their parameters
+REMEMBERED = ("error", "right")  # kinds of what is kept
 
 
-class Compressor(ThreadedHook):
+class Compressor(BucketHook):
     """Implemented by each file beside this one that remembers what it leaves out (error feedback).
 
     It is added to the next step's gradient, so that nothing is lost for good, only late. It is
@@ -32,10 +35,17 @@ class Compressor(ThreadedHook):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        model = given[0]
-        self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        self._names: dict[Tensor, str] = {
+            param: name for name, param in given[0].named_parameters()
+        }
+        self._lane = Lane(self.ranks, self.options)
         self._remembered: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}  # to be remembered, once this bucket is the mean
+
+    @cached_property
+    def peers(self) -> Ranks:
+        """The ranks, through the lane's group."""
+        return replace(self.ranks, group=self._lane.group, carries_gradients=True)
 
     @abstractmethod
     def compress(self, gradients: Named) -> None:
@@ -48,23 +58,17 @@ class Compressor(ThreadedHook):
         raise NotImplementedError  # it needs the names
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
-        _ = self.group  # made here: not in the thread
-        names = [self._names[param] for param in bucket.params]
-        named = dict(zip(names, bucket.gradients, strict=True))
-        return self.in_thread(self._average_bucket, named, bucket)
+        _ = self.peers  # made here: not in the thread
+        return self._lane.promise(bucket.buffer.device, self._average_bucket, bucket)
 
-    def _average_bucket(self, named: Named, bucket: Bucket) -> Tensor:
-        if bucket.buffer.is_cuda:
-            torch.cuda.set_device(bucket.buffer.device)
+    def _average_bucket(self, bucket: Bucket) -> Tensor:
         for rows in bucket.rows:
             if rows.moved.numel():
-                rows.moved /= self.ranks.world_size
-                self.all_reduce(rows.moved)
-                rows.give_back()
-        named = {name: gradient for name, gradient in named.items() if gradient.numel()}
+                self.peers.all_reduce(rows.moved.div_(self.ranks.world_size), dist.ReduceOp.SUM)
+        named = {self._names[param]: one for param, one in bucket.gradients.items() if one.numel()}
         if named:
             self.average_named(named)
-        return bucket.buffer
+        return bucket.put_back()
 
     @torch.no_grad()
     def average_named(self, named: Named) -> None:
@@ -113,43 +117,17 @@ class Compressor(ThreadedHook):
         Raises:
             UsageError: it is of a time when memory was kept by the numbers of buckets.
         """
-        own = f"{self.options.compress}/"
-        if any(_is_by_bucket(name) for name in state):
+        way, known = self.options.compress, plugin_names("compression")
+        keys = [name.split("/") for name in state]
+        if any(one[0] in known and one[1] not in REMEMBERED for one in keys):
             raise UsageError(
-                f"the checkpoint keeps what --compress {self.options.compress} had left out bucket "
-                "by bucket, as older versions did; give --reset-optimizer to begin with nothing"
+                f"the checkpoint keeps what --compress {way} had left out bucket by bucket, as "
+                "older versions did; give --reset-optimizer to begin with nothing"
             )
-        self._remembered = {name: one for name, one in state.items() if name.startswith(own)}
-
-    def all_reduce(self, tensor: Tensor) -> None:
-        """Make `tensor` the sum over ranks."""
-        self.ranks.ledger.gradient("all_reduce", tensor)
-        dist.all_reduce(tensor, group=self.group)
-
-    def all_gather(self, row: Tensor) -> Tensor:
-        """The `row` (n,) of every rank, as (world_size, n)."""
-        self.ranks.ledger.gradient("all_gather", row)
-        rows = row.new_empty(self.ranks.world_size, len(row))
-        all_gather_single(rows.view(-1), row, group=self.group)
-        return rows
-
-    def all_to_all(self, rows: Tensor) -> Tensor:
-        """Row r of every rank, on rank r: both (world_size, n)."""
-        self.ranks.ledger.gradient("all_to_all", rows)
-        received = torch.empty_like(rows)
-        dist.all_to_all_single(received, rows, group=self.group)
-        return received
+        self._remembered = {name: one for name, one in state.items() if name.startswith(f"{way}/")}
 
     def _key(self, what: str, name: str) -> str:
         return f"{self.options.compress}/{what}/{name}"
-
-
-def _is_by_bucket(key: str) -> bool:
-    """Whether it is "int8/0/error", or of torch's PowerSGD."""
-    _, number, what = [*key.split("/"), "", ""][:3]
-    return key == "powersgd/step" or (
-        number.isdigit() and what in ("error", "error of the mean", "rights")
-    )
 
 
 class Cast(BucketHook):

@@ -5,6 +5,7 @@ reduce-scatter and an all-gather, with a quarter of the bytes of float32 in both
 """
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,14 +25,23 @@ class Int8(Compressor):
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
         error = padded - dequantise(sent, flat.dtype)
-        received = dequantise(self.all_to_all(sent), flat.dtype)  # (ranks, part): one part of all
+        received = dequantise(
+            self._parts_of_all(sent), flat.dtype
+        )  # (ranks, part): one part of all
         mean = received.sum(0) / ranks
         row = quantise(mean[None])
         # What rounding the mean takes, this rank remembers as if its own gradient lacked it.
         error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])
         self.keep_error(gradients, error.view(-1)[: len(flat)])
-        means = dequantise(self.all_gather(row[0]), flat.dtype)
+        means = dequantise(self.peers.all_gather(row[0]), flat.dtype)
         spread(means.view(-1)[: len(flat)], list(gradients.values()))
+
+    def _parts_of_all(self, rows: Tensor) -> Tensor:
+        """Row r of every rank, on rank r: both (world_size, n)."""
+        self.peers.note("all_to_all", rows)
+        received = torch.empty_like(rows)
+        dist.all_to_all_single(received, rows, group=self.peers.group)
+        return received
 
 
 def quantise(rows: Tensor) -> Tensor:

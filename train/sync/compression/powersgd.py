@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..flat import flatten, spread
@@ -58,8 +59,7 @@ class PowerSgd(Compressor):
 
     def _mean(self, factors: Sequence[Tensor]) -> None:
         flat = flatten(factors) / self.ranks.world_size
-        self.all_reduce(flat)
-        spread(flat, factors)
+        spread(self.peers.all_reduce(flat, dist.ReduceOp.SUM), factors)
 
 
 def is_worth_it(gradient: Tensor, rank: int) -> bool:

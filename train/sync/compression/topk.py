@@ -21,7 +21,7 @@ class TopK(Compressor):
         # one collective for both, in bytes: their types differ
         row = torch.cat([values.view(torch.uint8), places.int().view(torch.uint8)])
         mean = torch.zeros_like(flat)
-        for received in self.all_gather(row):  # in the order of ranks, on every rank
+        for received in self.peers.all_gather(row):  # in the order of ranks, on every rank
             own, at = received.split([values.nbytes, count * torch.int32.itemsize])
             mean.index_add_(0, at.clone().view(torch.int32), own.clone().view(flat.dtype))
         flat[places] = 0

@@ -5,8 +5,7 @@ What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names 
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
@@ -17,7 +16,7 @@ from muster.errors import UsageError, refuse
 
 from .. import base, batchnorm
 from ..base import MIB, SyncOptions
-from ..ranks import Ranks, current_ranks
+from ..ranks import CollectiveLedger, Ranks, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
@@ -78,10 +77,10 @@ def sync(
         return Alone(model)
     if synced_batchnorm and ranks.world_size > 1:
         model = batchnorm.convert(model, timeout_s, ranks)
-    kind = None
+    way = Way(None, options)
     if ranks.world_size > 1:
-        kind = hook_class(base.load_plugin("modes", mode).hook_class, options)
-    return in_ddp(model, kind, ranks, options, ddp_options)
+        way = Way.of(base.load_plugin("modes", mode).hook_class, options)
+    return way.wrap(model, CollectiveLedger(), **ddp_options)
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -105,45 +104,43 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
     yield from number("timeout_s", options.timeout_s, above=0)
 
 
-def hook_class(of_mode: type[BucketHook] | None, options: SyncOptions) -> type[BucketHook] | None:
-    """What averages buckets: the compressor that is asked for, or the mode; None: DDP itself."""
-    if options.compress == "none":
-        return of_mode
-    found: type[BucketHook] = base.load_plugin("compression", options.compress)
-    return found
+class Way(NamedTuple):
+    """How the gradients of a DDP travel."""
 
+    kind: type[BucketHook] | None  # None: DDP's own
+    options: SyncOptions
 
-def bucket_options(kind: type[BucketHook] | None, options: SyncOptions) -> dict[str, float]:
-    """How large DDP's buckets are to be, by its own option."""
-    size = options.bucket_mb
-    if size is None and kind is not None and dist.get_backend() == "gloo":
-        size = kind.default_mb
-    return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
+    @classmethod
+    def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
+        """By the compressor that is asked for, or the mode."""
+        if options.compress != "none":
+            of_mode = base.load_plugin("compression", options.compress)
+        return cls(of_mode, options)
 
+    def buckets(self) -> dict[str, float]:
+        """How large they are to be, by DDP's own option; asked when there is a process group."""
+        size = self.options.bucket_mb
+        if size is None and self.kind is not None and dist.get_backend() == "gloo":
+            size = self.kind.default_mb
+        return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
-def in_ddp(
-    model: nn.Module,
-    kind: type[BucketHook] | None,
-    ranks: Ranks,
-    options: SyncOptions,
-    ddp_options: Mapping[str, Any],
-) -> DistributedDataParallel:
-    """`model` in DDP with the buckets and a hook of `kind`; None: DDP itself."""
-    ddp_options = {**bucket_options(kind, options), **ddp_options}
-    if kind is None:
-        return DistributedDataParallel(model, **ddp_options)
-    synced = SyncedDataParallel(model, **ddp_options)
-    synced.average_by(kind, ranks, options)
-    return synced
+    def register(self, model: DistributedDataParallel, ledger: CollectiveLedger) -> BucketHook:
+        """Have `model`, just made, call a hook, which is returned."""
+        assert self.kind is not None
+        group = model.process_group
+        ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
+        hook = self.kind(model.module, ranks, self.options)
+        model.register_comm_hook(None, hook.average)
+        return hook
 
-
-def register(
-    model: DistributedDataParallel, kind: type[BucketHook], ranks: Ranks, options: SyncOptions
-) -> BucketHook:
-    """Have `model`, just made, call a hook of `kind`, which is returned."""
-    hook = kind(model.module, replace(ranks, group=model.process_group), options)
-    model.register_comm_hook(None, hook.average)
-    return hook
+    def wrap(
+        self, model: nn.Module, ledger: CollectiveLedger, **ddp_options: Any
+    ) -> DistributedDataParallel:
+        """`model` in DDP with these buckets and the hook."""
+        ddp_options = {**self.buckets(), **ddp_options}
+        if self.kind is None:
+            return DistributedDataParallel(model, **ddp_options)
+        return SyncedDataParallel(model, self, ledger, **ddp_options)
 
 
 class SyncedDataParallel(DistributedDataParallel):
@@ -152,22 +149,20 @@ class SyncedDataParallel(DistributedDataParallel):
     A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
     """
 
-    def average_by(self, kind: type[BucketHook], ranks: Ranks, options: SyncOptions) -> None:
-        """Called once, when it is made."""
-        self._kind, self._options = kind, options
-        self.hook: BucketHook | None = register(self, kind, ranks, options)
+    def __init__(
+        self, model: nn.Module, way: Way, ledger: CollectiveLedger, **options: Any
+    ) -> None:
+        super().__init__(model, **options)
+        self._way = way
+        self.hook = way.register(self, ledger)
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        remembered = {} if self.hook is None else self.hook.state()
-        return {**state, "hook": None, "_comm_hooks": [], "_remembered": remembered}
+        return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        remembered = state.pop("_remembered")
+        remembered = state.pop("hook")
         super().__setstate__(state)
-        group = self.process_group
-        self.average_by(self._kind, Ranks(group.rank(), group.size()), self._options)
-        assert self.hook is not None
+        self.hook = self._way.register(self, CollectiveLedger())
         self.hook.restore(remembered)
 
 

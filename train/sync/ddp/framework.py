@@ -12,8 +12,10 @@ from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
 from ..modes.all_reduce import AllReduceHook
-from ..ranks import Ranks
-from .data_parallel import bucket_options, hook_class, option_problems, register
+from ..ranks import CollectiveLedger
+from .data_parallel import Way, option_problems
+
+VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
 
 
 def sync_ddp(
@@ -54,13 +56,13 @@ def sync_ddp(
         compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
-    hook = DdpHook(options)
+    way = Way.of(AllReduceHook, options)
     if hasattr(framework, "accelerator") and hasattr(framework, "train"):
-        _of_accelerate(framework.accelerator, hook)
+        _of_accelerate(framework.accelerator, way)
     elif hasattr(framework, "prepare_model") and hasattr(framework, "ddp_handler"):
-        _of_accelerate(framework, hook)
+        _of_accelerate(framework, way)
     elif hasattr(framework, "_setup_model"):
-        _of_lightning(framework, hook)
+        _of_lightning(framework, way)
     else:
         raise UsageError(
             f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
@@ -69,25 +71,7 @@ def sync_ddp(
     return framework
 
 
-class DdpHook:
-    """What becomes of one DDP; made before it, and before there is a process group."""
-
-    def __init__(self, options: SyncOptions) -> None:
-        self._options = options
-        self._kind = hook_class(AllReduceHook, options)
-
-    def ddp_options(self) -> dict[str, Any]:
-        """How DDP is to be made, by its own options."""
-        return {**bucket_options(self._kind, self._options), "gradient_as_bucket_view": True}
-
-    def register(self, model: DistributedDataParallel) -> None:
-        """Have `model`, just made, call this."""
-        assert self._kind is not None
-        group = model.process_group
-        register(model, self._kind, Ranks(group.rank(), group.size()), self._options)
-
-
-def _of_accelerate(accelerator: Any, hook: DdpHook) -> None:
+def _of_accelerate(accelerator: Any, way: Way) -> None:
     """Accelerate asks its handler for DDP's options, and then to register a hook."""
     from accelerate.utils import DistributedDataParallelKwargs
 
@@ -104,15 +88,15 @@ def _of_accelerate(accelerator: Any, hook: DdpHook) -> None:
 
     class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
         def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **hook.ddp_options()}
+            return {**super().to_kwargs(), **way.buckets(), **VIEWS}
 
         def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            hook.register(ddp)
+            way.register(ddp, CollectiveLedger())
 
     accelerator.ddp_handler = Handler(**vars(given))
 
 
-def _of_lightning(strategy: Any, hook: DdpHook) -> None:
+def _of_lightning(strategy: Any, way: Way) -> None:
     """Lightning's strategy makes DDP in one method, with options of its own."""
     if strategy._ddp_comm_hook is not None:
         raise UsageError(
@@ -122,9 +106,9 @@ def _of_lightning(strategy: Any, hook: DdpHook) -> None:
     setup = strategy._setup_model
 
     def set_up(model: nn.Module) -> DistributedDataParallel:
-        strategy._ddp_kwargs.update(hook.ddp_options())
+        strategy._ddp_kwargs.update(**way.buckets(), **VIEWS)
         made: DistributedDataParallel = setup(model)
-        hook.register(made)
+        way.register(made, CollectiveLedger())
         return made
 
     strategy._setup_model = set_up

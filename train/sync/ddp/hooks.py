@@ -3,20 +3,29 @@
 Every rank's DDP calls the hook of its buckets in their order, whatever became ready first; so what
 a hook sends, and what it waits for, comes in the same order everywhere. A callback of a future runs
 whenever that is done: it computes, but sends nothing and waits for nothing. What sends again once
-something has come is done by a thread, through a group of its own (`ThreadedHook`).
+something has come is done in a `Lane`: a thread, through a group of its own.
 
 DDP makes its buckets anew after the first pass: a hook looks parameters up in the bucket it is
 given, and remembers none.
+
+Of a large embedding only the rows that some rank has looked up carry gradient: only they move. A
+batch of some thousand tokens looks up a small part of a vocabulary of 30,000 or more, and the
+gradient of every other row is zero. So ranks first tell each other which rows they touched (a byte
+for each, of which the largest counts); the union is the same on all ranks. All other rows are zero
+on every rank, and so is their mean: nothing is approximated.
+
+    gradient (rows, width)  --union-->  moved (used rows, width)  --mean-->  gradient (rows, width)
+
+Which rows these are is read from the gradient itself, so that it is exact however the weight was
+used.
 """
 
-import atexit
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,9 +33,11 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ..base import SyncOptions
-from ..flat import flatten, spread
 from ..ranks import Ranks
-from . import sparse_rows
+
+T = TypeVar("T")
+LEAST_BYTES = 2**20  # of a weight: a smaller one is not worth a look at its rows
+WORTH = 0.8  # of a weight's rows: with more of them it goes whole, without being gathered first
 
 
 @dataclass(frozen=True)
@@ -34,22 +45,18 @@ class Bucket:
     """What a bucket of DDP's holds: parts of `buffer`, and large embeddings' by rows."""
 
     buffer: Tensor  # (n,)
-    params: Sequence[Tensor]
-    gradients: Sequence[Tensor]  # of `params`, which lie in `buffer`
-    rows: Sequence[sparse_rows.Rows]  # all that is in it beside
+    gradients: Mapping[Tensor, Tensor]  # by their parameters; parts of `buffer`
+    rows: Sequence["Rows"]  # all that is in it beside
 
-    def moved(self) -> Tensor:
-        """What has to be averaged: (values,)."""
-        if not self.rows:
-            return self.buffer
-        return flatten([*self.gradients, *(one.moved for one in self.rows)])
+    def moving(self) -> list[Tensor]:
+        """What has to be averaged."""
+        parts = [*self.gradients.values(), *(one.moved for one in self.rows)]
+        return parts if self.rows else [self.buffer]
 
-    def put_back(self, mean: Tensor) -> Tensor:
-        """The bucket, with the mean of what `moved` returned."""
-        if self.rows:
-            spread(mean, [*self.gradients, *(one.moved for one in self.rows)])
-            for one in self.rows:
-                one.give_back()
+    def put_back(self) -> Tensor:
+        """The bucket, when all that moves is the mean."""
+        for one in self.rows:
+            one.give_back()
         return self.buffer
 
 
@@ -62,8 +69,9 @@ class BucketHook(ABC):
         """`model`: what DDP has wrapped; `ranks` those of its group."""
         self.ranks, self.options = ranks, options
         on_gloo = dist.get_backend(ranks.group) == "gloo"
-        by_rows = sparse_rows.candidates(model) if options.sparse_rows and on_gloo else ()
-        self._by_rows: set[Tensor] = set(by_rows)
+        self._by_rows = set[Tensor](candidates(model) if options.sparse_rows and on_gloo else ())
+        # Of this pass, on a GPU: the first and the last bucket were ready. Nothing waits for them.
+        self.ready: list[torch.cuda.Event] = []
 
     @abstractmethod
     def start(self, flat: Tensor) -> Future[Tensor]:
@@ -71,54 +79,41 @@ class BucketHook(ABC):
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
         """Likewise a bucket; the future has its buffer."""
-        moved = bucket.moved()
-        if not moved.numel():  # rows of an embedding that no rank has used
+        moving = bucket.moving()
+        values = [one.flatten() for one in moving]
+        flat = values[0] if len(values) == 1 else torch.cat(values)
+        if not flat.numel():  # rows of an embedding that no rank has used
             return done_with(bucket.buffer)
-        mean = self.start(moved)
-        return mean.then(lambda done: bucket.put_back(done.value()))
 
-    def finish(self) -> None:
-        """The last bucket of a pass has been sent: DDP waits for all of them now."""
-        return
+        def put_back(done: Future[Tensor]) -> Tensor:
+            parts = done.value().split([one.numel() for one in moving])
+            for one, part in zip(moving, parts, strict=True):
+                if len(moving) > 1:  # else it is the same memory
+                    one.copy_(part.view(one.shape))
+            return bucket.put_back()
+
+        return self.start(flat).then(put_back)
 
     def average(self, _: object, bucket: dist.GradBucket) -> Future[Tensor]:
         """What DDP calls."""
+        buffer = bucket.buffer()
         if bucket.index() == 0:
             self.ranks.ledger.step.clear()  # of the pass before, if nobody asked for it
-        sent = self._send(bucket)
-        if bucket.is_last():
-            self.finish()
-        return sent
-
-    def _send(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        buffer = bucket.buffer()
-        if buffer.is_sparse:
-            return self._sparse(buffer.div_(self.ranks.world_size))
+        if buffer.is_cuda:
+            self.ready = [*self.ready[:1], marked()]
+        if buffer.is_sparse:  # as DDP by itself sends it, in every mode
+            return summed(buffer.div_(self.ranks.world_size), self.ranks)
         if not buffer.numel():
             return done_with(buffer)
-        if buffer.is_complex():
-            buffer = torch.view_as_real(buffer).view(-1)
-        params, gradients = bucket.parameters(), bucket.gradients()
-        pairs = list(zip(params, gradients, strict=True))
-        large = [one for param, one in pairs if param in self._by_rows]
-        rest = [(param, one) for param, one in pairs if param not in self._by_rows]
-        found = Bucket(
-            buffer,
-            [param for param, _ in rest],
-            [one for _, one in rest],
-            sparse_rows.rows_in_use(large, self.ranks) if large else (),
+        gradients = dict(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        large = [gradients.pop(one) for one in list(gradients) if one in self._by_rows]
+        rows = rows_in_use(large, self.ranks) if large else []
+        if not buffer.is_complex():
+            return self.send(Bucket(buffer, gradients, rows))
+        numbers = torch.view_as_real(buffer).view(-1)
+        return self.send(Bucket(numbers, gradients, rows)).then(
+            lambda done: (done.value(), buffer)[1]
         )
-        sent = self.send(found)
-        whole = bucket.buffer()
-        return sent if whole is buffer else sent.then(lambda done: (done.value(), whole)[1])
-
-    def _sparse(self, gradient: Tensor) -> Future[Tensor]:
-        """As DDP by itself sends it, in every mode."""
-        self.ranks.ledger.gradient("all_reduce", gradient._values())
-        work = dist.all_reduce(gradient, group=self.ranks.group, async_op=True)
-        assert work is not None
-        total: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-        return total
 
     def state(self) -> dict[str, Tensor]:
         """What this rank remembers from step to step, by name: a checkpoint keeps it."""
@@ -138,59 +133,109 @@ def done_with(buffer: Tensor) -> Future[Tensor]:
 
 def summed(tensor: Tensor, ranks: Ranks) -> Future[Tensor]:
     """Begin to add `tensor` up over the ranks, in place."""
-    ranks.ledger.gradient("all_reduce", tensor)
+    ranks.ledger.gradient("all_reduce", tensor._values() if tensor.is_sparse else tensor)
     work = dist.all_reduce(tensor, group=ranks.group, async_op=True)
     assert work is not None
     total: Future[Tensor] = work.get_future().then(lambda done: (done.value(), tensor)[1])
     return total
 
 
-class ThreadedHook(BucketHook):
-    """Bucket after bucket in a thread, through groups of this model's own.
+def marked() -> torch.cuda.Event:
+    """A mark in the device's current stream."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    These are made when the first bucket comes, where all ranks are together.
+
+class Lane:
+    """A thread and a group other than DDP's: what is handed in goes one after the other, on every
+    rank alike.
+
+    The group is made when it is first needed, where all ranks are together.
     """
 
-    def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:
-        super().__init__(model, ranks, options)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-sync")
-        atexit.register(_leave_groups, weakref.ref(self))
+    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+        self._ranks, self._timeout_s = ranks, options.timeout_s
+        self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-sync")
+        self._made: list[dist.ProcessGroup] = []
+        # Let go of it before the interpreter ends, which joins its threads: one that wants the
+        # interpreter while that ends aborts the process.
+        weakref.finalize(self, self._made.clear)
 
-    @cached_property
+    @property
     def group(self) -> dist.ProcessGroup:
-        """Other than DDP's, in which something else may be sent meanwhile."""
-        return self.ranks.own_group(self.options.timeout_s)
+        if not self._made:
+            self._made.append(self._ranks.own_group(self._timeout_s))
+        return self._made[0]
 
-    def in_thread(self, work: Any, *given: Any) -> Future[Tensor]:
-        """What `work(*given)` returns; an error of it is that of the backward pass."""
+    def submit(
+        self, device: torch.device, work: Callable[..., T], *given: Any
+    ) -> futures.Future[T]:
+        """Have the thread do `work(*given)`."""
+
+        def run() -> T:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            return work(*given)
+
+        return self._thread.submit(run)
+
+    def promise(self, device: torch.device, work: Callable[..., T], *given: Any) -> Future[T]:
+        """Likewise; an error of it is that of the backward pass."""
         promised: Future[Any] = Future()
+        self.submit(device, work, *given).add_done_callback(promised.set_result)
 
-        def run() -> None:
-            try:
-                promised.set_result(work(*given))
-            except BaseException as error:  # noqa: BLE001 (who waits for it is told)
-                promised.set_result(error)
-
-        self._thread.submit(run)
-        return promised.then(value_or_error)
+        # An error is raised here: as it is, DDP would take it for a tensor.
+        return promised.then(lambda done: done.value().result())
 
 
-def value_or_error(done: Future[Any]) -> Tensor:
-    """What was promised; an error is raised here, since as it is DDP would take it for a tensor."""
-    found = done.value()
-    if isinstance(found, BaseException):
-        raise found
-    result: Tensor = found
-    return result
+def candidates(model: nn.Module) -> list[nn.Parameter]:
+    """Trained weights that only `nn.Embedding` modules hold, and that are worth it.
 
-
-def _leave_groups(found: "weakref.ref[ThreadedHook]") -> None:
-    """Let go of the groups before the interpreter ends, which joins their threads.
-
-    One that wants the interpreter while that ends aborts the process.
+    One that also is an output layer (tied) has a gradient in every row. One that does not lie row
+    after row in memory goes whole as well.
     """
-    hook = found()
-    if hook is not None:
-        for name, value in list(vars(hook).items()):
-            if isinstance(value, dist.ProcessGroup):
-                del vars(hook)[name]
+    held = [
+        (one, isinstance(module, nn.Embedding))
+        for module in model.modules()
+        for one in module.parameters(recurse=False)
+    ]
+    others = {one for one, of_embedding in held if not of_embedding}
+    found = dict.fromkeys(one for one, _ in held if one.requires_grad and one not in others)
+    return [one for one in found if one.nbytes >= LEAST_BYTES and one.is_contiguous()]
+
+
+def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
+    """Of each gradient (rows, width) the rows that some rank has used; collective."""
+    marks = ranks.all_reduce(torch.cat([touched(one) for one in gradients]), dist.ReduceOp.MAX)
+    unions = marks.split([len(one) for one in gradients])
+    return [Rows(one, union) for one, union in zip(gradients, unions, strict=True)]
+
+
+def touched(gradient: Tensor) -> Tensor:
+    """1 for each row that is not all zero: uint8 (rows,)."""
+    if not gradient.numel():
+        return torch.zeros(len(gradient), dtype=torch.uint8, device=gradient.device)
+    # The bits of a number are zero where the number is; whole words are looked at fastest. A part
+    # of a bucket may begin in the middle of one.
+    starts = gradient[0].nbytes, gradient.storage_offset() * gradient.itemsize
+    words = torch.uint8 if any(one % torch.int64.itemsize for one in starts) else torch.int64
+    # Faster than `any`, which makes a bool of each number first.
+    low, high = torch.aminmax(gradient.view(words), dim=1)
+    return (low | high).ne(0).to(torch.uint8)
+
+
+class Rows:
+    """One weight's gradient (rows, width) on its way: `moved` is its rows `union`, or all."""
+
+    def __init__(self, gradient: Tensor, union: Tensor) -> None:
+        """`union`: uint8 (rows,), 1 where any rank has touched the row."""
+        self._gradient = gradient
+        self._rows = union.nonzero().flatten()
+        is_whole = len(self._rows) > WORTH * len(union)
+        self.moved = gradient if is_whole else gradient.index_select(0, self._rows)
+
+    def give_back(self) -> None:
+        """What has moved becomes the weight's gradient."""
+        if self.moved is not self._gradient:
+            self._gradient.index_copy_(0, self._rows, self.moved)

@@ -5,25 +5,22 @@ through a hook, of a mode or a compressor. What hooks send is in the ledger alre
 by itself, and how long it took, is read from its own logging data after each step.
 
 On a GPU that logging would wait for the device in every step. There hooks mark in the stream when
-the first and the last bucket were ready.
+the first and the last bucket were ready, and `sync` when all of them are the mean.
 """
 
 import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
-from ..ledger import Collective
-from ..ranks import Ranks
-from .data_parallel import SyncedDataParallel, hook_class, in_ddp, register
-from .hooks import BucketHook
+from ..ranks import Collective, Ranks
+from .data_parallel import SyncedDataParallel, Way
+from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
@@ -42,87 +39,66 @@ class DdpSync(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
+        self.way = Way.of(self.hook_class, options)
         self._hook: BucketHook | None = None
         self._buckets = list[Collective]()  # of DDP's own, in each step the same
-        self._is_timed_here = False  # by events in the device's stream
-        # Of this step: the first bucket was ready, the last was, all of them are the mean.
-        self._events = list[torch.cuda.Event]()
+        self._mean: torch.cuda.Event | None = None  # all buckets of this step are
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.ranks.world_size == 1:
             return model
         device = next(model.parameters()).device
         device_ids = [device] if device.type == "cuda" else None
-        ddp = {**DDP_OPTIONS, "device_ids": device_ids, "forward_sync_buffers": False}
-        wrapped = in_ddp(model, self.kind(device), self.ranks, self.options, ddp)
+        wrapped = self.way.wrap(
+            model, self.ranks.ledger,
+            device_ids=device_ids, forward_sync_buffers=False, **DDP_OPTIONS,
+        )  # fmt: skip
         self.wrapped(wrapped)
         return wrapped
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         """DDP has made the replicas equal; from now on it times every step."""
-        tensors = [*model.parameters(), *model.buffers()]
-        self.ranks.ledger.control["broadcast"] += sum(tensor.nbytes for tensor in tensors)
-        trained = sum(param.requires_grad for param in model.parameters())
-        self._flags_bytes = trained * torch.int32.itemsize  # which parameters were used at all
-        device = tensors[0].device
-        _let_it_warn(device)
-        self._is_timed_here = device.type == "cuda"
-        if not self._is_timed_here:
+        params = list(model.parameters())
+        for tensor in (*params, *model.buffers()):
+            self.ranks.note("broadcast", tensor)
+        # What DDP tells in each step: which parameters this rank has used at all.
+        self._flags = torch.empty(sum(one.requires_grad for one in params), dtype=torch.int32)
+        _let_it_warn(params[0].device)
+        if not params[0].is_cuda:
             model._set_ddp_runtime_logging_sample_rate(1)
         if isinstance(model, SyncedDataParallel):
             self._hook = model.hook
-        elif (kind := self.kind(device)) is not None:
-            self._hook = register(model, kind, self.ranks, self.options)
+        elif self.way.kind is not None:
+            self._hook = self.way.register(model, self.ranks.ledger)
 
-    def kind(self, device: torch.device) -> type[BucketHook] | None:
-        """The hook's; it also marks when a bucket is ready, where DDP does not time it."""
-        kind = hook_class(type(self).hook_class, self.options)
-        if kind is None or device.type != "cuda":
-            return kind
-        mode = self
-
-        class Marking(kind):  # type: ignore[valid-type, misc]
-            def average(self, state: object, bucket: dist.GradBucket) -> Future[Tensor]:
-                mode._events = [*mode._events[:1], _event()]
-                sent: Future[Tensor] = super().average(state, bucket)
-                return sent
-
-        return Marking
-
-    def sync(self, model: nn.Module) -> None:
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         if not isinstance(model, DistributedDataParallel):
             return
-        self.ranks.ledger.control["all_reduce"] += self._flags_bytes
-        if self._is_timed_here:
-            if self._events:
-                self._events.append(_event())
-        else:
-            assert model.logger is not None
+        self.ranks.note("all_reduce", self._flags)
+        if self._hook is not None and self._hook.ready:
+            self._mean = marked()
+        elif model.logger is not None and not next(model.parameters()).is_cuda:
             model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
         logged = model._get_ddp_logging_data()
-        comm, overlapped = (logged.get(f"backward_{name}_time", 0) for name in TIMED)
-        self._took(comm / NS, overlapped / NS)
+        self._took(*(logged.get(f"backward_{name}_time", 0) / NS for name in TIMED))
         if self._hook is None:
             self._buckets = self._buckets or buckets_of(model, logged)
             for one in self._buckets:
                 self.ranks.ledger.add(one)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        if isinstance(model, DistributedDataParallel):
-            return model.no_sync()
-        return super().no_sync(model)
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     def finished(self) -> None:
-        if len(self._events) > 1:
-            first, *ready, mean = self._events
-            overlapped_s = first.elapsed_time(ready[-1]) / MS if ready else 0.0
-            self._took(first.elapsed_time(mean) / MS, overlapped_s)
-        self._events.clear()
+        if self._mean is not None and self._hook is not None:
+            first, last = self._hook.ready[0], self._hook.ready[-1]
+            self._took(first.elapsed_time(self._mean) / MS, first.elapsed_time(last) / MS)
+            self._mean = None
 
     def _took(self, comm_s: float, overlapped_s: float) -> None:
         """A mode of ours tells what was waited for apart from the backward pass."""
         self.comm_s, self.overlapped_s = comm_s, overlapped_s
-        if type(self).hook_class is not None:
+        if self.hook_class is not None:
             self.comm_s, self.waited_s = overlapped_s, max(0.0, comm_s - overlapped_s)
 
     def state(self) -> dict[str, Tensor]:
@@ -131,13 +107,6 @@ class DdpSync(GradSync):
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         if self._hook is not None:
             self._hook.restore(state)
-
-
-def _event() -> torch.cuda.Event:
-    """A mark in the current stream, which nothing waits for."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
@@ -150,7 +119,7 @@ def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
 
 def sent_by(model: nn.Module) -> list[Collective]:
     """The collectives on gradients of the last pass of what `muster.sync` returned."""
-    if isinstance(model, SyncedDataParallel) and model.hook is not None:
+    if isinstance(model, SyncedDataParallel):
         return model.hook.ranks.ledger.take_step()
     if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:
         return buckets_of(model, model._get_ddp_logging_data())
@@ -163,17 +132,12 @@ def _let_it_warn(device: torch.device) -> None:
     DDP says that --sync ddp looks for unused parameters in a model that has none; but another step
     may have some. Collective: DDP makes the replicas of its model equal.
     """
+
+    def once(_: float) -> float:
+        model = DistributedDataParallel(nn.Linear(1, 1).to(device), find_unused_parameters=True)
+        model(torch.ones(1, 1, device=device))
+        return 0.0
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-        _InPython.apply(torch.ones(1, 1, device=device))
-
-
-class _InPython(torch.autograd.Function):
-    """What C++ warns of in here is a warning of Python's, not a line on stderr."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        with torch.enable_grad():
-            model = nn.Linear(1, 1).to(values.device)
-            DistributedDataParallel(model, find_unused_parameters=True)(values)
-        return values
+        torch.zeros(1).apply_(once)  # what C++ warns of in here is Python's, no line on stderr

@@ -1,13 +1,13 @@
-"""Hugging Face Accelerate prepares model, optimizer and precision; the samples stay the plan's.
+"""Hugging Face Accelerate prepares model and optimizer; samples and arithmetic stay the trainer's.
 
 Its prepared data loader would reshard the batches that the plan has cut already, and its prepared
-scheduler would step once per process: so neither is given to it.
+scheduler would step once per process: so neither is given to it. What it does for --precision is
+torch's autocast and GradScaler, as the trainer has them for every mode.
 """
 
 import os
 import warnings
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
 
 import torch
 from accelerate import Accelerator
@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..base import MixedPrecision
-from ..ddp.data_parallel import bucket_options
 from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from ..ranks import Ranks
 
@@ -26,13 +24,11 @@ class Accelerate(DdpSync):
     """Works under torchrun, under `accelerate launch`, and by hand: the process group is ours."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        device, precision = next(model.parameters()).device, self.options.precision
-        _set_environment(self.ranks, on_gpu := device.type == "cuda")
-        buckets = bucket_options(self.kind(device), self.options)
-        ddp = {**buckets, **DDP_OPTIONS, "broadcast_buffers": False}
+        _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
+        ddp = {**self.way.buckets(), **DDP_OPTIONS, "broadcast_buffers": False}
         self._accelerator = Accelerator(
             cpu=not on_gpu,
-            mixed_precision=precision if precision in ("bf16", "fp16") else "no",
+            mixed_precision="no",
             kwargs_handlers=[DistributedDataParallelKwargs(**ddp)],
         )
         with warnings.catch_warnings():
@@ -46,9 +42,6 @@ class Accelerate(DdpSync):
     def prepare(self, optimizer: Optimizer) -> Optimizer:
         prepared: Optimizer = self._accelerator.prepare_optimizer(optimizer)
         return prepared
-
-    def precision(self, usual: MixedPrecision) -> MixedPrecision:
-        return _AcceleratePrecision(self._accelerator)
 
     def backward(self, loss: Tensor) -> None:
         self._accelerator.backward(loss)
@@ -66,42 +59,16 @@ def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
         # GPU only.
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     if ranks.world_size > 1:
-        os.environ["RANK"] = str(ranks.rank)
-        os.environ["WORLD_SIZE"] = str(ranks.world_size)
-        os.environ["LOCAL_RANK"] = str(ranks.local_rank)
-        os.environ["LOCAL_WORLD_SIZE"] = str(ranks.local_world_size)
+        os.environ |= {
+            "RANK": str(ranks.rank),
+            "WORLD_SIZE": str(ranks.world_size),
+            "LOCAL_RANK": str(ranks.local_rank),
+            "LOCAL_WORLD_SIZE": str(ranks.local_world_size),
+            # It would choose its own number of threads where this is not set.
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        }
         # It wants to see one, and does not use it: the group is there.
         os.environ.setdefault("MASTER_ADDR", "localhost")
-        # It would choose its own number of threads where this is not set.
-        os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-
-
-class _AcceleratePrecision:
-    """Accelerate's own autocast (inside the prepared model) and loss scaling (in its backward)."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        self.can_overflow = accelerator.mixed_precision == "fp16"
-
-    def autocast(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def scale(self, loss: Tensor) -> Tensor:
-        return loss
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        self._accelerator.unscale_gradients(optimizer)
-
-    def step(self, optimizer: Optimizer) -> None:
-        optimizer.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        scaler = self._accelerator.scaler
-        return {} if scaler is None else dict(scaler.state_dict())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._accelerator.scaler is not None:
-            self._accelerator.scaler.load_state_dict(state)
 
 
 build = Accelerate

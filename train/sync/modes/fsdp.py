@@ -9,7 +9,7 @@ evaluated, saved and loaded as in every other mode.
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -57,10 +57,9 @@ class Fsdp(PartedSync):
         twin = twin_of(model)
         self._units = [fully_shard(one, mesh=mesh) for one in (*repeated_layers(twin), twin)]
         self._share_out(model, twin)
-        gather, reduce_scatter = Gather(self.note), ReduceScatter(self.note)
         for unit in self._units:
-            unit.set_custom_all_gather(gather)  # type: ignore[arg-type]
-            unit.set_custom_reduce_scatter(reduce_scatter)  # type: ignore[arg-type]
+            unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
+            unit.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
             unit.set_reduce_scatter_unused_params(True)  # on some rank: that must not hang it
         return twin
 
@@ -92,15 +91,15 @@ class Fsdp(PartedSync):
         finally:
             root.set_requires_gradient_sync(True)
 
-    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+    def used(self, model: nn.Module) -> list[bool]:
+        return [part in self._used for part in self._given]
+
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         """Gradients are the mean already; one that no rank has is to be None, but is zeros."""
-        rows, used = self.exchange_used(row, [own in self._used for own in self._given])
-        for own, is_used in zip(self._given, used, strict=True):
-            gradient, own.grad = own.grad, None
-            found = gradient if is_used else None
-            self.part_of(own).grad = None if found is None else _local(found)
+        for part, is_used in zip(self._given, used, strict=True):
+            gradient, part.grad = part.grad, None
+            self.part_of(part).grad = _local(gradient) if is_used and gradient is not None else None
         self._used.clear()
-        return rows
 
     @contextmanager
     def whole(self, model: nn.Module) -> Iterator[None]:

@@ -4,7 +4,8 @@ With --outer-lr 1 and no momentum that step is the average itself: local SGD (St
 and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,6 @@ from torch.optim import SGD, Optimizer
 from ..base import DEFAULT_MB, GradSync, SyncOptions
 from ..flat import flatten, groups, spread
 from ..ranks import Ranks
-
-Note = Callable[[str, Tensor], None]
 
 
 class LocalSgd(GradSync):
@@ -29,7 +28,7 @@ class LocalSgd(GradSync):
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self._every, self._alone = options.sync_every, ranks.world_size == 1
+        self._every = options.sync_every
         self._bucket_bytes = options.bucket_bytes(DEFAULT_MB)
         self._lr, self._momentum = options.outer_lr, options.outer_momentum
         self._steps = 0  # since the last round
@@ -47,30 +46,25 @@ class LocalSgd(GradSync):
         self._optimizer = optimizer
         return optimizer
 
-    def sync(self, model: nn.Module) -> None:
-        """Gradients stay this rank's own."""
-
     def updated(self, model: nn.Module) -> None:
-        if self._alone:
-            return
         self._steps, self._is_settled = self._steps + 1, False
         if self._steps == self._every:
-            self._round(model, self.note)
+            self._round(model, replace(self.ranks, carries_gradients=True))
 
     @torch.no_grad()
     def settle(self, model: nn.Module) -> None:
         if self._is_settled:
             return
         if self._steps:
-            self._round(model, self._note_control)
-        self._average(self._optimizer_states(_trained(model)), self._note_control)
+            self._round(model, self.ranks)
+        self._average(self._optimizer_states(_trained(model)), self.ranks)
         self._is_settled = True
 
     @torch.no_grad()
-    def _round(self, model: nn.Module, note: Note) -> None:
+    def _round(self, model: nn.Module, ranks: Ranks) -> None:
         """Make parameters what the outer optimizer makes of their average."""
         trained = _trained(model)
-        self._average(trained, note)
+        self._average(trained, ranks)
         for agreed, param in zip(self._agreed, trained, strict=True):
             agreed.grad = agreed - param
         self._outer.step()
@@ -79,13 +73,10 @@ class LocalSgd(GradSync):
             param.copy_(agreed)
         self._steps = 0
 
-    def _average(self, tensors: list[Tensor], note: Note) -> None:
+    def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
         for group in groups([tensor.detach() for tensor in tensors], self._bucket_bytes):
-            flat = flatten(group)
-            dist.all_reduce(flat)
-            note("all_reduce", flat)
-            flat /= self.ranks.world_size
-            spread(flat, group)
+            flat = ranks.all_reduce(flatten(group), dist.ReduceOp.SUM)
+            spread(flat / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All numbers that the optimizer keeps, on every rank as many.
@@ -108,11 +99,7 @@ class LocalSgd(GradSync):
     def state(self) -> dict[str, Tensor]:
         """The outer momentum, the same on every rank; all else is in the model once it settled."""
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
-        return {
-            f"outer momentum/{number}": momentum
-            for number, momentum in enumerate(states)
-            if momentum is not None
-        }
+        return {f"outer momentum/{at}": one for at, one in enumerate(states) if one is not None}
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         self._steps, self._is_settled = 0, True
@@ -122,20 +109,14 @@ class LocalSgd(GradSync):
             if momentum is not None and self._momentum:
                 self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
 
-    def _note_control(self, operation: str, tensor: Tensor) -> None:
-        self.ranks.ledger.control[operation] += tensor.nbytes
-
 
 def _trained(model: nn.Module) -> list[Tensor]:
     return [param for param in model.parameters() if param.requires_grad]
 
 
 def _numbers(state: dict[str, object]) -> dict[str, Tensor]:
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    }
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    return {key: value for key, value in tensors.items() if value.is_floating_point()}
 
 
 build = LocalSgd

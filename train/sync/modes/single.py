@@ -1,7 +1,5 @@
 """One process alone: its gradient is the mean already."""
 
-from torch import nn
-
 from ..base import GradSync
 
 
@@ -9,9 +7,6 @@ class Single(GradSync):
     """The plain training that every other mode must equal."""
 
     hook_class = None  # for DDP of a single process
-
-    def sync(self, model: nn.Module) -> None:
-        pass
 
 
 build = Single

@@ -10,17 +10,18 @@ S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion para
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from muster.errors import MusterError
 
 from ..base import MIB, SyncOptions
-from ..ddp.sparse_rows import candidates, rows_in_use
+from ..ddp.hooks import candidates, rows_in_use
 from ..flat import dense_gradient, groups
 from ..ranks import Ranks
 from ..sharding.bucket import Bucket
@@ -45,14 +46,15 @@ class Zero1(PartedSync):
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
         # its own, so that it does not matter what else is sent during the backward pass
-        self._group = self.ranks.own_group(self.options.timeout_s)
+        group = self.ranks.own_group(self.options.timeout_s)
+        self._peers = replace(self.ranks, group=group, carries_gradients=True)
         by_rows = candidates(model) if self.options.sparse_rows else []
         # As gradients become ready, mostly; the same order on every rank.
         trained = [param for param in model.parameters() if param.requires_grad]
         sent = [param for param in trained[::-1] if param not in set(by_rows)]
         bucket_bytes = self.options.bucket_bytes(BUCKET_MB)
-        self._buckets = [Bucket(params, self.ranks) for params in groups(sent, bucket_bytes)]
-        self._embeddings = [Bucket([weight], self.ranks) for weight in by_rows]
+        self._buckets = [Bucket(one, self.ranks, group) for one in groups(sent, bucket_bytes)]
+        self._embeddings = [Bucket([one], self.ranks, group) for one in by_rows]
         for bucket in (*self._buckets, *self._embeddings):
             self.shares |= zip(bucket.params, bucket.shares, strict=True)
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
@@ -87,30 +89,30 @@ class Zero1(PartedSync):
     def _start_next(self) -> None:
         bucket = self._buckets[self._started]
         self._started += 1
-        self.note("all_to_all", bucket.reduce(self._group))
+        bucket.reduce()
         self._sending.append(bucket)
         waiting = sum(bucket.nbytes for bucket in self._sending)
         while self._sending and (self._sending[0].is_done() or waiting > UNDERWAY_BYTES):
             waiting -= self._sending[0].nbytes
             self._sending.popleft().wait()
 
-    @torch.no_grad()
-    def exchange(self, model: nn.Module, row: Tensor) -> Tensor:
+    def used(self, model: nn.Module) -> list[bool]:
         while self._started < len(self._buckets):
             self._start_next()
         had = [one for bucket in self._buckets for one in bucket.had]
-        weights = [bucket.params[0] for bucket in self._embeddings]
-        had += [weight.grad is not None for weight in weights]
-        rows, used = self.exchange_used(row, had)
-        is_used = iter(used)
+        return had + [bucket.params[0].grad is not None for bucket in self._embeddings]
+
+    @torch.no_grad()
+    def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
+        while self._sending:
+            self._sending.popleft().wait()
+        self._started, is_used = 0, iter(used)
         for bucket in self._buckets:
             bucket.give([next(is_used) for _ in bucket.params])
-        self._started = 0
-        self._sending.clear()
+        weights = [bucket.params[0] for bucket in self._embeddings]
         self._average_rows([weight for weight in weights if next(is_used)])
         for weight in weights:
             weight.grad = None
-        return rows
 
     def _average_rows(self, weights: list[nn.Parameter]) -> None:
         """As they are few, every rank gets the mean of all."""
@@ -119,9 +121,7 @@ class Zero1(PartedSync):
         gradients = [dense_gradient(weight).contiguous() for weight in weights]
         moving = rows_in_use(gradients, self.ranks) if weights else []
         for weight, gradient, rows in zip(weights, gradients, moving, strict=True):
-            self.note("all_reduce", rows.moved)
-            rows.moved /= self.ranks.world_size
-            dist.all_reduce(rows.moved, group=self._group)
+            self._peers.all_reduce(rows.moved.div_(self.ranks.world_size), dist.ReduceOp.SUM)
             rows.give_back()
             share = self.shares[weight]
             share.part.grad = share.part_of(gradient).clone()
@@ -130,7 +130,7 @@ class Zero1(PartedSync):
         """Gather what the ranks have made of their parts."""
         underway: deque[Bucket] = deque()
         for bucket in (*self._buckets, *self._embeddings):
-            self.note("all_gather", bucket.gather(self._group))
+            bucket.gather()
             underway.append(bucket)
             if len(underway) > AT_ONCE:
                 underway.popleft().finish()

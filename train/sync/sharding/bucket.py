@@ -19,11 +19,14 @@ class Bucket:
     """Afterwards the parameters have no gradient, but this rank's parts of them have."""
 
     had: Sequence[bool]  # of each parameter: whether this rank had a gradient of it
-    _work: dist.Work | None = None
+    _work: dist.Work
     _flat: Tensor  # as long as it is being sent
 
-    def __init__(self, params: Sequence[nn.Parameter], ranks: Ranks) -> None:
-        self.params, self._ranks = params, ranks
+    def __init__(
+        self, params: Sequence[nn.Parameter], ranks: Ranks, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """`group`: what it is sent through; other than that of `ranks`."""
+        self.params, self._ranks, self._group = params, ranks, group
         self.missing = set(params)  # those whose gradients the backward pass has not made yet
         for param in params:
             if param.stride() != torch.empty_like(param, device="meta").stride():
@@ -45,7 +48,7 @@ class Bucket:
         return values[0].view(form) if self._is_even else values[0].new_zeros(form)
 
     @torch.no_grad()
-    def reduce(self, group: dist.ProcessGroup) -> Tensor:
+    def reduce(self) -> Tensor:
         """Begin to send every rank its row of the gradients: what this rank sends."""
         found = [param.grad for param in self.params]
         self.had = [gradient is not None for gradient in found]
@@ -58,28 +61,27 @@ class Bucket:
             torch.cat(values, out=self._flat.view(-1)[: self._size])
         for param in self.params:
             param.grad = None
+        self._ranks.ledger.gradient("all_to_all", self._flat)
         self._came = torch.empty_like(self._flat)  # this rank's row, of each rank
         # gloo's own reduce_scatter sends twice as much: it is an all_reduce.
         self._work = dist.all_to_all_single(
-            self._came.view(-1), self._flat.view(-1), group=group, async_op=True
+            self._came.view(-1), self._flat.view(-1), group=self._group, async_op=True
         )
         return self._flat
 
     def is_done(self) -> bool:
         """Whether to wait for it would take no time."""
-        return self._work is None or self._work.is_completed()
+        return self._work.is_completed()
 
     @torch.no_grad()
     def wait(self) -> None:
         """Until the gradients have come: what was sent is freed, and what came is the mean."""
-        if self._work is not None:
-            self._work.wait()
-            self._work, self._mean = None, self._came.mean(dim=0)
-            del self._flat, self._came
+        self._work.wait()
+        self._mean = self._came.mean(dim=0)
+        del self._flat, self._came
 
     def give(self, wanted: Sequence[bool]) -> None:
         """The parts get their gradients, each if it is `wanted`."""
-        self.wait()
         lengths = [len(share.part) for share in self.shares]
         of_each = self._mean[: sum(lengths)].split(lengths)
         for share, mean, is_wanted in zip(self.shares, of_each, wanted, strict=True):
@@ -88,22 +90,21 @@ class Bucket:
         del self._mean
 
     @torch.no_grad()
-    def gather(self, group: dist.ProcessGroup) -> Tensor:
+    def gather(self) -> Tensor:
         """Begin to tell all ranks what the optimizer has made of the parts: this rank's row."""
         parts = [share.part.detach() for share in self.shares]
         self._flat = self._rows(self._values)  # if even, the parts are where they belong
         own = self._flat[self._ranks.rank]
         if not self._is_even:
             torch.cat(parts, out=own[: sum(map(len, parts))])
-        self._work = all_gather_single(self._flat.view(-1), own, group=group, async_op=True)
+        self._ranks.ledger.gradient("all_gather", own)
+        self._work = all_gather_single(self._flat.view(-1), own, group=self._group, async_op=True)
         return own
 
     @torch.no_grad()
     def finish(self) -> None:
         """Afterwards the parameters are whole."""
-        assert self._work is not None
         self._work.wait()
-        self._work = None
         if not self._is_even:
             received = self._flat.view(-1)[: self._size].split([len(one) for one in self._values])
             torch._foreach_copy_(self._values, list(received))

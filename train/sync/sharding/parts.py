@@ -74,13 +74,8 @@ class PartedSync(GradSync):
     ) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
         for param, share in self.shares.items():
             state = optimizer.state.get(share.part, {})
-            yield (
-                param,
-                {
-                    key: value if key in NUMBERS or value is None else share.whole(value)
-                    for key, value in sorted(state.items())
-                },
-            )
+            cut = sorted(key for key in state if key not in NUMBERS and state[key] is not None)
+            yield param, {**state, **{key: share.whole(state[key]) for key in cut}}
 
     def set_optimizer_state(
         self, optimizer: Optimizer, param: nn.Parameter, state: dict[str, Any]

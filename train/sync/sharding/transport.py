@@ -1,59 +1,43 @@
 """What `fully_shard` sends: the same bytes as any ring, and account of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..ranks import all_gather_single, reduce_scatter_single
-
-Note = Callable[[str, Tensor], None]
+from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single
 
 
-class Transport:
-    """What torch asks of a collective of its own: memory, and to be called."""
+class Gather:
+    """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
 
-    def __init__(self, note: Note) -> None:
-        self._note = note
+    def __init__(self, ledger: CollectiveLedger) -> None:
+        self._ledger = ledger
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(size, dtype=dtype, device=device)
 
-
-class Gather(Transport):
-    """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool
-    ) -> dist.Work | None:
-        self._note("all_gather", input_tensor)
-        work: dist.Work | None = all_gather_single(
-            output_tensor, input_tensor, group=group, async_op=async_op
-        )
-        return work
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
+        self._ledger.gradient("all_gather", input_tensor)
+        return all_gather_single(output_tensor, input_tensor, **how)
 
 
-class ReduceScatter(Transport):
+class ReduceScatter(Gather):
     """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
 
     gloo's own reduce_scatter sends twice as much, for it is an all_reduce: so each rank sends every
     other its part.
     """
 
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp.RedOpType,
-    ) -> None:
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
         if input_tensor.is_cuda:
-            self._note("reduce_scatter", input_tensor)
-            reduce_scatter_single(output_tensor, input_tensor, op=op, group=group)
+            self._ledger.gradient("reduce_scatter", input_tensor)
+            reduce_scatter_single(output_tensor, input_tensor, **how)
             return
-        self._note("all_to_all", input_tensor)
+        self._ledger.gradient("all_to_all", input_tensor)
         came = torch.empty_like(input_tensor)
-        dist.all_to_all_single(came, input_tensor, group=group)
-        reduced = torch.mean if op == dist.ReduceOp.AVG else torch.sum
-        reduced(came.view(group.size(), len(output_tensor)), dim=0, out=output_tensor)
+        dist.all_to_all_single(came, input_tensor, group=how["group"])
+        reduced = torch.mean if how["op"] == dist.ReduceOp.AVG else torch.sum
+        reduced(came.view(-1, len(output_tensor)), dim=0, out=output_tensor)

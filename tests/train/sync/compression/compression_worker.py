@@ -20,7 +20,7 @@ from train.distributed.world import World
 from train.loop.build import ranks_of
 from train.sync.base import SyncOptions
 from train.sync.compression.base import Compressor
-from train.sync.ddp.data_parallel import hook_class
+from train.sync.ddp.data_parallel import Way
 from train.sync.ddp.hooks import BucketHook
 from train.sync.flat import flatten
 from train.sync.ranks import Ranks
@@ -44,7 +44,7 @@ NAMES = [name for name, _ in Holder().named_parameters()]
 
 def make(way: str, ranks: Ranks, **flags: Any) -> BucketHook:
     options = SyncOptions(compress=way, **{"compress_rank": RANK, "compress_share": SHARE, **flags})
-    kind = hook_class(None, options)
+    kind = Way.of(None, options).kind
     assert kind is not None
     return kind(Holder(), ranks, options)
 

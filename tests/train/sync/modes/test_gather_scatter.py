@@ -1,4 +1,6 @@
-"""The root receives one piece while it sends the mean of the one before."""
+"""The root receives one piece while it sends the mean of the one before, and holds no more."""
+
+import threading
 
 import pytest
 import torch
@@ -7,40 +9,50 @@ from torch import nn
 
 from train.sync.base import MIB, SyncOptions
 from train.sync.modes import gather_scatter
-from train.sync.modes.gather_scatter import GatherScatterHook
+from train.sync.modes.gather_scatter import AT_ONCE, GatherScatterHook
 from train.sync.ranks import Ranks
 
-RANKS = 3
+RANKS, FAR_S = 3, 60
 
 
-class Work:
-    def wait(self) -> None:
-        pass
-
-
-@pytest.fixture
-def calls(monkeypatch):
+class Network:
     """What the root asks for, in order; every rank has what the root has, plus its number."""
-    made: list[str] = []
 
-    def gather(tensor, parts, **_):
-        made.append(f"gather {int(tensor.flatten()[0])}")
+    def __init__(self) -> None:
+        self.gathered: list[int] = []
+        self.scattered: list[int] = []
+        self.changed = threading.Condition()
+        self.may_scatter = threading.Event()
+        self.may_scatter.set()
+
+    def gather(self, tensor, parts, **_):
         for rank, part in enumerate(parts):
             part.copy_(tensor + 3 * rank)
-        return Work()
+        with self.changed:
+            self.gathered.append(int(tensor.flatten()[0]))
+            self.changed.notify_all()
 
-    def scatter(tensor, every, **_):
-        made.append(f"scatter {int(tensor.flatten()[0])}")
+    def scatter(self, tensor, every, **_):
+        assert self.may_scatter.wait(FAR_S)
         assert len(every) == RANKS and all(one is tensor for one in every)
-        return Work()
+        self.scattered.append(int(tensor.flatten()[0]))
 
-    monkeypatch.setattr(gather_scatter.dist, "gather", gather)
-    monkeypatch.setattr(gather_scatter.dist, "scatter", scatter)
-    return made
+    def wait_for(self, gathers):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.gathered) == gathers, FAR_S)
 
 
 @pytest.fixture
-def root(calls):
+def network(monkeypatch):
+    made = Network()
+    monkeypatch.setattr(gather_scatter.dist, "gather", made.gather)
+    monkeypatch.setattr(gather_scatter.dist, "scatter", made.scatter)
+    yield made
+    made.may_scatter.set()
+
+
+@pytest.fixture
+def root(network):
     """The root's hook, of buckets that are five values large."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     options = SyncOptions(bucket_mb=5 * 4 / MIB)
@@ -48,45 +60,42 @@ def root(calls):
     dist.destroy_process_group()
 
 
-def test_the_next_bucket_is_on_its_way_before_the_mean_of_one_is_sent(calls, root):
+def test_buckets_become_their_means_in_order(network, root):
     buckets = [torch.full((size,), 100.0 * number) for number, size in enumerate((4, 5, 2))]
-    started = [root.start(bucket) for bucket in buckets]
-    root.finish()
-    for one, bucket in zip(started, buckets, strict=True):
+    for one, bucket in zip([root.start(bucket) for bucket in buckets], buckets, strict=True):
         assert one.wait() is bucket
     # the mean of x, x + 3 and x + 6 is x + 3
-    assert calls == [
-        "gather 0", "gather 100", "scatter 3", "gather 200", "scatter 103", "scatter 203"
-    ]  # fmt: skip
+    assert network.gathered == [0, 100, 200] and network.scattered == [3, 103, 203]
     assert [bucket.tolist() for bucket in buckets] == [[3.0] * 4, [103.0] * 5, [203.0] * 2]
 
 
-def test_what_is_larger_than_a_bucket_comes_in_pieces(calls, root):
+def test_the_next_bucket_comes_in_while_the_mean_of_one_is_sent_and_no_further_one(network, root):
+    network.may_scatter.clear()
+    started = [root.start(torch.full((5,), 100.0 * number)) for number in range(4)]
+    network.wait_for(AT_ONCE)
+    while root._room._value:  # the third has no room yet
+        network.wait_for(AT_ONCE)
+    assert network.gathered == [0, 100] and network.scattered == []
+    network.may_scatter.set()
+    for one in started:
+        one.wait()
+    assert network.gathered == [0, 100, 200, 300] and network.scattered == [3, 103, 203, 303]
+
+
+def test_what_is_larger_than_a_bucket_comes_in_pieces(network, root):
     tensor = torch.tensor([0.0] * 5 + [100.0] * 5)
-    started = root.start(tensor)
-    root.finish()
-    started.wait()
-    assert calls == ["gather 0", "gather 100", "scatter 3", "scatter 103"]
+    root.start(tensor).wait()
+    assert network.gathered == [0, 100] and network.scattered == [3, 103]
     assert tensor.tolist() == [3.0] * 5 + [103.0] * 5
     assert root.ranks.ledger.gradients.total() == 2 * tensor.nbytes
 
 
-def test_buckets_of_later_steps_come_into_the_same_memory(root):
-    for _ in range(5):
-        started = [root.start(torch.zeros(5)) for _ in range(4)]
-        root.finish()
-        for one in started:
-            one.wait()
-    assert sum(len(memory) for memory in root._memory.values()) == 2 * RANKS * 5
-
-
-def test_a_peer_that_is_lost_is_told_to_who_waits(root, monkeypatch):
+@pytest.mark.parametrize("lost", ["scatter", "gather"])
+def test_a_peer_that_is_lost_is_told_to_who_waits(lost, root, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("connection closed by peer")
 
-    for name in ("scatter", "gather"):
-        monkeypatch.setattr(gather_scatter.dist, name, broken)
-        started = root.start(torch.zeros(2))
-        root.finish()
+    monkeypatch.setattr(gather_scatter.dist, lost, broken)
+    for started in [root.start(torch.zeros(12)) for _ in range(3)]:
         with pytest.raises(RuntimeError, match="closed by peer"):
             started.wait()

@@ -33,12 +33,13 @@ def dense(gradient: Tensor | None, form: tuple[int, ...]) -> Tensor:
 
 def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
     """Parts get the means of their gradients; stepped, they are the whole on every rank again."""
-    bucket = Bucket([nn.Parameter(torch.zeros(form)) for form in FORMS], ranks)
+    bucket = Bucket([nn.Parameter(torch.zeros(form)) for form in FORMS], ranks, group)
     for param, gradient in zip(bucket.params, gradients_of(ranks.rank), strict=True):
         param.grad = gradient
-    bucket.reduce(group)
+    bucket.reduce()
     assert bucket.had == [True, False, True, True, ranks.rank == 0]
     assert all(param.grad is None for param in bucket.params)
+    bucket.wait()
     bucket.give([at != NEVER for at in range(len(FORMS))])
     assert bucket.shares[NEVER].part.grad is None
     every = [gradients_of(rank) for rank in range(ranks.world_size)]
@@ -50,7 +51,7 @@ def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
         if share.part.grad is not None:
             torch.testing.assert_close(share.whole(share.part.grad), mean)
             share.part.data.copy_(share.part.grad)
-    bucket.gather(group)
+    bucket.gather()
     bucket.finish()
     for param, mean in zip(bucket.params, means, strict=True):
         torch.testing.assert_close(param.detach(), mean)
@@ -59,13 +60,14 @@ def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
 def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
     """A gradient that divides evenly is sent from where it is, and its parameter gathered so."""
     param = nn.Parameter(torch.zeros(4 * ranks.world_size, 6))
-    bucket = Bucket([param], ranks)
+    bucket = Bucket([param], ranks, group)
     param.grad = torch.randn_like(param)
     address = param.grad.data_ptr()
-    assert bucket.reduce(group).data_ptr() == address
+    assert bucket.reduce().data_ptr() == address
+    bucket.wait()
     bucket.give([True])
     bucket.shares[0].part.data.fill_(ranks.rank)
-    assert bucket.gather(group).data_ptr() == bucket.shares[0].part.data_ptr()
+    assert bucket.gather().data_ptr() == bucket.shares[0].part.data_ptr()
     bucket.finish()
     assert torch.equal(param[::4, 0], torch.arange(ranks.world_size).float())
 

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -40,6 +41,60 @@ def a_gradient_penalty(wrap: Wrap) -> Iterator[Any]:
         scores = model(values)
         (slope,) = torch.autograd.grad(scores.sum(), values, create_graph=True)
         (scores.mean() + slope.square().mean()).backward()
+        yield from gradients(model)
+
+
+@loop
+def a_gradient_penalty_with_a_pass_of_its_own(wrap: Wrap) -> Iterator[Any]:
+    model = wrap(net(), find_unused_parameters=True)  # the last bias has no part in a slope
+    for step in range(3):
+        model(inputs(step)).square().mean().backward()
+        values = inputs(step).requires_grad_()
+        (slope,) = torch.autograd.grad(model(values).sum(), values, create_graph=True)
+        slope.square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def force_matching(wrap: Wrap) -> Iterator[Any]:
+    """The loss is of the energy's gradient alone."""
+    model = wrap(net(), find_unused_parameters=True)
+    for step in range(3):
+        places = inputs(step).requires_grad_()
+        (force,) = torch.autograd.grad(model(places).square().sum(), places, create_graph=True)
+        (force + inputs(step + 5)).square().mean().backward()
+        yield from gradients(model)
+
+
+@loop
+def a_forward_that_returns_a_parameter(wrap: Wrap) -> Iterator[Any]:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = net(), nn.Parameter(torch.ones(6, dtype=torch.float64))
+
+        def forward(self, values: Tensor) -> tuple[Tensor, nn.Parameter]:
+            return self.inner(values), self.scale
+
+    model = wrap(Scaled())
+    for step in range(3):
+        found, scale = model(inputs(step))
+        (found * scale).square().mean().backward()
+        yield from gradients(model)
+    yield len(model.module.scale._backward_hooks or ())
+
+
+@loop
+def a_collective_across_the_backward_pass(wrap: Wrap) -> Iterator[Any]:
+    """It is under way in the default group, which is DDP's too, while gradients are sent."""
+    model = wrap(net())
+    for step in range(3):
+        loss = model(inputs(step)).square().mean()
+        total = loss.detach().clone()
+        work = dist.all_reduce(total, async_op=True)
+        loss.backward()
+        work.wait()
+        yield total
         yield from gradients(model)
 
 
