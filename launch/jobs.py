@@ -52,8 +52,10 @@ def main() -> int:
             questions.stacks(_find(root, args.run), full=args.full, native=args.native)
             return 0
         case "debug":
-            questions.debug(_find(root, args.run), args.rank)
-            return 0
+            raise UsageError(
+                "there is no jobs debug any more; jobs stacks says where each rank is, and "
+                "breakpoint() works in a program that runs alone: python train.py"
+            )
         case _:
             run_state.cancel(_find(root, args.run), print)
             return 0
@@ -86,8 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument(
         "--native", action="store_true", help="C frames, too, by py-spy or pystack on the nodes"
     )
-    debug = verbs.add_parser("debug", parents=[one], help="a terminal for breakpoint() in a rank")
-    debug.add_argument("--rank", type=int, default=0, help="which rank's (default: 0)")
+    verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
     return parser
 
@@ -160,9 +161,6 @@ def _status(run: Path) -> int:
     for line in run_activity.lines(run, state):
         print(line, flush=True)
     steps = _last_step(run)
-    if steps is None and not state.over and run_files.AGENT.find(run):
-        for line in questions.before_steps(run):
-            print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
         here = read_json(path)
