@@ -2,8 +2,8 @@
 
 A fork has one thread alone, and none of a GPU's state: a module that starts a thread, a process or
 CUDA as it is imported would leave its users without it. One that reads, as it is imported, which
-worker it is in would take all workers for one. And what the program's own folder hides must not be
-found elsewhere.
+worker it is in would take all workers for one: those that do are known by name. And what the
+program's own folder hides must not be found elsewhere.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 # What keeps libraries from starting threads as they are loaded, and torch from starting CUDA where
 # it is only asked whether there is a GPU.
@@ -38,13 +37,8 @@ OPENBLAS_SETTERS = [
     for prefix in ("", "scipy_")
     for suffix in ("", "64_", "_64")
 ]
-# By these a worker knows which one it is; they are set after the fork.
-PLACE = frozenset(
-    "RANK LOCAL_RANK ROLE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE".split()
-)
-
-
-asked: list[str] = []  # of PLACE, while modules are imported
+# These read RANK as they are imported, which is set after the fork.
+READ_RANK = frozenset("lightning lightning_fabric lightning_utilities pytorch_lightning".split())
 
 
 class Unforkable(Exception):
@@ -53,15 +47,6 @@ class Unforkable(Exception):
     def __init__(self, package: str, what: str) -> None:
         super().__init__(f"{package} {what}")
         self.package, self.what = package, what
-
-
-class _Environment(type(os.environ)):  # type: ignore[misc]
-    """`os.environ` that notes who asks it which worker this is."""
-
-    def __getitem__(self, name: Any) -> Any:
-        if name in PLACE:
-            asked.append(name)
-        return super().__getitem__(name)
 
 
 class AdvanceImport:
@@ -83,23 +68,22 @@ class AdvanceImport:
             Unforkable: a module must not be imported here; this process is of no use any more.
         """
         saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
-        path, plain = sys.path[:], os.environ.__class__
+        path = sys.path[:]
         os.environ.update(WHILE_IMPORTING)
         # neither this folder, nor what is the program's
         hidden = (Path(__file__).resolve().parent, Path.cwd())
         sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
-        asked.clear()
-        os.environ.__class__ = _Environment
         failed = {}
         try:
             for name in names:
+                if name.partition(".")[0] in READ_RANK:
+                    raise Unforkable(name.partition(".")[0], "reads RANK as it is imported")
                 try:
                     importlib.import_module(name)
                 except BaseException as error:  # noqa: BLE001 (a module may even end Python)
                     failed[name] = traceback.format_exception_only(type(error), error)[-1].strip()
                 self._check(name.partition(".")[0])
         finally:
-            os.environ.__class__ = plain
             sys.path[:] = path
             for name, value in saved.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -109,8 +93,6 @@ class AdvanceImport:
         if len(sys.modules) == self._seen:
             return
         new, self._seen = list(sys.modules)[self._seen :], len(sys.modules)
-        if asked:
-            raise Unforkable(package, f"reads {asked[0]} as it is imported")
         here = tasks()
         if len(here) > self._tasks:
             raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")

@@ -9,11 +9,9 @@ This file is loaded by its path. It needs the standard library alone, of Python 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -29,12 +27,8 @@ ECHO_S = 1.5
 KILL_AGAIN_S = 1.0
 
 
-def start(count: int, connection: socket.socket | None = None) -> int:
-    """Fork; return the local rank in each worker. The process that forks ends with their exit code.
-
-    `connection` is of who asked for them: a byte from there is like SIGTERM, its end like SIGKILL,
-    and the exit code is sent there.
-    """
+def start(count: int) -> int:
+    """Fork; return the local rank in each worker. The process that forks ends with their code."""
     watched = {*ENDING, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     sys.stdout.flush()
@@ -43,21 +37,16 @@ def start(count: int, connection: socket.socket | None = None) -> int:
     for local_rank in range(count):
         pid = os.fork()
         if pid == 0:
-            _be_a_new_process(connection, watched)
+            _be_a_new_process(watched)
             return local_rank
         workers[pid] = local_rank
-    code = _Wait(list(workers), connection, watched).run()
-    if connection is not None:
-        with contextlib.suppress(OSError):  # who asked is gone
-            connection.sendall(str(code).encode())
+    code = _Wait(list(workers), watched).run()
     sys.stderr.flush()
     os._exit(code)  # without what libraries do at the end of a process that has used them
 
 
-def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Signals]) -> None:
+def _be_a_new_process(watched: set[signal.Signals]) -> None:
     """A session of its own, and signals as Python has them when it starts."""
-    if connection is not None:
-        connection.close()
     os.setsid()
     for number in (*ENDING, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -68,13 +57,10 @@ def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Sign
 class _Wait:
     """From the fork to the end of the last worker."""
 
-    def __init__(
-        self, pids: list[int], connection: socket.socket | None, watched: set[signal.Signals]
-    ) -> None:
+    def __init__(self, pids: list[int], watched: set[signal.Signals]) -> None:
         self._running = set(pids)
         self._local_ranks = {pid: local_rank for local_rank, pid in enumerate(pids)}
         self._codes: list[int] = []
-        self._connection = connection
         self._signal = 0  # that ends this process
         self._stop_at: float | None = None
         self._kill_at: float | None = None
@@ -89,17 +75,11 @@ class _Wait:
         """Stay until no worker runs; the exit code."""
         self._reap()  # one may have ended before its end could be heard
         while self._running:
-            heard: list[Any] = [self._wakes]
-            if self._connection is not None:
-                heard.append(self._connection)
-            ready = select.select(heard, (), (), self._left_s())[0]
-            if self._wakes in ready:
+            if select.select([self._wakes], (), (), self._left_s())[0]:
                 for number in os.read(self._wakes, 512):
                     if number in ENDING:
                         self._signal = self._signal or number
                         self._stop(number)
-            if self._connection in ready:
-                self._hear()
             now = time.monotonic()
             if self._stop_at is not None and now >= self._stop_at:
                 self._stop_at = None
@@ -114,19 +94,6 @@ class _Wait:
         """Seconds until there is something to do, whatever is heard."""
         times = [one for one in (self._stop_at, self._kill_at) if one is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _hear(self) -> None:
-        assert self._connection is not None
-        try:
-            heard = self._connection.recv(1)
-        except OSError:
-            heard = b""
-        if heard:
-            self._signal = self._signal or heard[0]
-            self._stop(heard[0])
-        else:
-            self._send(signal.SIGKILL)
-            self._connection = None
 
     def _stop(self, number: int) -> None:
         """Ask the workers to end, once; what is left after the grace is killed."""
