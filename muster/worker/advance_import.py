@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 # What keeps libraries from starting threads as they are loaded, and torch from starting CUDA where
@@ -26,12 +27,7 @@ WHILE_IMPORTING = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-OPENBLAS_SIZES = (
-    "OPENBLAS_NUM_THREADS",
-    "OPENBLAS_DEFAULT_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OMP_NUM_THREADS",
-)
+OPENBLAS_SIZES = [f"{one}_NUM_THREADS" for one in ("OPENBLAS", "OPENBLAS_DEFAULT", "GOTO", "OMP")]
 OPENBLAS_SETTERS = [
     f"{prefix}openblas_set_num_threads{suffix}"
     for prefix in ("", "scipy_")
@@ -56,7 +52,7 @@ class AdvanceImport:
     """
 
     def __init__(self, folder: str) -> None:
-        self._hidden = names_in(folder)
+        self._folder = folder
         self._before = frozenset(sys.modules)
         self._seen = len(sys.modules)
         self._tasks = len(tasks())
@@ -98,20 +94,10 @@ class AdvanceImport:
             raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")
         if uses_cuda():
             raise Unforkable(package, "starts CUDA as it is imported")
-        hidden = {one.partition(".")[0] for one in new} & self._hidden - self._before
-        if hidden:
-            name = sorted(hidden)[0]
-            raise Unforkable(package, f"imports {name}, which the program's folder has, too")
-
-
-def names_in(folder: str) -> frozenset[str]:
-    """The modules and packages that lie in `folder`."""
-    found = set()
-    with suppress(OSError):
-        for entry in Path(folder).iterdir():
-            if entry.suffix in (".py", ".so", ".pyd") or (entry / "__init__.py").exists():
-                found.add(entry.name.partition(".")[0])
-    return frozenset(found)
+        for name in sorted({one.partition(".")[0] for one in new} - self._before):
+            found = PathFinder.find_spec(name, [self._folder])
+            if found is not None and found.loader is not None:  # no folder that only has its name
+                raise Unforkable(package, f"imports {name}, which the program's folder has, too")
 
 
 def tasks() -> list[str]:
@@ -127,10 +113,6 @@ def tasks() -> list[str]:
 
 def uses_cuda() -> bool:
     """Whether the driver was started in this process."""
-    torch = sys.modules.get("torch")
-    with suppress(Exception):
-        if torch is not None and torch.cuda.is_initialized():
-            return True
     with suppress(OSError):
         for entry in Path("/proc/self/fd").iterdir():
             with suppress(OSError):

@@ -98,11 +98,7 @@ class _Wait:
     def _stop(self, number: int) -> None:
         """Ask the workers to end, once; what is left after the grace is killed."""
         if self._kill_at is None:
-            try:
-                grace_s = float(os.environ.get(GRACE, ""))
-            except ValueError:
-                grace_s = GRACE_S
-            self._kill_at = time.monotonic() + grace_s
+            self._kill_at = time.monotonic() + float(os.environ.get(GRACE) or GRACE_S)
             self._send(number)
 
     def _send(self, number: int) -> None:

@@ -60,12 +60,9 @@ def main() -> None:
 def parsed(words: list[str]) -> argparse.Namespace:
     """What the command line says; `words` of the result are the program's."""
     parser = argparse.ArgumentParser(prog="preload.py", description="Start a node's workers.")
-    for flag, kind, what in (
-        ("--nproc", int, "workers of this node"),
-        ("--first-rank", int, "rank of the first of them"),
-        ("--program", str, "a name under which its imports are remembered"),
-    ):
-        parser.add_argument(flag, type=kind, help=what, required=True)
+    parser.add_argument("--nproc", type=int, required=True, help="workers of this node")
+    parser.add_argument("--first-rank", type=int, required=True, help="rank of the first of them")
+    parser.add_argument("--program", required=True, help="under which its imports are remembered")
     parser.add_argument("--modules", default="", help="names to import, with commas between")
     at = words.index("--")
     options = parser.parse_args(words[:at])
