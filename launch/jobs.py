@@ -28,6 +28,7 @@ from launch.agent.inspection import questions
 from launch.runs import run_index, run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_activity
+from launch.runs.watching.step_progress import last_steps
 from muster import run_files
 from muster.errors import UsageError
 from muster.project import project_of
@@ -160,7 +161,6 @@ def _status(run: Path) -> int:
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     for line in run_activity.lines(run, state):
         print(line, flush=True)
-    steps = _last_step(run)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
         here = read_json(path)
@@ -168,8 +168,9 @@ def _status(run: Path) -> int:
             continue
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
-    if steps:
-        print(steps)
+    if steps := last_steps(run_files.METRICS.path(run, rank=0)):
+        last = steps[-1]
+        print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
     return 0
 
 
@@ -178,22 +179,6 @@ def _status_json(run: Path) -> int:
     notes = list(run_activity.lines(run, state))
     print(json.dumps({"run_id": run.name, "run_dir": str(run), **asdict(state), "notes": notes}))
     return 0
-
-
-def _last_step(run: Path) -> str | None:
-    """How far rank 0 has come."""
-    try:
-        lines = run_files.METRICS.path(run, rank=0).read_bytes().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:  # the last line may be half written
-            continue
-        if isinstance(record, dict) and record.get("kind") == "step":
-            return f"step {record['step']}, epoch {record['epoch']}, loss {record['loss']:.6f}"
-    return None
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

@@ -4,17 +4,15 @@ Steps take all ranks equally long, for they wait for the slowest: what counts is
 which is its step without what it waits or sends.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from configs.settings.train import TrainConfig
+from launch.runs.watching.step_progress import last_steps
 from muster import run_files
 
-TAIL_BYTES = 65_536
 WINDOW = 5  # steps whose median is one figure
 SLOW = 1.25  # times the median of the ranks, to be called slow
 SHORT_S = 0.002  # what differs by less is nothing to look for
@@ -27,7 +25,11 @@ def slow_rank(run_dir: Path, settings: TrainConfig) -> str | None:
     """`rank 3 is 1.4 times the median since step 200, in data`; None: no rank is slow."""
     overlapping = settings.sync in OVERLAPPING
     ranks = {
-        rank: {int(one["step"]): _phases(one, overlapping) for one in _steps(path)}
+        rank: {
+            int(one["step"]): _phases(one, overlapping)
+            for one in last_steps(path)
+            if one.keys() >= NEEDED
+        }
         for rank, path in run_files.METRICS.by_number(run_dir).items()
     }
     if len(ranks) < 2:
@@ -71,22 +73,3 @@ def _phases(record: Mapping[str, Any], overlapping: bool) -> dict[str, float]:
     waited_s = max(record["comm_s"] - record["overlapped_s"], 0.0) if overlapping else 0.0
     phases = {phase: float(record[f"{phase}_s"]) for phase in PHASES}
     return {**phases, "backward": max(phases["backward"] - waited_s, 0.0)}
-
-
-def _steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps; the first line may begin in its middle."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:  # put aside as we look
-        return []
-    found = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "step" and record.keys() >= NEEDED:
-            found.append(record)
-    return found

@@ -45,6 +45,16 @@ class Checkpoints:
     age_s: float = 0.0
 
 
+def last_steps(path: Path) -> list[dict[str, Any]]:
+    """The last records of steps of one rank; none where they are put aside as we look."""
+    try:
+        with path.open("rb") as file:
+            records = _from(file, os.fstat(file.fileno()).st_size - TAIL_BYTES)
+    except OSError:
+        return []
+    return [one for one in records if one.get("kind") == "step"]
+
+
 def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress | None:
     """How far the run is; None: no step is on record."""
     path = run_files.METRICS.path(run_dir, rank=0)
