@@ -114,10 +114,8 @@ def tasks() -> list[str]:
 def uses_cuda() -> bool:
     """Whether the driver was started in this process."""
     with suppress(OSError):
-        for entry in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):
-                if str(entry.resolve()).startswith("/dev/nvidia-uvm"):
-                    return True
+        paths = [str(one.resolve()) for one in Path("/proc/self/fd").iterdir()]
+        return any(one.startswith("/dev/nvidia-uvm") for one in paths)
     return False
 
 
@@ -133,11 +131,8 @@ def restore_openblas() -> None:
         paths = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
         for path in paths:
             library = ctypes.CDLL(path)
-            for name in OPENBLAS_SETTERS:
-                setter = getattr(library, name, None)
-                if setter is not None:
-                    setter(ctypes.c_int(count))
-                    break
+            for name in [one for one in OPENBLAS_SETTERS if hasattr(library, one)][:1]:
+                getattr(library, name)(ctypes.c_int(count))
 
 
 def reseed() -> None:

@@ -15,16 +15,13 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's own variable, in seconds
-GRACE_S = 30.0
+GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's own variable, in seconds
 # Time for the others to find that one has failed, and to write down how they ended; as one after
 # the other does, they get it again.
-ECHO_S = 1.5
-KILL_AGAIN_S = 1.0
+ECHO_S, KILL_AGAIN_S = 1.5, 1.0
 
 
 def start(count: int) -> int:
@@ -68,14 +65,16 @@ class _Wait:
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
         for number in watched:
-            signal.signal(number, _note)
+            signal.signal(number, lambda *_: None)  # the wakeup descriptor has it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def run(self) -> int:
         """Stay until no worker runs; the exit code."""
         self._reap()  # one may have ended before its end could be heard
         while self._running:
-            if select.select([self._wakes], (), (), self._left_s())[0]:
+            times = [one for one in (self._stop_at, self._kill_at) if one is not None]
+            left_s = max(0.0, min(times) - time.monotonic()) if times else None
+            if select.select([self._wakes], (), (), left_s)[0]:
                 for number in os.read(self._wakes, 512):
                     if number in ENDING:
                         self._signal = self._signal or number
@@ -89,11 +88,6 @@ class _Wait:
                 self._kill_at = now + KILL_AGAIN_S
             self._reap()
         return self._code()
-
-    def _left_s(self) -> float | None:
-        """Seconds until there is something to do, whatever is heard."""
-        times = [one for one in (self._stop_at, self._kill_at) if one is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _stop(self, number: int) -> None:
         """Ask the workers to end, once; what is left after the grace is killed."""
@@ -125,7 +119,3 @@ class _Wait:
         if any(code not in (0, STOPPED) for code in self._codes):
             return 1
         return STOPPED if STOPPED in self._codes else 0
-
-
-def _note(number: int, frame: Any) -> None:
-    """Nothing: the wakeup descriptor has it."""

@@ -21,7 +21,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = "MUSTER_PRELOAD_LEFT_OUT"  # packages, from one start of this process to the next
@@ -79,7 +79,9 @@ def import_modules(options: argparse.Namespace, imports: Any) -> str:
     left_out = {*imports.left_out, *filter(None, os.environ.pop(LEFT_OUT, "").split(","))}
     named = [name for name in options.modules.split(",") if name]
     recorded = [name for name in imports.names if name.partition(".")[0] not in left_out]
-    process = advance.AdvanceImport(folder_of(options.words))
+    script = Path(options.words[0])  # the program's path begins with its folder
+    folder = Path.cwd() if str(script) == "-m" else script.resolve().parent
+    process = advance.AdvanceImport(str(folder))
     try:
         failed = process.run([*named, *recorded])
     except advance.Unforkable as found:
@@ -92,22 +94,11 @@ def import_modules(options: argparse.Namespace, imports: Any) -> str:
         print(f"note: {found}: each worker imports it by itself", file=sys.stderr)
         imports.left_out[found.package] = found.what
         imports.write()
-        again({*left_out, found.package})
-    for name in named:
-        if name in failed:
-            print(f"note: --preload {name}: {failed[name]}", file=sys.stderr)
+        os.environ[LEFT_OUT] = ",".join(sorted({*left_out, found.package}))
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # with the same pid, and no children
+    for name in filter(failed.get, named):
+        print(f"note: --preload {name}: {failed[name]}", file=sys.stderr)
     return ""
-
-
-def again(left_out: set[str]) -> NoReturn:
-    """Become this process anew, with the same pid and children of none, without some packages."""
-    os.environ[LEFT_OUT] = ",".join(sorted(left_out))
-    os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
-def folder_of(words: list[str]) -> str:
-    """The folder that comes first on the program's path."""
-    return str(Path.cwd()) if words[0] == "-m" else str(Path(words[0]).resolve().parent)
 
 
 def become_worker(options: argparse.Namespace, local_rank: int, imports: Any) -> None:
