@@ -53,8 +53,10 @@ def main() -> int:
             questions.stacks(_find(root, args.run), full=args.full, native=args.native)
             return 0
         case "debug":
-            questions.debug(_find(root, args.run), args.rank)
-            return 0
+            raise UsageError(
+                "there is no jobs debug any more; jobs stacks says where each rank is, and "
+                "breakpoint() works in a program that runs alone: python train.py"
+            )
         case _:
             run_state.cancel(_find(root, args.run), print)
             return 0
@@ -87,8 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument(
         "--native", action="store_true", help="C frames, too, by py-spy or pystack on the nodes"
     )
-    debug = verbs.add_parser("debug", parents=[one], help="a terminal for breakpoint() in a rank")
-    debug.add_argument("--rank", type=int, default=0, help="which rank's (default: 0)")
+    verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
     return parser
 
@@ -160,10 +161,6 @@ def _status(run: Path) -> int:
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     for line in run_activity.lines(run, state):
         print(line, flush=True)
-    steps = _last_step(run)
-    if steps is None and not state.over and run_files.AGENT.find(run):
-        for line in questions.before_steps(run):
-            print(line)
     print(f"run folder: {run}")
     for path in run_files.AGENT.find(run):
         here = read_json(path, "ranks", "node", "address", "interface")
@@ -171,8 +168,9 @@ def _status(run: Path) -> int:
             continue
         ranks = ", ".join(map(str, here["ranks"]))
         print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
-    if steps:
-        print(steps)
+    if steps := last_steps(run_files.METRICS.path(run, rank=0)):
+        last = steps[-1]
+        print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
     return 0
 
 
@@ -181,14 +179,6 @@ def _status_json(run: Path) -> int:
     notes = list(run_activity.lines(run, state))
     print(json.dumps({"run_id": run.name, "run_dir": str(run), **asdict(state), "notes": notes}))
     return 0
-
-
-def _last_step(run: Path) -> str | None:
-    """How far rank 0 has come."""
-    steps = last_steps(run_files.METRICS.path(run, rank=0))
-    if not steps:
-        return None
-    return "step {step}, epoch {epoch}, loss {loss:.6f}".format(**steps[-1])
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

@@ -19,17 +19,13 @@ except ModuleNotFoundError as missing:
 import argparse
 import shlex
 from collections.abc import Iterator
-from functools import partial
 
 from configs.plugins import REPOSITORY
 from configs.raw import dashed_flags
-from launch.launchers.base import launcher_of
 from launch.programs import user_program
-from launch.programs.command_line import CommandLine
-from launch.studies import around_runs, progress_record, study_file, study_runs
-from launch.studies.progress_record import Note
-from launch.studies.progress_table import Watching
-from muster import env_values, run_files
+from launch.studies import around_runs, cell_runs, study_file
+from launch.studies.progress_table import Watching, conclude
+from muster import env_values
 from muster.errors import UsageError, refuse
 
 
@@ -42,39 +38,23 @@ def main() -> int:
         )
     args, more = _parser().parse_known_args(own)
     refuse(_taken(more))
-    study = study_file.read(args.file, args.rate)
-    if study.cells[0].rate is None:
-        launcher_of(CommandLine.of([*study.cells[0].flags(), *more]))
+    study = study_file.read(args.file, more, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
-    notes = progress_record.begin(
-        [Note(one.id, dict(one.settings), one.nodes, one.repeat, f"runs/{one.id}",
-              one.name or None)
-         for one in study.cells],
-        folder / run_files.STUDY,
-        partial(study_runs.is_done, folder),
-        name=study.name,
-        title=study.title,
-        about=study.about,
-        command=shlex.join(["python", "launch/study.py", *sys.argv[1:]]),
-    )  # fmt: skip
     if args.dry_run:
         for cell in study.cells:
-            print(shlex.join(study_runs.command_of(cell, notes.of(cell.id), folder, more)))
+            print(shlex.join(cell_runs.command_of(study, cell, folder)))
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
-    notes.write(folder / run_files.STUDY)
-    with Watching(notes, folder / run_files.STUDY) as watching:
-        all_done = study_runs.run_study(study, notes, folder, more, watching.tell, watching.redraw)
-    failed = [one for one in notes.cells if one.state == "failed"]
-    for one in failed:
-        print(
-            f"{one.id} failed: {one.message}; see {folder / 'logs' / one.id}.log", file=sys.stderr
-        )
-    print(f"study folder: {folder}")
-    if any(one.state == "done" for one in notes.cells):
-        around_runs.predictions(folder)
-        around_runs.report(folder)
-    return 0 if all_done else 1
+    with cell_runs.alone(folder):
+        notes = cell_runs.begin(study, folder)
+        notes.write(folder / study.record)
+        with Watching(notes, folder / study.record) as watching:
+            stopped_by = around_runs.run(study, notes, folder, more, watching.tell, watching.redraw)
+        code = conclude(notes, folder, stopped_by)
+        print(f"study folder: {folder}")
+        if any(one.state == "done" for one in notes.cells):
+            around_runs.predictions(folder)
+            around_runs.report(folder)
+        return code
 
 
 def _taken(words: list[str]) -> Iterator[str]:

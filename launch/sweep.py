@@ -20,18 +20,15 @@ import argparse
 import os
 import shlex
 
-from rich.console import Console
-
 from configs.plugins import REPOSITORY
 from configs.raw import dashed_flags
 from launch.programs import user_program
 from launch.runs import run_record
-from launch.studies import cell_results, progress_table
+from launch.studies import array_job, cell_runs, cells
+from launch.studies.cell_process import run_all
+from launch.studies.cells import Sweep
 from launch.studies.progress_record import Notes
-from launch.studies.progress_table import Watching
-from launch.studies.runner import run_all
-from launch.studies.sweeps import array_job, sweep_cells, sweep_runs
-from launch.studies.sweeps.sweep_cells import Sweep
+from launch.studies.progress_table import Watching, conclude
 from muster import env_values, run_files
 from muster.errors import UsageError
 from muster.project import project_of
@@ -46,55 +43,49 @@ def main() -> int:
     if args.cells is not None and (program or args.over):
         raise UsageError("--cells has the programs and their values; leave out --over and --")
     if args.cells is not None:
-        sweep = sweep_cells.from_file(args.cells, flags, args.name)
+        sweep = cells.from_file(args.cells, flags, args.name)
     else:
-        sweep = sweep_cells.from_grid(args.over, flags, program, args.name)
+        sweep = cells.from_grid(args.over, flags, program, args.name)
     root = args.logs_dir or sweep.first.train.logs_dir or _project(sweep) / "logs"
     folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
-    places = None if is_array else sweep_runs.Places(sweep, args.at_once, folder)
+    places = None if is_array else cell_runs.Places(sweep, args.at_once, folder)
     if args.dry_run:
         if places is None:
             print("note: as the tasks of one job array", file=sys.stderr)
         for cell in sweep.cells:
-            hosts = places.hosts(0) if places is not None else None
-            print(shlex.join(sweep_runs.command_of(cell, folder, hosts)))
+            where = places.flags(0) if places is not None else ()
+            print(shlex.join(cell_runs.command_of(sweep, cell, folder, where)))
         return 0
-    with sweep_runs.alone(folder):
+    with cell_runs.alone(folder):
         if places is not None:
-            sweep_runs.wait_for_last(sweep, folder)
-        notes = sweep_runs.begin(sweep, folder, fresh=args.fresh)
+            cell_runs.wait_for_last(sweep, folder)
+        notes = cell_runs.begin(sweep, folder, fresh=args.fresh)
         if args.fresh:
-            sweep_runs.forget(notes, folder)
+            cell_runs.forget(notes, folder)
         notes.write(folder / run_files.SWEEP)
         if places is None:
             os.environ.pop(env_values.VALUES, None)  # each run has them; its job has no use for it
             wait = not args.detach
             is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
-            return conclude(notes, folder, None) if is_over else 0
+            return _concluded(notes, folder, None) if is_over else 0
         places.write()
         if args.detach and not _go_on_in_background(folder):
             return 0
-        with Watching(notes, folder / run_files.SWEEP, progress_table.of_sweep) as watching:
-            works = sweep_runs.works(sweep, notes, folder, places, cwd)
+        works = [
+            cell_runs.work_of(sweep, cell, note, folder, places.flags, places.name, cwd=cwd)
+            for cell, note in zip(sweep.cells, notes.cells, strict=True)
+            if note.state != "done"
+        ]
+        with Watching(notes, folder / run_files.SWEEP) as watching:
             _, stopped_by = run_all(works, args.at_once, watching.tell, watching.redraw)
-        return conclude(notes, folder, stopped_by)
+        return _concluded(notes, folder, stopped_by)
 
 
-def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
-    """Show and write what came of all; the exit code."""
-    cell_results.write_csv(notes, folder / "results.csv")
-    is_terminal = sys.stdout.isatty()
-    # a file or a pipe has no width that lines must be broken for
-    Console(width=None if is_terminal else 250).print(progress_table.whole(notes, notes.cells))
-    failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
-    for one in failed:
-        print(f"{one.id} {one.state}: {one.message}; see {folder / one.run_dir}", file=sys.stderr)
+def _concluded(notes: Notes, folder: Path, stopped_by: int | None) -> int:
+    code = conclude(notes, folder, stopped_by)
     print(f"sweep folder: {folder}")
-    if stopped_by is not None:
-        print("error: stopped; the same command goes on with what is left", file=sys.stderr)
-        return 128 + stopped_by
-    return 0 if all(one.state == "done" for one in notes.cells) else 1
+    return code
 
 
 def _go_on_in_background(folder: Path) -> bool:

@@ -113,7 +113,7 @@ def _catches(process: "psutil.Process") -> bool:
     import psutil  # here, since --help and --dry-run do not need it
 
     try:
-        is_worker = "RANK" in process.environ() and "--exec" not in process.cmdline()[:5]
+        is_worker = process_tree.rank_text(process) and "--exec" not in process.cmdline()[:5]
     except psutil.Error:
         return False
-    return is_worker and process_state.catches(process.pid, signal.SIGTERM)
+    return bool(is_worker) and process_state.catches(process.pid, signal.SIGTERM)

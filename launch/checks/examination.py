@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from launch.checks import hardware_checks, network_checks, node_checks
+from launch.checks import network_checks, node_checks
 from launch.checks.findings import Findings, Node, Reach, Row
-from launch.nodes import gpu_health, hardware_probe, network_probe, node_facts
+from launch.nodes import network_probe, node_facts
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from muster.errors import MusterError
@@ -43,39 +43,13 @@ def look(
 ) -> Examination:
     """Ask all nodes what they are like, and judge those that answer.
 
-    `folder` and `python` are those that a run would use there, as in `facts_request`. `disks`: the
-    folders that a run writes to and reads from, by what they hold; they are measured.
+    `folder`, `python` and `disks` are as in `facts_request`.
     """
-    with facts_request(folder, python, master_port) as request, Survey(transport) as survey:
+    asking = facts_request(folder, python, master_port, disks)
+    with asking as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
         unheard = list(silent.values())
-        measured = _measure(survey, probes, disks or {})
-        return judge_nodes(survey, probes, launcher, choose, master_port, unheard, measured)
-
-
-def _measure(
-    survey: Survey, probes: Mapping[int, Probe], disks: Mapping[str, Path]
-) -> dict[int, Answer]:
-    """What disks, limits and GPUs are like; all nodes measure at once, as they do in a run."""
-    folders = {
-        str(index): {what: _there(path, probe) for what, path in disks.items()}
-        for index, probe in probes.items()
-    }
-    return survey.ask(
-        hardware_probe.measure,
-        probes,
-        folders=folders,
-        pythons={str(index): probe["python"] for index, probe in probes.items()},
-        has_gpus={str(index): bool(probe["gpus"]) for index, probe in probes.items()},
-        gpu_health=Path(gpu_health.__file__).read_text(encoding="utf-8"),
-    )
-
-
-def _there(path: Path, probe: Probe) -> str:
-    """A folder's place on a node: what lies in the checkout here lies in the node's."""
-    if probe["shared"] or not path.is_relative_to(REPOSITORY):
-        return str(path)
-    return str(Path(probe["folder"]) / path.relative_to(REPOSITORY))
+        return judge_nodes(survey, probes, launcher, choose, master_port, unheard)
 
 
 def judge_nodes(
@@ -85,12 +59,10 @@ def judge_nodes(
     choose: Callable[[Survey, Mapping[int, Probe]], Choice],
     master_port: int | None,
     silent: Sequence[str] = (),
-    measured: Mapping[int, Answer] | None = None,
 ) -> Examination:
     """Try the network between the nodes that have answered with `probes`, and judge all of it.
 
-    `choose` chooses the network; `silent` has a line for each node that has not answered;
-    `measured` is what the doctor has measured, and a run does not.
+    `choose` chooses the network; `silent` has a line for each node that has not answered.
     """
     trouble, chosen = "", None
     try:
@@ -106,7 +78,6 @@ def judge_nodes(
             probe=probe,
             skew_s=clock_skew_s([ping[index] for ping in pings if index in ping]),
             reached={called[other]: reach for other, reach in reached.get(index, {}).items()},
-            hardware=measured[index].value if measured and index in measured else None,
         )
         for index, probe in probes.items()
     )
@@ -120,8 +91,7 @@ def examination(findings: Findings, silent: Sequence[str] = ()) -> Examination:
     findings = replace(findings, silent=(*findings.silent, *silent))
     if not findings.nodes:
         return Examination([network_checks.reach(findings)])
-    measured = hardware_checks.ROWS if any(node.hardware for node in findings.nodes) else ()
-    checks = (*network_checks.FIRST, *node_checks.ROWS, *measured, *network_checks.REST)
+    checks = (*network_checks.FIRST, *node_checks.ROWS, *network_checks.REST)
     return Examination([check(findings) for check in checks])
 
 

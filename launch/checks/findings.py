@@ -27,7 +27,6 @@ class Node:
     probe: Probe
     skew_s: float | None = None  # its clock minus the one here
     reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
-    hardware: Mapping[str, Any] | None = None  # as `hardware_probe.measure` has it, for the doctor
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Rows on each node by itself: its Python, code, processors, memory and disk."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from launch.checks.findings import Findings, Row, alike, groups, listed, shortened
@@ -8,6 +8,12 @@ from launch.checks.findings import Findings, Row, alike, groups, listed, shorten
 GB = 1_000_000_000
 # What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
 MEMORY_BYTES, DISK_BYTES = 11.5 * GB, 10 * GB
+# The usual limit. Each rank has sockets to all others, and a file descriptor for each tensor that
+# a data loader's worker has made and nobody has taken.
+OPEN_FILES = 1024
+# Two batches ahead of each of four loader's workers, each 64 images of 3 x 224 x 224 floats.
+# A container's default is 64 MB: the first batches fill it, and the worker dies of SIGBUS.
+SHM_BYTES = 2 * 4 * 64 * 3 * 224 * 224 * 4
 NEEDED = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "launch/ssh.sh HOSTS --setup"
@@ -121,23 +127,50 @@ def cores(findings: Findings) -> Row:
 
 def memory(findings: Findings) -> Row:
     """Enough for the courses' models."""
-    fix = "take larger machines, or a smaller --model"
-    return _room("memory", findings, "memory_bytes", MEMORY_BYTES, fix)
+    amounts = {node.name: node.probe["memory_bytes"] for node in findings.nodes}
+    low = [f"{name}: {one / GB:.1f} GB" for name, one in amounts.items() if one < MEMORY_BYTES]
+    if low:
+        fix = "below the 12 GB to have; take larger machines, or a smaller --model"
+        return Row("memory", "warn", shortened(low), fix)
+    return Row("memory", "ok", (_span(amounts.values()),))
 
 
 def disk(findings: Findings) -> Row:
-    """Enough for an environment, data and a model."""
-    fix = "make room, or use another folder"
-    return _room("free disk", findings, "disk_bytes", DISK_BYTES, fix)
+    """Room for an environment, data and checkpoints; and the data is there."""
+    odd, free = [], []
+    for node in findings.nodes:
+        for what, one in node.probe["disks"].items():
+            if what != "data":
+                free.append(one["free_bytes"])
+                if one["free_bytes"] < DISK_BYTES:
+                    odd.append(f"{node.name}: {what}: {one['free_bytes'] / GB:.1f} GB")
+            elif not one["exists"]:
+                odd.append(f"{node.name}: {what}: {one['folder']} is not there")
+    if odd:
+        fix = "10 GB are to be free; make room, or use another --logs-dir or --data-dir"
+        return Row("free disk", "warn", shortened(odd), fix)
+    return Row("free disk", "ok", (_span(free),))
 
 
-def _room(check: str, findings: Findings, key: str, least: float, fix: str) -> Row:
-    amounts = {node.name: node.probe[key] for node in findings.nodes}
-    low = [f"{name}: {one / GB:.1f} GB" for name, one in amounts.items() if one < least]
-    if low:
-        return Row(check, "warn", tuple(low), f"below the {round(least / GB)} GB to have; {fix}")
-    span = sorted({f"{bound(amounts.values()) / GB:.0f}" for bound in (min, max)}, key=float)
-    return Row(check, "ok", (f"{' to '.join(span)} GB",))
+def limits(findings: Findings) -> Row:
+    """A worker may open enough files, and share enough memory with its data loaders."""
+    few = {one.name: one.probe["open_files"] for one in findings.nodes}
+    small = {one.name: one.probe["shm_bytes"] for one in findings.nodes}
+    few = {name: count for name, count in few.items() if 0 <= count < OPEN_FILES}
+    small = {name: size for name, size in small.items() if size < SHM_BYTES}
+    lines = [f"{name}: {count} open files, below {OPEN_FILES}" for name, count in few.items()]
+    lines += [f"{name}: /dev/shm of {size / 1e6:.0f} MB, below 308" for name, size in small.items()]
+    if lines:
+        fixes = ["there: ulimit -n 65536"] if few else []
+        fixes += ["of a container: --shm-size 8g; else --num-workers 0"] if small else []
+        return Row("limits", "warn", shortened(lines), "; ".join(fixes))
+    return Row("limits", "ok", ("enough open files and /dev/shm on all",))
+
+
+def _span(amounts: Iterable[float]) -> str:
+    ordered = sorted(amounts)
+    bounds = dict.fromkeys(f"{one / GB:.0f}" for one in (ordered[0], ordered[-1]))
+    return f"{' to '.join(bounds)} GB"
 
 
 def _versions(probe: Mapping[str, Any]) -> str:
@@ -157,4 +190,4 @@ def _cores(probe: Mapping[str, Any]) -> str:
 
 
 ROWS: Sequence[Callable[[Findings], Row]]
-ROWS = (python, code, shared, writing, tools, gpus, cores, memory, disk)
+ROWS = (python, code, shared, writing, tools, gpus, cores, memory, disk, limits)

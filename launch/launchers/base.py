@@ -101,7 +101,7 @@ class Launcher(ABC):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         """Look at the nodes that `assume` has told of, as the doctor shows them.
 
-        `disks`: folders of the run, by what they hold, whose disks are measured.
+        `disks`: folders of the run, by what they hold, on whose disks there is to be room.
 
         Raises:
             UsageError: this launcher has no way to ask its nodes.

@@ -1,19 +1,13 @@
 """Start the workers on this machine; several nodes are simulated, one agent for each."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.agent.processes.agent_processes import (
-    AgentCommand,
-    AgentProcess,
-    start_each,
-    start_with_shared_import,
-)
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
 from launch.nodes import gpus
@@ -25,7 +19,6 @@ from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, N
 from muster.errors import MusterError, UsageError
 
 ADDRESS = "127.0.0.1"
-StartAll = Callable[[Sequence[AgentCommand]], Sequence[AgentProcess]]
 
 
 class Local(Launcher):
@@ -88,20 +81,7 @@ class Local(Launcher):
             prefixes=False,
             quiet=spec.quiet,
             is_local=True,
-            start_all=(spec.workers == "preload" and _sharing(spec, plan)) or start_each,
         )
-
-
-def _sharing(spec: LaunchSpec, plan: Sequence[NodeCommand]) -> StartAll | None:
-    """How the agents start where all simulated nodes can share one import; else None.
-
-    They cannot after a prologue, of which each node's environment is made; nor where one node has
-    a single worker and another several, which have another OMP_NUM_THREADS.
-    """
-    are_alone = {command.argv[command.argv.index("--nproc") + 1] == "1" for command in plan}
-    if len(plan) < 2 or spec.prologue or len(are_alone) > 1 or not sys.platform.startswith("linux"):
-        return None
-    return lambda commands: start_with_shared_import(commands, plan[0], spec.secrets)
 
 
 build = Local

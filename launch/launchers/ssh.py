@@ -147,10 +147,10 @@ class Ssh(Launcher):
             )
         more = {"user": self._ssh.user}
         if _is_file(config.hosts):
-            me, network, path = None, config.network, Path(config.hosts)
+            me, path = None, Path(config.hosts)
             with suppress(KeyError, OSError):  # a user without a name, as in some containers
                 me = getpass.getuser()
-            found = hosts.read_hosts(path, slots, me=me, network=network, **more)
+            found = hosts.read_hosts(path, slots, me=me, **more)
         else:
             found = hosts.parse_hosts([config.hosts], slots, "--hosts", **more)
         if config.nodes is not None and config.nodes > len(found):

@@ -1,6 +1,6 @@
 """What a node finds out about the network: the time, its routes, and which nodes it reaches.
 
-Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.6
+Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.8
 alone. Every pair of nodes is tried in two questions: `listen` has all of them take connections, and
 only when all have answered does `connect` send to each of the others. Each direction is tried by
 itself, as a firewall may close one of them only.

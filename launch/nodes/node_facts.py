@@ -1,6 +1,6 @@
 """What one node is like, and whether its folder may hold the checkout, found out on that node.
 
-Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.6
+Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.8
 alone.
 """
 
@@ -9,24 +9,20 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-from subprocess import DEVNULL, PIPE  # `capture_output` came with Python 3.7
 
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files: it goes into folders with this file only.
 MARKER = ".muster-sent"
 # An environment may be there before the code; a disk's own file system has the other.
 HARMLESS = (".venv", "lost+found")
-# The kernel's answers on its addresses: see man rtnetlink.
-GET_ADDRESSES, DUMP, ERROR, DONE = 22, 0x301, 2, 3
-IFA_ADDRESS, IFA_LOCAL = 1, 2
-LINK_SCOPE = 253  # and beyond: no other network sees such an address
-PASSING = 0x01 | 0x20 | 0x40  # IPv6 addresses that are temporary, deprecated or not settled yet
+# IPv6 addresses that are not to be relied on.
+PASSING = ("temporary", "deprecated", "tentative")
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -48,6 +44,7 @@ def describe(asked):  # type: ignore[no-untyped-def]
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
     python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
+    disks = dict(request["disks"], checkout=folder)
     return {
         "host": socket.gethostname(),
         "resolves": _resolved(socket.gethostname()),
@@ -62,7 +59,9 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "disk_bytes": shutil.disk_usage(_existing(folder)).free,
+        "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "shm_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0,
         "writable": _writable(folder),
         "gpus": _gpus(),
         "busy_ports": [port for port in request["ports"] if not _is_free(port)],
@@ -146,55 +145,35 @@ def _versions(python):  # type: ignore[no-untyped-def]
 
 
 def _interfaces():  # type: ignore[no-untyped-def]
-    """Every address that others may reach, and those of 127.0.0.0/8, each with its interface."""
+    """Every address that others may reach, and those of 127.0.0.0/8; IPv4 comes first."""
+    try:
+        # since 4.14 of iproute2; psutil may not be there yet
+        done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise OSError("no `ip -json address` there; install iproute2") from error
     found = []
-    for index, family, length, packed in _addresses():
-        netmask = str(length)
-        if family == socket.AF_INET:
-            netmask = socket.inet_ntoa(struct.pack("!Q", 0xFFFFFFFF << (32 - length))[4:])
-        try:
-            name = socket.if_indextoname(index)
-            mtu, state = (_link(name, what) for what in ("mtu", "operstate"))
-        except OSError:  # gone meanwhile
-            continue
-        address = socket.inet_ntop(family, packed)
-        one = {"name": name, "address": address, "netmask": netmask}
-        found.append(dict(one, mtu=int(mtu), state=state))
-    return found
+    for link in json.loads(done.stdout):
+        for one in link.get("addr_info", ()):
+            is_lasting = one["scope"] != "link" and not any(one.get(word) for word in PASSING)
+            if one["family"] == "inet" or (one["family"] == "inet6" and is_lasting):
+                found.append(
+                    {
+                        "name": link["ifname"],
+                        "address": one["local"],
+                        "netmask": str(one["prefixlen"]),
+                        "mtu": link["mtu"],
+                        "state": link["operstate"].lower(),  # unknown, of a tunnel
+                    }
+                )
+    return sorted(found, key=lambda one: ":" in one["address"])
 
 
-def _link(name, what):  # type: ignore[no-untyped-def]
-    """What the kernel says of an interface; `operstate` is up, down, or unknown for a tunnel."""
-    with open("/sys/class/net/%s/%s" % (name, what)) as file:
-        return file.read().strip()
-
-
-def _addresses():  # type: ignore[no-untyped-def]
-    """Interface number, family, length of the prefix and bytes of each; IPv4 comes first."""
-    found = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
-        kernel.send(struct.pack("=IHHIIB", 17, GET_ADDRESSES, DUMP, 1, 0, socket.AF_UNSPEC))
-        data = kernel.recv(1 << 16)
-        while struct.unpack_from("=IH", data)[1] not in (DONE, ERROR):
-            size, _ = struct.unpack_from("=IH", data)
-            family, length, flags, scope, index = struct.unpack_from("=BBBBi", data, 16)
-            parts = _attributes(data[24:size])
-            if family == socket.AF_INET:
-                found.append((index, family, length, parts[IFA_LOCAL]))
-            elif family == socket.AF_INET6 and scope < LINK_SCOPE and not flags & PASSING:
-                found.append((index, family, length, parts.get(IFA_LOCAL, parts[IFA_ADDRESS])))
-            data = data[(size + 3) & ~3 :] or kernel.recv(1 << 16)
-    return sorted(found, key=lambda one: one[1])
-
-
-def _attributes(data):  # type: ignore[no-untyped-def]
-    """The attributes of one answer, by kind."""
-    found = {}
-    while data:
-        size, kind = struct.unpack_from("=HH", data)
-        found[kind] = data[4:size]
-        data = data[(size + 3) & ~3 :]
-    return found
+def _disk(path, here, folder):  # type: ignore[no-untyped-def]
+    """What is free where `path` is or will be; what lies in the checkout lies in the node's."""
+    if path.startswith(here + os.sep):
+        path = os.path.join(folder, os.path.relpath(path, here))
+    free = shutil.disk_usage(_existing(path)).free
+    return {"folder": path, "exists": os.path.isdir(path), "free_bytes": free}
 
 
 def _existing(folder):  # type: ignore[no-untyped-def]
@@ -220,7 +199,7 @@ def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
     """The lines that a command prints; none if it cannot be run, fails, or takes too long."""
     try:
         done = subprocess.run(
-            argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, check=False, timeout=timeout_s
+            argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
@@ -239,4 +218,4 @@ def _is_free(port):  # type: ignore[no-untyped-def]
 
 def _can_make_environments():  # type: ignore[no-untyped-def]
     argv = [sys.executable or "python3", "-c", "import ensurepip, venv"]
-    return subprocess.run(argv, stdin=DEVNULL, stderr=DEVNULL, check=False).returncode == 0
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0

@@ -1,7 +1,7 @@
 """A node's side of a survey: it calls each function that it is sent, and answers with the result.
 
 The text of this file is the first thing that the node's `python3` is sent, so it needs the standard
-library of Python 3.6 alone. Then each line of stdin is a question: a function's name, its module
+library of Python 3.8 alone. Then each line of stdin is a question: a function's name, its module
 (whose text comes with its first question) and its arguments. The probe ends with its stdin, that
 is with the survey, however that ends.
 

@@ -30,7 +30,8 @@ from launch.nodes.channel import Channel
 
 # The first line is the size of the text that follows; all after that is for the probe.
 LOAD = (
-    "import sys; stdin = sys.stdin.buffer; size = int(stdin.readline());"
+    "import sys; sys.version_info < (3, 8) and sys.exit('python3 is older than 3.8 there');"
+    " stdin = sys.stdin.buffer; size = int(stdin.readline());"
     " exec(compile(stdin.read(size), 'remote_probe', 'exec'))"
 )
 # The checkout's folder in the home of a node that does not see this checkout.
@@ -124,7 +125,7 @@ class Survey:
     ) -> dict[int, Answer]:
         """What `function(arguments)` returned, by node, on those that answered in time.
 
-        `function` is one of a module that is sent as it is; it must run on Python 3.6. `of`: the
+        `function` is one of a module that is sent as it is; it must run on Python 3.8. `of`: the
         nodes to wait for, as others have never answered; None: all.
         """
         module = sys.modules[function.__module__]
@@ -224,9 +225,14 @@ def here(count: int) -> Transport:
 
 @contextmanager
 def facts_request(
-    folder: str | None = None, python: str | None = None, port: int | None = None
+    folder: str | None = None,
+    python: str | None = None,
+    port: int | None = None,
+    disks: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
+
+    `disks`: folders that a run writes to and reads from, by what they hold.
 
     A node sees this machine's files if it sees the file that is there meanwhile: a path that both
     have says nothing, as machines of one image have the same. Where the checkout cannot be written,
@@ -248,6 +254,7 @@ def facts_request(
             "here": str(REPOSITORY),
             "python": python or os.environ.get("MUSTER_PYTHON"),
             "ports": [] if port is None else [port],
+            "disks": {name: str(path) for name, path in (disks or {}).items()},
         }
     finally:
         proof.unlink(missing_ok=True)

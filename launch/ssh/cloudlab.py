@@ -1,64 +1,51 @@
-"""Read a CloudLab manifest: where to log in, and the network that the nodes train on."""
+"""Read a CloudLab manifest: the nodes, and how one logs in to each."""
 
 import re
 import xml.etree.ElementTree as ET
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv4Network
+from collections.abc import Iterable
+from typing import Literal
 
 from launch.spec import NodeSpec
-from launch.ssh.host_validation import (
-    Gathered,
-    Slots,
-    address_problem,
-    host_problem,
-    port_problem,
-    quoted,
-    user_problem,
-)
-from muster.errors import UsageError
+from launch.ssh.host_validation import checked, port, quoted, word
+from muster.errors import UsageError, refuse
 
 DISK = "emulab-blockstore"  # a disk on the network, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"
 
 
-@dataclass(frozen=True)
-class _Node:
-    """A node as the manifest has it."""
-
-    where: str
-    logins: Mapping[str, tuple[str, int | None]]  # of each user: host, port
-    addresses: tuple[IPv4Interface, ...]
+Logins = dict[str, NodeSpec]  # of each user
 
 
 def read_manifest(
-    text: str,
-    default_slots: Slots,
-    where: str,
-    *,
-    user: str | None = None,
-    me: str | None = None,
-    network: str | None = None,
+    text: str, default_slots: int | Literal["gpu"], where: str, *, user: str | None, me: str | None
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
-    One logs in as `user`, without one as `me` where that is a member, else as the only member. The
-    nodes train on the network that `network` is (a CIDR), without one on the only LAN of all.
+    One logs in as `user`, without one as `me` where that is a member, else as the only member. On
+    which network they train is asked of the nodes themselves, as of all others.
 
     Raises:
-        UsageError: the manifest is none, or does not settle where to log in or where to train.
+        UsageError: the manifest is none, or does not settle where to log in.
     """
-    gathered = Gathered()
-    nodes = [_node(element, where, gathered) for element in _computers(_root(text, where))]
-    gathered.check(where)
-    members = _members(nodes, user, me, where, gathered)
-    addresses = _addresses(nodes, network, where, gathered)
-    gathered.check(where)
-    for node, member, address in zip(nodes, members, addresses, strict=True):
-        host, port = node.logins[member]
-        gathered.add(node.where, NodeSpec(host, default_slots, member, port, address))
-    return gathered.nodes(where, f"no nodes; {ASK}")
+    computers = [(_place(one, where), one) for one in _computers(_root(text, where))]
+    problems: list[str] = []
+    nodes = [(place, _logins(one, default_slots, place, problems)) for place, one in computers]
+    refuse(problems)
+    known = sorted({name for _, logins in nodes for name in logins})
+    member = user or (me if me and me in known else "")
+    if not member and len(known) > 1:
+        raise UsageError(
+            f"{where}: several people can log in: {', '.join(known)}; choose with --user"
+        )
+    member = member or "".join(known)
+    refuse(
+        f"{place}: {quoted(member)} cannot log in, only {', '.join(sorted(logins))} can; choose "
+        "with --user"
+        for place, logins in nodes
+        if member not in logins
+    )
+    found = [(place, logins[member]) for place, logins in nodes]
+    return checked(found, [], f"{where}: no nodes; {ASK}")
 
 
 def _root(text: str, where: str) -> ET.Element:
@@ -104,94 +91,23 @@ def _computers(root: ET.Element) -> list[ET.Element]:
     ]
 
 
-def _node(element: ET.Element, file: str, gathered: Gathered) -> _Node:
-    where = f"{file}: node {quoted(element.get('client_id', ''))}"
-    logins: dict[str, tuple[str, int | None]] = {}
+def _place(element: ET.Element, file: str) -> str:
+    return f"{file}: node {quoted(element.get('client_id', ''))}"
+
+
+def _logins(
+    element: ET.Element, slots: int | Literal["gpu"], where: str, problems: list[str]
+) -> Logins:
+    """How each member logs in to a node; what is wrong is added to `problems`."""
+    logins: Logins = {}
     members = _children(_children([element], "services"), "login")
     for login in members:
-        user, host, port = (login.get(key, "") for key in ("username", "hostname", "port"))
-        checks = (user_problem(user), host_problem(host), port_problem(port) if port else None)
-        for problem in filter(None, checks):
-            gathered.wrong(where, problem)
-        if not any(checks):
-            logins.setdefault(user, (host, int(port) if port else None))
+        user, host, at = (login.get(key, "") for key in ("username", "hostname", "port"))
+        try:
+            node = NodeSpec(word("host", host), slots, word("user", user), port(at) if at else None)
+            logins.setdefault(user, node)
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
     if not members:
-        gathered.wrong(where, f"nobody can log in there; {ASK}")
-    addresses = []
-    for ip in _children(_children([element], "interface"), "ip"):
-        if ip.get("type", "ipv4") != "ipv4":
-            continue
-        address, netmask = ip.get("address", ""), ip.get("netmask", "")
-        if unfit := address_problem(address):
-            gathered.wrong(where, unfit)
-            continue
-        try:
-            addresses.append(IPv4Interface(f"{address}/{netmask}"))
-        except ValueError:
-            gathered.wrong(where, f"netmask {quoted(netmask)} of {address} is none; {ASK}")
-    return _Node(where, logins, tuple(addresses))
-
-
-def _members(
-    nodes: Sequence[_Node], user: str | None, me: str | None, where: str, gathered: Gathered
-) -> list[str]:
-    """Who logs in to each node."""
-    known = sorted({name for node in nodes for name in node.logins})
-    member = user or (me if me and me in known else "")
-    if not member and len(known) > 1:
-        gathered.wrong(where, f"several people can log in: {', '.join(known)}; choose with --user")
-        return [""] * len(nodes)
-    member = member or "".join(known)
-    for node in nodes:
-        if member not in node.logins:
-            can = ", ".join(sorted(node.logins))
-            problem = f"{quoted(member)} cannot log in, only {can} can; choose with --user"
-            gathered.wrong(node.where, problem)
-    return [member] * len(nodes)
-
-
-def _addresses(
-    nodes: Sequence[_Node], network: str | None, where: str, gathered: Gathered
-) -> list[str | None]:
-    """Each node's address on the network to train on; a single node needs none."""
-    chosen = _network(nodes, network, where, gathered)
-    addresses: list[str | None] = []
-    for node in nodes:
-        own = [each for each in node.addresses if each.network == chosen]
-        own += [
-            each for each in node.addresses if chosen and each.ip in chosen
-        ]  # it may hold several
-        if chosen and not own:
-            has = ", ".join(map(str, node.addresses)) or "no experiment address"
-            problem = f"has no address in {chosen}, but {has}; add the nodes to one LAN"
-            gathered.wrong(node.where, problem)
-        addresses.append(str(own[0].ip) if own else None)
-    return addresses
-
-
-def _network(
-    nodes: Sequence[_Node], network: str | None, where: str, gathered: Gathered
-) -> IPv4Network | None:
-    """The network to train on: `network`, or else the one in which every node has an address."""
-    if network is not None:
-        try:
-            return IPv4Network(network)
-        except ValueError:
-            gathered.wrong(where, f"--network {quoted(network)} is none; write e.g. 10.10.1.0/24")
-            return None
-    counts = Counter(lan for node in nodes for lan in {each.network for each in node.addresses})
-    of_all = sorted(lan for lan, count in counts.items() if count == len(nodes))
-    if len(of_all) == 1 or len(nodes) < 2:
-        return of_all[0] if len(of_all) == 1 else None
-    if of_all:
-        lans = ", ".join(map(str, of_all))
-        gathered.wrong(where, f"the nodes share several LANs: {lans}; choose with --network")
-        return None
-    bare = [node for node in nodes if not node.addresses]
-    for node in bare:
-        gathered.wrong(node.where, "has no experiment address; add the nodes to one LAN")
-    if not bare:
-        lans = ", ".join(f"{lan} {count}" for lan, count in sorted(counts.items()))
-        problem = f"no LAN has all {len(nodes)} nodes ({lans}); add the nodes to one LAN"
-        gathered.wrong(where, problem)
-    return None
+        problems.append(f"{where}: nobody can log in there; {ASK}")
+    return logins

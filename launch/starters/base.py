@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from configs import plugins
-from launch.spec import Facts, LaunchSpec, NodeCommand, Program
+from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
 
 
 class Starter(ABC):
@@ -28,6 +28,28 @@ class Starter(ABC):
         Raises:
             UsageError: it cannot start such workers.
         """
+
+
+def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
+    """What torchrun tells all workers of a node, where it does not start them."""
+    counts = [int(one.nproc) for one in facts.nodes]
+    return {
+        **spec.env,
+        "PYTHONUNBUFFERED": "1",
+        "WORLD_SIZE": str(sum(counts)),
+        "LOCAL_WORLD_SIZE": str(counts[node_rank]),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(len(counts)),
+        "MASTER_ADDR": facts.master_addr,
+        "MASTER_PORT": str(facts.master_port or DECIDED),
+        # what torchrun sets beside these; Lightning, for one, knows it by the first
+        "TORCHELASTIC_RUN_ID": spec.run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(sum(counts)),
+    }
 
 
 def starter_of(name: str) -> Starter:

@@ -1,7 +1,7 @@
 """Workers without torchrun: one process each, told who it is by torchrun's own variables."""
 
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter
+from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.starters.base import Starter, variables
 
 
 class Manual(Starter):
@@ -12,23 +12,7 @@ class Manual(Starter):
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         node, program = facts.nodes[node_rank], spec.program
         counts = [int(one.nproc) for one in facts.nodes]
-        same = {
-            **spec.env,
-            "PYTHONUNBUFFERED": "1",
-            "WORLD_SIZE": str(sum(counts)),
-            "LOCAL_WORLD_SIZE": str(counts[node_rank]),
-            "GROUP_RANK": str(node_rank),
-            "GROUP_WORLD_SIZE": str(len(counts)),
-            "MASTER_ADDR": facts.master_addr,
-            "MASTER_PORT": str(facts.master_port or DECIDED),
-            # what torchrun sets beside these; Lightning, for one, knows it by the first
-            "TORCHELASTIC_RUN_ID": spec.run_id,
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
-            "ROLE_NAME": "default",
-            "ROLE_WORLD_SIZE": str(sum(counts)),
-        }
+        same = variables(spec, facts, node_rank)
         first = sum(counts[:node_rank])
         argv = (program.python or node.python, *node.worker(program))
         return [

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.spec import DECIDED, WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
-from launch.starters.base import Starter
+from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
+from launch.starters.base import Starter, variables
 from muster.errors import refuse
 
 PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
@@ -41,17 +41,11 @@ class Preload(Starter):
             f"{node.repository}/{PRELOAD}",
             *("--nproc", str(counts[node_rank])),
             *("--first-rank", str(sum(counts[:node_rank]))),
-            *("--world-size", str(sum(counts))),
-            *("--node-rank", str(node_rank)),
-            *("--nodes", str(len(counts))),
-            *("--master-addr", facts.master_addr),
-            *("--master-port", str(facts.master_port or DECIDED)),
-            *("--run-id", spec.run_id),
             *("--program", name_of(program.source, program.argv)),
             *(("--modules", spec.preload) if spec.preload else ()),
             *("--", *program.argv),
         )
-        env = {**spec.env, "PYTHONUNBUFFERED": "1"}
+        env = variables(spec, facts, node_rank)
         return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
 
 

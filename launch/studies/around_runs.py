@@ -1,23 +1,60 @@
-"""What a study does around its runs: collectives measured before, predictions and report after."""
+"""A study: its runs on testbeds of their rates, collectives before, and a report after them."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from configs import cli
 from configs.plugins import REPOSITORY
 from launch.spec import RUN_MODULE
 from launch.studies import cell_process
-from launch.studies.study_file import Study
+from launch.studies.cell_process import STOPS, run_all
+from launch.studies.cell_runs import SUBMIT, work_of
+from launch.studies.cells import Sweep
+from launch.studies.link_rate import RatedCluster
+from launch.studies.progress_record import Note, Notes
 from muster.run_files import COLLECTIVES
 
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 FOLDER = "collectives"
 
 
+def run(
+    study: Sweep,
+    notes: Notes,
+    folder: Path,
+    more: Sequence[str],
+    tell: Callable[[Note], None],
+    redraw: Callable[[], None],
+) -> int | None:
+    """Run what is not done yet; the signal that ended it, if any.
+
+    Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
+    study's collectives are measured first. `more` are flags for every run; `tell` is called with
+    what has changed, `redraw` several times a second.
+    """
+    left = [cell for cell in study.cells if notes.of(cell.id).state != "done"]
+    for rate in dict.fromkeys(cell.rate for cell in left):
+        group = [cell for cell in left if cell.rate == rate]
+        nodes = max(cell.nodes or 1 for cell in group)
+        with RatedCluster(rate, nodes) as cluster:
+            if study.collectives and nodes > 1:
+                flags = [*cluster.flags(nodes), *more]
+                if collectives(study, rate, nodes, folder, flags, cluster.env) in STOPS:
+                    return signal.SIGTERM
+            for cell in group:
+                note, where = notes.of(cell.id), cluster.flags(cell.nodes or 1)
+                work = work_of(study, cell, note, folder, lambda _: where, env=cluster.env)  # noqa: B023
+                with cluster.busy(cell.busy, cell.nodes or 1):
+                    codes, stopped_by = run_all([work], 1, tell, redraw)
+                if stopped_by is not None or codes.get(cell.id) in STOPS:
+                    return stopped_by or signal.SIGTERM
+    return None
+
+
 def collectives(
-    study: Study,
+    study: Sweep,
     rate: str | None,
     nodes: int,
     folder: Path,

@@ -1,17 +1,22 @@
-"""A run of a study or sweep as a process of its own, that ends in order when all are to end."""
+"""Runs cells as processes of their own, a few at a time, that end in order when all are to end."""
 
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from configs.plugins import REPOSITORY
 from launch.agent.processes import process_tree
 from launch.runs.signals import STOP_SIGNALS, on_stop
+from launch.studies.progress_record import Note
 from muster.errors import STOPPED
+
+POLL_S = 0.1
 
 # Exit codes of a run that was stopped, in order or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
@@ -67,6 +72,62 @@ def processes() -> Iterator[Processes]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One cell that is to be run."""
+
+    note: Note
+    words: Callable[[int], Sequence[str]]  # its command, given its place among those at a time
+    log: Path
+    ended: Callable[[int], None]  # has the note say what came of it, given the exit code
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = REPOSITORY
+    cancelled: Path | None = None  # a file by which somebody says that it need not begin
+
+
+def run_all(
+    works: Sequence[Work],
+    at_once: int,
+    tell: Callable[[Note], None],
+    redraw: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, int], int | None]:
+    """Run them in their order, at most `at_once` at a time.
+
+    `tell` is called with each note that has changed, and `redraw` several times a second. Returns
+    the exit code of each that was started, by its id; and the signal that ended it all, if any:
+    then nothing more is started, and every run has ended in order.
+    """
+    waiting, places = list(works), list(range(at_once))
+    codes: dict[str, int] = {}
+    with processes() as found:
+        started: dict[int, tuple[Work, subprocess.Popen[bytes], int, float]] = {}
+        while started or (waiting and found.stopped_by is None):
+            while waiting and places and found.stopped_by is None:
+                work = waiting.pop(0)
+                if work.cancelled is not None and work.cancelled.exists():
+                    work.note.state, work.note.message = "stopped", "cancelled before it began"
+                    tell(work.note)
+                    continue
+                place = places.pop(0)
+                work.note.state, work.note.message = "running", ""
+                tell(work.note)
+                process = found.start(work.words(place), work.log, work.env, work.cwd)
+                started[process.pid] = (work, process, place, time.monotonic())
+            for pid, (work, process, place, since_s) in list(started.items()):
+                if (code := process.poll()) is None:
+                    work.note.seconds = time.monotonic() - since_s
+                    continue
+                del started[pid]
+                found.running.remove(process)
+                places = sorted([*places, place])
+                codes[work.note.id], work.note.seconds = code, time.monotonic() - since_s
+                work.ended(code)
+                tell(work.note)
+            redraw()
+            time.sleep(POLL_S)
+    return codes, found.stopped_by
 
 
 def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:

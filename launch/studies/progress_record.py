@@ -1,9 +1,7 @@
 """What a study or sweep has done so far: a file of its folder, rewritten after every run."""
 
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,30 +50,8 @@ class Notes:
         write_json(path, raw)
 
 
-def begin(
-    notes: Sequence[Note],
-    path: Path,
-    is_done: Callable[[Note, Note], bool],
-    *,
-    name: str,
-    title: str,
-    about: str,
-    command: str,
-) -> Notes:
-    """The record of a study or sweep that begins, or goes on where the one at `path` was.
-
-    `is_done` says of a note and of the earlier one of the same cell whether that is done.
-    """
-    earlier = {one.id: one for one in _earlier(path)}
-    cells = []
-    for note in notes:
-        was = earlier.get(note.id)
-        done = was is not None and is_done(note, was)
-        cells.append(replace(was, name=note.name) if was is not None and done else note)
-    return Notes(name, title, about, command, time.time(), cells)
-
-
-def _earlier(path: Path) -> list[Note]:
+def earlier(path: Path) -> list[Note]:
+    """What the record at `path` says of each cell; nothing where there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return [Note(**{"nodes": None, "repeat": None, **one}) for one in raw["cells"]]

@@ -1,7 +1,8 @@
 """What ran, what runs and what is left, in one table that is redrawn in place."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -24,18 +25,15 @@ class Watching:
     `path` is where the record is written at each change.
     """
 
-    def __init__(
-        self, notes: Notes, path: Path, drawn: "Callable[[Notes], RenderableType] | None" = None
-    ) -> None:
+    def __init__(self, notes: Notes, path: Path) -> None:
         self._notes, self._path, self._console = notes, path, Console()
-        self._drawn = drawn or table
         self._redrawn_s = 0.0
         # no thread of its own: processes are started beside it
         self._live = Live(
             console=self._console,
             get_renderable=self._table,
             auto_refresh=False,
-            transient=drawn is not None,  # all of it is printed at the end
+            transient=True,  # all of it is printed at the end
         )
 
     def __enter__(self) -> "Watching":
@@ -62,40 +60,47 @@ class Watching:
             self._live.refresh()
 
     def _table(self) -> RenderableType:
-        return self._drawn(self._notes)
+        return whole(self._notes, around(self._notes.cells))
 
 
-def table(notes: Notes) -> Table:
-    """The cells around the one that runs, and how long the rest may take."""
-    drawn = Table(title=title_of(notes), title_justify="left", box=None, pad_edge=False)
-    for name in ("run", "state", "seconds", ""):
-        drawn.add_column(name, justify="right" if name == "seconds" else "left")
-    for one in around(notes.cells):
-        drawn.add_row(one.id, state(one), seconds(one), escape(one.message))
-    return drawn
-
-
-def of_sweep(notes: Notes) -> RenderableType:
-    """As `table`, with the values and the results of each cell in columns of their own."""
-    return whole(notes, around(notes.cells))
+def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
+    """Show and write what came of all; the exit code."""
+    cell_results.write_csv(notes, folder / "results.csv")
+    # a file or a pipe has no width that lines must be broken for
+    width = None if sys.stdout.isatty() else 250
+    Console(width=width).print(whole(notes, notes.cells))
+    failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
+    for one in failed:
+        print(f"{one.id} {one.state}: {one.message}; see {folder / one.run_dir}", file=sys.stderr)
+    if stopped_by is not None:
+        print("error: stopped; the same command goes on with what is left", file=sys.stderr)
+        return 128 + stopped_by
+    return 0 if all(one.state == "done" for one in notes.cells) else 1
 
 
 def whole(notes: Notes, shown: Sequence[Note]) -> RenderableType:
-    """The table of a sweep with these of its cells."""
+    """The table with these of its cells: what differs between them, and what came of each."""
     drawn = Table(box=None, pad_edge=False)
-    values = list(dict.fromkeys(name for one in notes.cells for name in one.settings)) or ["run"]
+    values = _differing(notes) or ["run"]
     found = [name for name in cell_results.columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
     has_place = any(one.place for one in notes.cells)
     for name in (*values, "state", "seconds", *(["place"] if has_place else []), *found, ""):
         drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
     for one in shown:
-        own = [str(one.settings.get(name, "")) for name in values] if one.settings else [one.id]
+        own = [str(one.settings.get(name, "")) for name in values]
+        own = own if values != ["run"] else [one.id]
         place = [one.place or ""] if has_place else []
         left = [_short((one.results or {}).get(name)) for name in found]
         drawn.add_row(
             *map(escape, own), state(one), seconds(one), *place, *left, escape(one.message)
         )
     return Group(escape(title_of(notes)), drawn)  # a title of its own would be cut to its width
+
+
+def _differing(notes: Notes) -> list[str]:
+    """The settings that are not the same of all cells."""
+    names = dict.fromkeys(name for one in notes.cells for name in one.settings)
+    return [name for name in names if len({str(one.settings.get(name)) for one in notes.cells}) > 1]
 
 
 def _is_shown(notes: Notes, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""`up` makes the testbed or heals the one that is up; `down` leaves nothing of it."""
+"""`up` makes the testbed; `down` leaves nothing of it."""
 
 import getpass
 import os
@@ -33,17 +33,17 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     """Have a testbed with `options` up, all of its daemons alive.
 
     Raises:
-        MusterError: another testbed is up and something of it lives, or this one cannot be made;
-            then nothing of it is left.
+        MusterError: another testbed is up and something of it lives, a part of this one is dead, or
+            it cannot be made; then nothing of it is left.
     """
     _refuse_inside()
     os.umask(0o022)  # sshd trusts no key file that others may write
     with cluster_state.locked():
         cluster = cluster_state.read()
-        if cluster and cluster.ready and (_is_same(cluster, options, checkout) or _lives()):
+        if cluster and cluster.ready and _lives():
             _refuse_other(cluster, options, checkout)
+            _refuse_dead(cluster)
             say(f"a testbed with {options} is up already")
-            _heal(cluster, say)
             return
         if _remains():
             say("cleaning up after one that was cut short")
@@ -122,51 +122,37 @@ def _open(node: Node, cluster: ClusterState) -> None:
         namespaces.make_private(node, Path(cluster.checkout), venv)
 
 
-def _start(cluster: ClusterState, hosts: Sequence[Node]) -> list[str]:
-    """Start every daemon that is not alive, wait until all do their work, and name the started."""
-    started = []
-
-    def ensure(name: str, start: Callable[[], None]) -> None:
-        if daemons.pid(name) is None:
-            start()
-            started.append(name)
-
-    ensure(slurm_daemons.MUNGED, slurm_daemons.start_munged)
+def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
+    """Start every daemon, and wait until all do their work."""
+    slurm_daemons.start_munged()
     daemons.wait(slurm_daemons.MUNGED, slurm_daemons.SOCKET.exists)
-    ensure(slurm_daemons.CONTROLLER, slurm_daemons.start_controller)
+    slurm_daemons.start_controller()
     for node in hosts:
-        ensure(
-            ssh_daemons.daemon(node),
-            partial(ssh_daemons.start, node, private=cluster.options.private_home),
-        )
+        ssh_daemons.start(node, private=cluster.options.private_home)
     daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
     for node in hosts:
-        ensure(slurm_daemons.daemon(node), partial(slurm_daemons.start, node))
+        slurm_daemons.start(node)
     for node in hosts:
         daemons.wait(ssh_daemons.daemon(node), partial(ssh_daemons.answers, node))
-        daemons.wait(slurm_daemons.daemon(node), partial(_is_in_service, node, started))
-    return started
+        daemons.wait(slurm_daemons.daemon(node), partial(_is_in_service, node))
 
 
-def _is_in_service(node: Node, started: Sequence[str]) -> bool:
-    # One that was alive all along may be drained or down because its user wants it so.
-    if slurm_daemons.daemon(node) not in started:
-        return True
-    return slurm_daemons.listens(node) and slurm_daemons.is_usable(
-        slurm_daemons.states().get(node.name, "")
-    )
+def _is_in_service(node: Node) -> bool:
+    state = slurm_daemons.states().get(node.name, "")
+    return slurm_daemons.listens(node) and slurm_daemons.is_usable(state)
 
 
-def _heal(cluster: ClusterState, say: Say) -> None:
-    hosts = virtual_nodes.of(cluster.options, cluster.cores)
-    for node in hosts:
-        held = namespaces.anchors(node, private=cluster.options.private_home)
-        if not all(map(daemons.pid, held)):
-            # Nothing else can enter its namespaces any more: it boots anew.
-            daemons.end(partial(daemons.inside, [links.NAMESPACES / node.netns]))
-            _open(node, cluster)
-    for name in _start(cluster, hosts):
-        say(f"{name} was dead and is back")
+def _refuse_dead(cluster: ClusterState) -> None:
+    names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
+    for node in virtual_nodes.of(cluster.options, cluster.cores):
+        names += namespaces.anchors(node, private=cluster.options.private_home)
+        names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
+    dead = [name for name in names if daemons.pid(name) is None]
+    if dead:
+        raise MusterError(
+            f"of this testbed {', '.join(dead)} died; make it anew: python "
+            f"{cluster.checkout}/launch/testbed.py down, then up"
+        )
 
 
 def _clean() -> None:

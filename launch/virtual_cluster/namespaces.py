@@ -37,7 +37,7 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
     name = anchor(node, private=private)
     pid = daemons.pid(name)
     if pid is None:
-        raise MusterError(f"{name} is gone; `up` with the same options brings {node.name} back")
+        raise MusterError(f"{name} is gone; make the testbed anew with `down`, then `up`")
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
 
 

@@ -2,8 +2,8 @@
 
 A fork has one thread alone, and none of a GPU's state: a module that starts a thread, a process or
 CUDA as it is imported would leave its users without it. One that reads, as it is imported, which
-worker it is in would take all workers for one. And what the program's own folder hides must not be
-found elsewhere.
+worker it is in would take all workers for one: those that do are known by name. And what the
+program's own folder hides must not be found elsewhere.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -17,8 +17,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 # What keeps libraries from starting threads as they are loaded, and torch from starting CUDA where
 # it is only asked whether there is a GPU.
@@ -27,24 +27,14 @@ WHILE_IMPORTING = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-OPENBLAS_SIZES = (
-    "OPENBLAS_NUM_THREADS",
-    "OPENBLAS_DEFAULT_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OMP_NUM_THREADS",
-)
+OPENBLAS_SIZES = [f"{one}_NUM_THREADS" for one in ("OPENBLAS", "OPENBLAS_DEFAULT", "GOTO", "OMP")]
 OPENBLAS_SETTERS = [
     f"{prefix}openblas_set_num_threads{suffix}"
     for prefix in ("", "scipy_")
     for suffix in ("", "64_", "_64")
 ]
-# By these a worker knows which one it is; they are set after the fork.
-PLACE = frozenset(
-    "RANK LOCAL_RANK ROLE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE".split()
-)
-
-
-asked: list[str] = []  # of PLACE, while modules are imported
+# These read RANK as they are imported, which is set after the fork.
+READ_RANK = frozenset("lightning lightning_fabric lightning_utilities pytorch_lightning".split())
 
 
 class Unforkable(Exception):
@@ -55,15 +45,6 @@ class Unforkable(Exception):
         self.package, self.what = package, what
 
 
-class _Environment(type(os.environ)):  # type: ignore[misc]
-    """`os.environ` that notes who asks it which worker this is."""
-
-    def __getitem__(self, name: Any) -> Any:
-        if name in PLACE:
-            asked.append(name)
-        return super().__getitem__(name)
-
-
 class AdvanceImport:
     """Imports, one after another, into a process that will be forked.
 
@@ -71,7 +52,7 @@ class AdvanceImport:
     """
 
     def __init__(self, folder: str) -> None:
-        self._hidden = names_in(folder)
+        self._folder = folder
         self._before = frozenset(sys.modules)
         self._seen = len(sys.modules)
         self._tasks = len(tasks())
@@ -83,23 +64,22 @@ class AdvanceImport:
             Unforkable: a module must not be imported here; this process is of no use any more.
         """
         saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
-        path, plain = sys.path[:], os.environ.__class__
+        path = sys.path[:]
         os.environ.update(WHILE_IMPORTING)
         # neither this folder, nor what is the program's
         hidden = (Path(__file__).resolve().parent, Path.cwd())
         sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
-        asked.clear()
-        os.environ.__class__ = _Environment
         failed = {}
         try:
             for name in names:
+                if name.partition(".")[0] in READ_RANK:
+                    raise Unforkable(name.partition(".")[0], "reads RANK as it is imported")
                 try:
                     importlib.import_module(name)
                 except BaseException as error:  # noqa: BLE001 (a module may even end Python)
                     failed[name] = traceback.format_exception_only(type(error), error)[-1].strip()
                 self._check(name.partition(".")[0])
         finally:
-            os.environ.__class__ = plain
             sys.path[:] = path
             for name, value in saved.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -109,27 +89,15 @@ class AdvanceImport:
         if len(sys.modules) == self._seen:
             return
         new, self._seen = list(sys.modules)[self._seen :], len(sys.modules)
-        if asked:
-            raise Unforkable(package, f"reads {asked[0]} as it is imported")
         here = tasks()
         if len(here) > self._tasks:
             raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")
         if uses_cuda():
             raise Unforkable(package, "starts CUDA as it is imported")
-        hidden = {one.partition(".")[0] for one in new} & self._hidden - self._before
-        if hidden:
-            name = sorted(hidden)[0]
-            raise Unforkable(package, f"imports {name}, which the program's folder has, too")
-
-
-def names_in(folder: str) -> frozenset[str]:
-    """The modules and packages that lie in `folder`."""
-    found = set()
-    with suppress(OSError):
-        for entry in Path(folder).iterdir():
-            if entry.suffix in (".py", ".so", ".pyd") or (entry / "__init__.py").exists():
-                found.add(entry.name.partition(".")[0])
-    return frozenset(found)
+        for name in sorted({one.partition(".")[0] for one in new} - self._before):
+            found = PathFinder.find_spec(name, [self._folder])
+            if found is not None and found.loader is not None:  # no folder that only has its name
+                raise Unforkable(package, f"imports {name}, which the program's folder has, too")
 
 
 def tasks() -> list[str]:
@@ -145,15 +113,9 @@ def tasks() -> list[str]:
 
 def uses_cuda() -> bool:
     """Whether the driver was started in this process."""
-    torch = sys.modules.get("torch")
-    with suppress(Exception):
-        if torch is not None and torch.cuda.is_initialized():
-            return True
     with suppress(OSError):
-        for entry in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):
-                if str(entry.resolve()).startswith("/dev/nvidia-uvm"):
-                    return True
+        paths = [str(one.resolve()) for one in Path("/proc/self/fd").iterdir()]
+        return any(one.startswith("/dev/nvidia-uvm") for one in paths)
     return False
 
 
@@ -169,11 +131,8 @@ def restore_openblas() -> None:
         paths = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
         for path in paths:
             library = ctypes.CDLL(path)
-            for name in OPENBLAS_SETTERS:
-                setter = getattr(library, name, None)
-                if setter is not None:
-                    setter(ctypes.c_int(count))
-                    break
+            for name in [one for one in OPENBLAS_SETTERS if hasattr(library, one)][:1]:
+                getattr(library, name)(ctypes.c_int(count))
 
 
 def reseed() -> None:

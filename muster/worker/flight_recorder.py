@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
 from typing import Any
 
 ENTRIES = 50  # of collectives, the latest of each group
-DAY_S = 86_400
 
 
 def groups() -> dict[str, dict[str, Any]]:
@@ -56,20 +54,6 @@ def collectives() -> list[dict[str, Any]]:
             }
         )
     return found[::-1]
-
-
-def be_patient(seconds: float = DAY_S) -> dict[str, dict[str, Any]]:
-    """Have torch wait so long in collectives that begin from now on."""
-    module = sys.modules.get("torch.distributed.distributed_c10d")
-    world, change = getattr(module, "_world", None), getattr(module, "set_timeout", None)
-    change = change or getattr(module, "_set_pg_timeout", None)  # its name up to torch 2.13
-    if world is not None and change is not None:
-        from datetime import timedelta
-
-        for group in list(getattr(world, "pg_names", {})):
-            with suppress(RuntimeError):  # a backend that has no timeout
-                change(timedelta(seconds=seconds), group)
-    return groups()
 
 
 def _trace() -> dict[str, Any]:

@@ -21,9 +21,6 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = str(Path(__file__).resolve().parent.parent.parent) + os.sep
-OURS = ("configs", "launch", "muster", "train")
-
 
 def file_of(program: str) -> Path:
     """Where the modules of `program`, a plain name, are kept for this Python."""
@@ -95,7 +92,7 @@ def installed() -> list[str]:
         origin = getattr(spec, "origin", None)
         if spec is None or spec.name != name or not isinstance(origin, str):
             continue
-        if origin.startswith(folders) and not is_ours(name, origin):
+        if origin.startswith(folders):
             found.append(name)
     return found
 
@@ -107,8 +104,3 @@ def places() -> tuple[str, ...]:
     found += site.getsitepackages() if hasattr(site, "getsitepackages") else []
     found.append(site.getusersitepackages())
     return tuple({str(path) + os.sep for path in found})
-
-
-def is_ours(name: str, origin: str) -> bool:
-    """Whether it is a module of this checkout, wherever that is installed."""
-    return name.partition(".")[0] in OURS and origin.startswith(CHECKOUT)

@@ -86,9 +86,6 @@ class Inspector:
         self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         self.on_wake: Callable[[], None] = lambda: None  # each second, in this one's thread
-        self._breakpoints: Any = None  # muster/worker/breakpoints.py, once it is needed
-        if "PYTHONBREAKPOINT" not in os.environ:
-            sys.breakpointhook = lambda *words, **named: self.breakpoints.stop(sys._getframe(1))
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
         self._listener = _listen(folder, f"{stem}.sock")
@@ -136,19 +133,10 @@ class Inspector:
         self._forks.release()
 
     def _leave(self) -> None:
-        """In a forked process, which nobody asks: a breakpoint there is Python's own."""
+        """In a forked process, which nobody asks."""
         global inspector
         inspector = None
         self._listener.close()
-        if "PYTHONBREAKPOINT" not in os.environ:
-            sys.breakpointhook = sys.__breakpointhook__
-
-    @property
-    def breakpoints(self) -> Any:
-        """What waits at `breakpoint()`; pdb is loaded by it."""
-        if self._breakpoints is None:
-            self._breakpoints = load("breakpoints").Breakpoints(self.rank)
-        return self._breakpoints
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: stay until the agents have looked at all ranks."""
@@ -183,34 +171,24 @@ class Inspector:
                 connection, _ = self._listener.accept()
             except (OSError, ValueError):  # closed: the process ends
                 return
-            try:
+            with contextlib.suppress(Exception):  # a worker never ends, or prints, for being asked
                 self._serve(connection)
-            except Exception:  # noqa: BLE001 (a worker never ends, or prints, for being asked)
-                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(5.0)
-        with connection.makefile("rb", buffering=0) as lines:  # what follows is a debugger's
+        with connection, connection.makefile("rb") as lines:
             request = json.loads(lines.readline(REQUEST_BYTES))
-        if request.get("ask") == "debug":
-            self.breakpoints.attach(connection)  # whose it is from now on
-            return
-        connection.sendall(json.dumps(self.answer(request)).encode() + b"\n")
-        connection.close()
+            connection.sendall(json.dumps(self.answer(request)).encode() + b"\n")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is asked for: "stacks", "progress", or to be "patient"."""
+        """What is asked for: "stacks" or "progress"."""
         ask = request.get("ask")
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
-        at = self._breakpoints.where if self._breakpoints is not None else None
-        reply["breakpoint"], reply["gave_up"] = at, self._gave_up
+        reply["gave_up"] = self._gave_up
         if ask == "progress":
             begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
             reply["places"] = self._places() if request.get("closely") else []
-            return reply
-        if ask == "patient":
-            reply["groups"] = flight_recorder.be_patient(flight_recorder.DAY_S)
             return reply
         reply["groups"] = flight_recorder.groups()
         if request.get("native"):

@@ -9,32 +9,23 @@ This file is loaded by its path. It needs the standard library alone, of Python 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's own variable, in seconds
-GRACE_S = 30.0
+GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's own variable, in seconds
 # Time for the others to find that one has failed, and to write down how they ended; as one after
 # the other does, they get it again.
-ECHO_S = 1.5
-KILL_AGAIN_S = 1.0
+ECHO_S, KILL_AGAIN_S = 1.5, 1.0
 
 
-def start(count: int, connection: socket.socket | None = None) -> int:
-    """Fork; return the local rank in each worker. The process that forks ends with their exit code.
-
-    `connection` is of who asked for them: a byte from there is like SIGTERM, its end like SIGKILL,
-    and the exit code is sent there.
-    """
+def start(count: int) -> int:
+    """Fork; return the local rank in each worker. The process that forks ends with their code."""
     watched = {*ENDING, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     sys.stdout.flush()
@@ -43,21 +34,16 @@ def start(count: int, connection: socket.socket | None = None) -> int:
     for local_rank in range(count):
         pid = os.fork()
         if pid == 0:
-            _be_a_new_process(connection, watched)
+            _be_a_new_process(watched)
             return local_rank
         workers[pid] = local_rank
-    code = _Wait(list(workers), connection, watched).run()
-    if connection is not None:
-        with contextlib.suppress(OSError):  # who asked is gone
-            connection.sendall(str(code).encode())
+    code = _Wait(list(workers), watched).run()
     sys.stderr.flush()
     os._exit(code)  # without what libraries do at the end of a process that has used them
 
 
-def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Signals]) -> None:
+def _be_a_new_process(watched: set[signal.Signals]) -> None:
     """A session of its own, and signals as Python has them when it starts."""
-    if connection is not None:
-        connection.close()
     os.setsid()
     for number in (*ENDING, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -68,13 +54,10 @@ def _be_a_new_process(connection: socket.socket | None, watched: set[signal.Sign
 class _Wait:
     """From the fork to the end of the last worker."""
 
-    def __init__(
-        self, pids: list[int], connection: socket.socket | None, watched: set[signal.Signals]
-    ) -> None:
+    def __init__(self, pids: list[int], watched: set[signal.Signals]) -> None:
         self._running = set(pids)
         self._local_ranks = {pid: local_rank for local_rank, pid in enumerate(pids)}
         self._codes: list[int] = []
-        self._connection = connection
         self._signal = 0  # that ends this process
         self._stop_at: float | None = None
         self._kill_at: float | None = None
@@ -82,24 +65,20 @@ class _Wait:
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
         for number in watched:
-            signal.signal(number, _note)
+            signal.signal(number, lambda *_: None)  # the wakeup descriptor has it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def run(self) -> int:
         """Stay until no worker runs; the exit code."""
         self._reap()  # one may have ended before its end could be heard
         while self._running:
-            heard: list[Any] = [self._wakes]
-            if self._connection is not None:
-                heard.append(self._connection)
-            ready = select.select(heard, (), (), self._left_s())[0]
-            if self._wakes in ready:
+            times = [one for one in (self._stop_at, self._kill_at) if one is not None]
+            left_s = max(0.0, min(times) - time.monotonic()) if times else None
+            if select.select([self._wakes], (), (), left_s)[0]:
                 for number in os.read(self._wakes, 512):
                     if number in ENDING:
                         self._signal = self._signal or number
                         self._stop(number)
-            if self._connection in ready:
-                self._hear()
             now = time.monotonic()
             if self._stop_at is not None and now >= self._stop_at:
                 self._stop_at = None
@@ -110,32 +89,10 @@ class _Wait:
             self._reap()
         return self._code()
 
-    def _left_s(self) -> float | None:
-        """Seconds until there is something to do, whatever is heard."""
-        times = [one for one in (self._stop_at, self._kill_at) if one is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _hear(self) -> None:
-        assert self._connection is not None
-        try:
-            heard = self._connection.recv(1)
-        except OSError:
-            heard = b""
-        if heard:
-            self._signal = self._signal or heard[0]
-            self._stop(heard[0])
-        else:
-            self._send(signal.SIGKILL)
-            self._connection = None
-
     def _stop(self, number: int) -> None:
         """Ask the workers to end, once; what is left after the grace is killed."""
         if self._kill_at is None:
-            try:
-                grace_s = float(os.environ.get(GRACE, ""))
-            except ValueError:
-                grace_s = GRACE_S
-            self._kill_at = time.monotonic() + grace_s
+            self._kill_at = time.monotonic() + float(os.environ.get(GRACE) or GRACE_S)
             self._send(number)
 
     def _send(self, number: int) -> None:
@@ -162,7 +119,3 @@ class _Wait:
         if any(code not in (0, STOPPED) for code in self._codes):
             return 1
         return STOPPED if STOPPED in self._codes else 0
-
-
-def _note(number: int, frame: Any) -> None:
-    """Nothing: the wakeup descriptor has it."""

@@ -2,16 +2,12 @@
 
 python preload.py --nproc N --first-rank R ... -- train.py [argument ...]
 
-How it works: it imports the modules that the program's last run had imported, and those that
-`--modules` names; then it forks a worker for each local rank, which has torchrun's variables and
-becomes the program by `worker_main.py`; then it waits for them, as torchrun would: signals are
-passed on, and one worker that fails ends the others. A module that must not be imported before a
-fork is left out, and remembered: this process then starts itself again. One that was named is
-refused.
-
-With `--agents` it imports for several agents of one machine: each is forked from it, with a
-process beside it that waits, with all imports, for the agent's own `preload.py` to say what its
-workers are to be (`shared_import.py`).
+How it works: its environment has torchrun's variables but for the ranks. It imports the modules
+that the program's last run had imported, and those that `--modules` names; then it forks a worker
+for each local rank, which becomes the program by `worker_main.py`; then it waits for them, as
+torchrun would: signals are passed on, and one worker that fails ends the others. A module that must
+not be imported before a fork is left out, and remembered: this process then starts itself again.
+One that was named is refused.
 
 It needs the standard library alone, of Python 3.8 or newer. No thread is started here.
 """
@@ -19,12 +15,13 @@ It needs the standard library alone, of Python 3.8 or newer. No thread is starte
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = "MUSTER_PRELOAD_LEFT_OUT"  # packages, from one start of this process to the next
@@ -47,45 +44,26 @@ def main() -> None:
     load("worker_main").restore_tmpdir()  # before a library looks: the agent's is for torchrun
     if options.nproc > 1:  # as torchrun has it
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shared = load("shared_import")
-    if not options.agents:
-        code = shared.ask(sys.argv[1:])
-        if code is not None:
-            os._exit(code)
     imports = load("imported_modules").ImportedModules(
         load("imported_modules").file_of(options.program)
     )
     gc.disable()  # a fifth of the time of an import; what it leaves is little, and shared
     refused = import_modules(options, imports)
-    if refused and not options.agents:
+    if refused:
         sys.stderr.write(f"error: {refused}\n")
         os._exit(2)
     gc.freeze()  # else the first collection in each worker would copy all pages
-    connection = None
-    if options.agents:  # returns in the processes beside the agents alone
-        connection, words = shared.start_agents(templates=not refused)
-        options = parsed(words)
-    local_rank = load("node_workers").start(options.nproc, connection)
+    local_rank = load("node_workers").start(options.nproc)
     become_worker(options, local_rank, imports)
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
     """What the command line says; `words` of the result are the program's."""
     parser = argparse.ArgumentParser(prog="preload.py", description="Start a node's workers.")
-    for flag, kind, what in (
-        ("--nproc", int, "workers of this node"),
-        ("--first-rank", int, "rank of the first of them"),
-        ("--world-size", int, "workers of all nodes"),
-        ("--node-rank", int, "which node this is, from 0"),
-        ("--nodes", int, "how many there are"),
-        ("--master-addr", str, "address of node 0"),
-        ("--master-port", int, "port at which rank 0 serves the store"),
-        ("--run-id", str, "as TORCHELASTIC_RUN_ID"),
-        ("--program", str, "a name under which its imports are remembered"),
-    ):
-        parser.add_argument(flag, type=kind, help=what, required=True)
+    parser.add_argument("--nproc", type=int, required=True, help="workers of this node")
+    parser.add_argument("--first-rank", type=int, required=True, help="rank of the first of them")
+    parser.add_argument("--program", required=True, help="under which its imports are remembered")
     parser.add_argument("--modules", default="", help="names to import, with commas between")
-    parser.add_argument("--agents", action="store_true", help="serve several agents (on stdin)")
     at = words.index("--")
     options = parser.parse_args(words[:at])
     options.words = words[at + 1 :]
@@ -101,7 +79,9 @@ def import_modules(options: argparse.Namespace, imports: Any) -> str:
     left_out = {*imports.left_out, *filter(None, os.environ.pop(LEFT_OUT, "").split(","))}
     named = [name for name in options.modules.split(",") if name]
     recorded = [name for name in imports.names if name.partition(".")[0] not in left_out]
-    process = advance.AdvanceImport(folder_of(options.words))
+    script = Path(options.words[0])  # the program's path begins with its folder
+    folder = Path.cwd() if str(script) == "-m" else script.resolve().parent
+    process = advance.AdvanceImport(str(folder))
     try:
         failed = process.run([*named, *recorded])
     except advance.Unforkable as found:
@@ -114,32 +94,23 @@ def import_modules(options: argparse.Namespace, imports: Any) -> str:
         print(f"note: {found}: each worker imports it by itself", file=sys.stderr)
         imports.left_out[found.package] = found.what
         imports.write()
-        again({*left_out, found.package})
-    for name in named:
-        if name in failed:
-            print(f"note: --preload {name}: {failed[name]}", file=sys.stderr)
+        os.environ[LEFT_OUT] = ",".join(sorted({*left_out, found.package}))
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # with the same pid, and no children
+    for name in filter(failed.get, named):
+        print(f"note: --preload {name}: {failed[name]}", file=sys.stderr)
     return ""
-
-
-def again(left_out: set[str]) -> NoReturn:
-    """Become this process anew, with the same pid and children of none, without some packages."""
-    os.environ[LEFT_OUT] = ",".join(sorted(left_out))
-    os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
-def folder_of(words: list[str]) -> str:
-    """The folder that comes first on the program's path."""
-    return str(Path.cwd()) if words[0] == "-m" else str(Path(words[0]).resolve().parent)
 
 
 def become_worker(options: argparse.Namespace, local_rank: int, imports: Any) -> None:
     """Make this forked process what torchrun would have started, and run the program in it."""
-    os.environ.update(variables(options, local_rank))
+    rank = str(options.first_rank + local_rank)
+    os.environ.update(RANK=rank, ROLE_RANK=rank, LOCAL_RANK=str(local_rank))
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    with contextlib.suppress(OSError):  # the kernel shows others the environment before the fork
+        Path("/proc/self/comm").write_text(f"rank {rank}", encoding="utf-8")
     worker_main = str(HERE / "worker_main.py")
     sys.argv[:] = [worker_main, *options.words]
-    words = [sys.executable, "-u", *sys.argv]
-    getattr(sys, "orig_argv", [])[:] = words  # Python 3.10 and newer
-    load("process_title").show(words)
+    getattr(sys, "orig_argv", [])[:] = [sys.executable, "-u", *sys.argv]  # Python 3.10 and newer
     advance = load("advance_import")
     advance.restore_openblas()
     advance.reseed()
@@ -147,29 +118,6 @@ def become_worker(options: argparse.Namespace, local_rank: int, imports: Any) ->
     worker = sys.modules["__main__"] = load("worker_main")
     worker.RANK = options.first_rank + local_rank  # which it could not know when it was loaded
     worker.main(imports.begin if local_rank == 0 else None)
-
-
-def variables(options: argparse.Namespace, local_rank: int) -> dict[str, str]:
-    """All that torchrun tells a worker, but for where its own store and its error file are."""
-    rank, world_size = options.first_rank + local_rank, options.world_size
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "GROUP_RANK": str(options.node_rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(options.nproc),
-        "ROLE_WORLD_SIZE": str(world_size),
-        "GROUP_WORLD_SIZE": str(options.nodes),
-        "MASTER_ADDR": options.master_addr,
-        "MASTER_PORT": str(options.master_port),
-        "TORCHELASTIC_RUN_ID": options.run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves it
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-    }
 
 
 if __name__ == "__main__":

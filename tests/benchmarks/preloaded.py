@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from configs.plugins import REPOSITORY
+from launch.agent.processes import process_tree
 from tests.benchmarks import made, startup
 from tests.benchmarks.results import Spread, aligned
 
@@ -145,7 +146,7 @@ def workers_below(pid: int) -> list[int]:
     with suppress(psutil.Error):
         for one in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error, OSError):
-                if one.environ().get("RANK") and os.getsid(one.pid) == one.pid:
+                if process_tree.rank_of(one) is not None:
                     found.append(one.pid)
     return found
 

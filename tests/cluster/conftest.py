@@ -34,7 +34,7 @@ def _usual_cluster(_fit_box: None) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_usual_cluster: Cluster) -> Cluster:
-    """The usual testbed of four nodes; whatever a test did to its daemons, they are alive again."""
+    """The usual testbed of four nodes; whatever a test did to its daemons, they are alive."""
     return bring_up(*USUAL)
 
 

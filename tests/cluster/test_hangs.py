@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -29,7 +28,7 @@ SENTENCES = {
     "asleep": r"it is in asleep, hangs\.py:\d+, for \d+ s, and sleeps",
     "loader": r"it is in loader, hangs\.py:\d+, .* its process \d+, which is in __getitem__, "
     r"hangs\.py:\d+ and sleeps",
-    "lock": r"it is in lock, hangs\.py:\d+, for \d+ s, and waits for a lock",
+    "lock": r"it is in lock, hangs\.py:\d+, for \d+ s, and sleeps",
     "spinning": r"it is in spin, hangs\.py:\d+, for \d+ s, and computes",
     "held": r"its interpreter is held by other code, such as C, called in held, hangs\.py:\d+",
     "stopped": r"it is stopped by a signal \(SIGSTOP\)",
@@ -70,7 +69,7 @@ def let_go(signs: Path, way: str, pid: int) -> None:
 # in an ordinary run each of the two is met through one launcher
 SEVEN_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["ssh"]
 LINK_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["slurm"]
-BREAKPOINT_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["slurm"]
+UNASKED_WAYS = ["ssh", "slurm"] if "WHOLE_MATRIX" in os.environ else ["slurm"]
 
 
 @pytest.mark.parametrize("way", SEVEN_WAYS)
@@ -114,8 +113,8 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, project, tmp_
     assert code == 143, (out, err)
 
 
-@pytest.mark.parametrize("way", BREAKPOINT_WAYS)
-def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(cluster, project, way):
+@pytest.mark.parametrize("way", UNASKED_WAYS)
+def test_a_hang_is_said_without_being_asked(cluster, project, way):
     shutil.copy(PROGRAM.with_name("holds.py"), project)
     words = ["--nodes", "4", "--nproc-per-node", "1", "--hang-after-s", "6", "--on-hang", "stop"]
     words += ["--max-restarts", "1", "--", "holds.py"]
@@ -123,36 +122,18 @@ def test_a_breakpoint_gets_a_terminal_and_a_hang_is_said_without_being_asked(clu
         cluster, slurm(*words) if way == "slurm" else ssh(cluster, *words), project
     )
     try:
-        assert wait_until(lambda: (project / "logs").exists() and only_run(project))
-        run = only_run(project)
-        errors = run / "workers" / "rank_00002.err"
-        assert wait_until(
-            lambda: errors.exists() and "waits at a breakpoint, " in errors.read_text()
-        )
-        assert f"muster jobs debug {run.name} --rank 2" in errors.read_text()
-        assert wait_until(lambda: "rank 2 on" in ask(cluster, run.name).splitlines()[0])
-        time.sleep(8)  # longer than --hang-after-s: it waits for somebody
-        terminal = subprocess.Popen(
-            [sys.executable, JOBS, "debug", run.name, "--rank", "2"],
-            env=ways.environment(cluster),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        answer, _ = terminal.communicate("p rank\ntotal += 100\nc\n", timeout=300)
-        assert "holds.py" in answer and "(rank 2) 2\n" in answer, answer
         code, out, err = ways.finish(process)
     finally:
         process.kill()
         process.wait()
     assert code == NO_RETRY, (code, out, err)
-    assert "total 106" in out
+    assert "total 6" in out
     assert re.search(
         r"no progress for \d+ s: rank 2 on \S+ has not come to barrier \d+ of the default group: "
-        r"it is in load_data, holds\.py:\d+, for \d+ s, and sleeps(; its threads wait [^;]*)?; "
-        r"ranks 0, 1, 3 wait",  # on a busy machine, others use its core
+        r"it is in load_data, holds\.py:\d+, for \d+ s, and sleeps; ranks 0, 1, 3 wait",
         err.splitlines()[-1],
     ), err
+    run = only_run(project)
     seen = json.loads((run / "stacks" / "hang.json").read_text())
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from launch.agent.processes import process_tree
 from muster import run_files
 from tests.preload import below, interpreter, skip_if_quick
 
@@ -73,7 +74,7 @@ def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:
     """One worker of a launcher, from the moment its process is there."""
     for process in below(psutil.Process(launcher.pid)):
         try:
-            if process.environ().get("RANK") == str(rank):
+            if process_tree.rank_text(process) == str(rank):
                 return process
         except psutil.Error:
             continue

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.studies.sweeps import sweep_runs
+from launch.studies import cell_runs
 from muster.errors import UsageError
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
@@ -257,11 +257,11 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without
-    with sweep_runs.alone(tmp_path):
+    with cell_runs.alone(tmp_path):
         assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
     monkeypatch.undo()
-    with sweep_runs.alone(tmp_path):
-        with pytest.raises(UsageError, match="goes on already"), sweep_runs.alone(tmp_path):
+    with cell_runs.alone(tmp_path):
+        with pytest.raises(UsageError, match="goes on already"), cell_runs.alone(tmp_path):
             pass
         assert not capsys.readouterr().err
 

@@ -74,7 +74,6 @@ class AgentInspection:
     def finish(self) -> None:
         """Nothing more will come."""
         self.tick()
-        self._node.close()
         if self._run is not None:
             self._run.finish()
 

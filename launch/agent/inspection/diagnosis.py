@@ -19,17 +19,9 @@ SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coal
 BRIEF_S = 2.0  # who has waited, or has been somewhere, for less does not hang
 
 
-def sentences(
-    views: Mapping[int, RankView], lost: Mapping[str, str] | None = None, run: str = "RUN"
-) -> list[str]:
+def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
     """What holds the run up, the cause first; `lost`: why a node does not answer, by name."""
     found = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
-    found += [
-        f"rank {one.rank} on {one.node} waits at a breakpoint, {one.breakpoint}: "
-        f"muster jobs debug {run} --rank {one.rank}"
-        for one in views.values()
-        if one.breakpoint
-    ]
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
     waits = _waiting(views)
@@ -51,7 +43,6 @@ def _slow(views: Mapping[int, RankView]) -> list[str]:
         found += [
             f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
             f"the median between collectives: it is {_place(views[rank])}"
-            + "".join(f"; {cause}" for cause in views[rank].causes)
             for rank, times in slow.items()
         ]
     return found
@@ -82,10 +73,8 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
         ]
         if missing:
             found[rank] = missing
-    for (
-        rank,
-        view,
-    ) in views.items():  # it waited, and gave up: whoever is still there was waited for
+    for rank, view in views.items():
+        # it waited, and gave up: whoever is still there was waited for
         if view.timed_out and rank not in found:
             others = [other for other, one in views.items() if not one.ended]
             found[rank] = [other for other in others if other not in found]
@@ -144,15 +133,12 @@ def condition(view: RankView) -> str:
             return f"it does not answer, and {view.words}: it starts, or its interpreter is held"
         held = "its interpreter is held by other code, such as C"
         return f"{held}, called {place}, and it {view.words}"
-    if view.breakpoint:
-        return f"it waits at a breakpoint, {view.breakpoint}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     child = next((one for one in view.children if one[2] is not None), None)
     below = ""
     if child is not None and view.needs_child:
         below = f"; it waits for its process {child[0]}, which is in {child[2]} and {child[1]}"
-    causes = "".join(f"; {cause}" for cause in view.causes)
-    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}{causes}"
+    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:

@@ -1,8 +1,6 @@
-"""An agent's part of an inspection: it asks its workers, and passes a debugger's lines on."""
+"""An agent's part of an inspection: it asks its workers, and looks whether they get anywhere."""
 
-import json
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +9,6 @@ from typing import Any
 
 from launch.agent.inspection import local_workers
 from launch.agent.processes.activity import Activity
-from launch.agent.processes.contention import Contention, causes, contention_of
 
 LOOK_S = 0.2
 CLOSELY_S = 3.0  # for a worker that looks at itself many times
@@ -33,22 +30,18 @@ class NodeInspection:
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
-        self._contention: dict[int, Contention] = {}  # at the last sample
         self._samples = hang_after_s != 0
         self._looked, self._has_given_up = 0.0, False
-        self._debuggers: dict[str, socket.socket] = {}  # connections by request
 
     def hear(self, request: Mapping[str, Any]) -> None:
         """Begin to do what is asked; the answer comes with a later tick."""
         match request.get("ask"):
-            case "stacks" | "patient":
+            case "stacks":
                 threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
                 for path in self.folder.glob("*.gave_up"):
                     path.unlink(missing_ok=True)
                 self._has_given_up = False
-            case "debug" if int(request.get("rank", -1)) in self.ranks:
-                self._debug(request)
 
     def tick(self) -> None:
         """Send what has come; look whether a worker waits to be looked at."""
@@ -57,42 +50,25 @@ class NodeInspection:
             self._looked = now
             if not self._has_given_up and any(self.folder.glob("*.gave_up")):
                 self._has_given_up = True
-                self._send("timeout", look=True)
+                self._reply(self._message("timeout", look=True))
         if self._samples and now - self._sampled > self._every_s and self.ranks:
             self._sampled = now
             threading.Thread(target=self._sample, daemon=True).start()
         while not self._answers.empty():
             self._reply(self._answers.get())
-        for name, connection in list(self._debuggers.items()):
-            try:
-                data = connection.recv(65_536)
-            except BlockingIOError:
-                continue
-            except OSError:
-                data = b""
-            self._send(name, debug=data.decode(errors="replace"), over=not data)
-            if not data:
-                self._debuggers.pop(name).close()
 
     def last_look(self) -> None:
         """What the workers do that are about to be ended; stays until they have answered."""
         self._ask({"id": "end", "ask": "stacks"}, local_workers.HURRIED_S)
         self.tick()
 
-    def close(self) -> None:
-        """Hang up."""
-        for connection in self._debuggers.values():
-            connection.close()
-
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
         more = {"native": True} if request.get("native") else {}
         ask = request["ask"]
         with self._activity.disturbed():
             reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=ask, **more)
-        for rank, report in reports.items():
+        for report in reports.values():
             report["clock_offset_s"] = self.clock_offset_s
-            if (before := self._contention.get(rank)) is not None and report.get("pid"):
-                report["causes"] = causes(before, contention_of(report["pid"]))
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
 
@@ -102,37 +78,9 @@ class NodeInspection:
         progress = local_workers.ask(
             self.folder, self.ranks, CLOSELY_S, ask="progress", closely=closely
         )
-        pids = local_workers.pids_of(self.folder, self.ranks)
-        self._activity.look(pids, progress)
-        self._contention = {rank: contention_of(pid) for rank, pid in pids.items()}
+        self._activity.look(local_workers.pids_of(self.folder, self.ranks), progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
         self._answers.put(self._message("still", still=still))
-
-    def _debug(self, request: Mapping[str, Any]) -> None:
-        """Attach, pass a line on, or hang up where there is none."""
-        name, rank = str(request["id"]), int(request["rank"])
-        if "line" not in request:
-            try:
-                connection = local_workers.connect(self.folder, rank)
-                connection.sendall(json.dumps({"ask": "debug"}).encode() + b"\n")
-                connection.setblocking(False)
-            except OSError as error:
-                why = error.strerror or str(error)
-                self._send(name, debug=f"rank {rank} does not answer ({why})\n", over=True)
-                return
-            self._debuggers[name] = connection
-        elif name in self._debuggers:
-            line = request["line"]
-            try:
-                if line is None:
-                    self._debuggers[name].shutdown(socket.SHUT_WR)
-                else:
-                    self._debuggers[name].sendall(str(line).encode())
-            except OSError:
-                return
-
-    def _send(self, name: str, **more: Any) -> None:
-        self._reply(self._message(name, **more))
 
     def _message(self, name: str, **more: Any) -> dict[str, Any]:
         return {"id": name, "index": self._index, "node": self._node, **more}

@@ -11,7 +11,6 @@ OURS = (
     "muster/worker/worker_main.py",
     "muster/worker/preload.py",
     "muster/worker/inspection.py",
-    "muster/worker/breakpoints.py",
 )
 CHILDREN = ("/torch/utils/data/", "/multiprocessing/", "/concurrent/futures/", "/subprocess.py")
 
@@ -79,12 +78,10 @@ class RankView:
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     children: tuple[tuple[int, str, Place | None], ...] = ()  # pid, what it does, where
-    breakpoint: str | None = None
     clock_offset_s: float = 0.0  # to add to its node's clock, to have node 0's
     ended: str = ""  # how, where it has
     timed_out: bool = False  # it ends, or has ended: others had not come to a collective
     lost_peer: bool = False  # it has ended because another rank was gone
-    causes: tuple[str, ...] = ()  # why it is slow, where the kernel tells
     imports: bool = False  # its main thread is within an import
     is_command: bool = False  # no Python, or one without our handler
 
@@ -141,12 +138,10 @@ def view_of(
         },
         collectives=tuple(_collective(one) for one in report.get("collectives", ())),
         children=tuple(_child(one) for one in report.get("children", ())),
-        breakpoint=report.get("breakpoint"),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str((exit_record or {}).get("text", "")),
         timed_out=bool(gave_up) or bool((exit_record or {}).get("timed_out")),
         lost_peer=bool((exit_record or {}).get("lost_peer")),
-        causes=tuple(report.get("causes", ())),
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
     )

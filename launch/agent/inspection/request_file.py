@@ -10,7 +10,6 @@ read is run: a request names one of a few things, in JSON.
 import json
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,10 @@ class RequestFile:
         except OSError:
             pass
 
-    def new(self, *, often: bool = False) -> list[dict[str, Any]]:
-        """Those that have come since; `often`: somebody types and waits."""
+    def new(self) -> list[dict[str, Any]]:
+        """Those that have come since."""
         now = time.monotonic()
-        if now - self._looked < (ASK_S if often else LOOK_S):
+        if now - self._looked < LOOK_S:
             return []
         self._looked = now
         try:
@@ -64,7 +63,7 @@ class RequestFile:
 
 
 class Asking:
-    """One question to a run, and the answers that come.
+    """One question to a run, and its answer.
 
     Raises:
         MusterError: on creation; the run folder cannot be written.
@@ -72,38 +71,22 @@ class Asking:
 
     def __init__(self, run_dir: Path, **request: Any) -> None:
         self._id = secrets.token_hex(6)
-        self._run_dir = run_dir
         self._path = ANSWER.path(run_dir, name=self._id)
-        self._read = 0
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
-            self.send(**request)
+            with REQUESTS.path(run_dir).open("ab") as file:
+                file.write(json.dumps({"id": self._id, **request}).encode() + b"\n")
         except OSError as error:
             raise MusterError(f"{self._path.parent}: {error.strerror}") from None
 
-    def send(self, **request: Any) -> None:
-        """Ask, or say something more to it."""
-        line = json.dumps({"id": self._id, **request}).encode() + b"\n"
-        with REQUESTS.path(self._run_dir).open("ab") as file:
-            file.write(line)
-
-    def new(self) -> Iterator[dict[str, Any]]:
-        """The answers that have come since."""
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
-
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """The first answer; None if none comes in time."""
+        """The answer; None if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for message in self.new():
-                return message
+            line, end, _ = self._path.read_bytes().partition(b"\n")
+            if end:
+                return dict(json.loads(line))
             time.sleep(ASK_S)
         return None
 

@@ -2,9 +2,9 @@
 
 The messages, in JSON through the channels that launcher and agents have:
 
-    leader -> agents    inspect: {"id", "ask": "stacks" | "patient" | "debug", "rank", "line"}
+    leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
     agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
-                        with "complete"; of a debugger {"debug": text, "over": whether it has ended}
+                        with "complete"
 """
 
 import time
@@ -76,12 +76,11 @@ class RunInspection:
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # what was seen, for each of `OWN_REASONS`
         self._is_still = False
-        self._debuggers: set[str] = set()  # requests whose debugger is attached
 
     def tick(self) -> None:
         """Pass new requests on; conclude what all have answered, or have had the time for."""
         self._look_for_hang()
-        for request in self._requests.new(often=bool(self._debuggers)):
+        for request in self._requests.new():
             self._begin(request)
         for name, one in list(self._gatherings.items()):
             late = time.monotonic() - one.began > one.patience_s
@@ -91,11 +90,6 @@ class RunInspection:
     def take(self, message: Mapping[str, Any]) -> None:
         """Something that an agent has answered."""
         name = str(message["id"])
-        if "debug" in message:
-            self._requests.answer(name, debug=message["debug"], over=message["over"])
-            if message["over"]:
-                self._debuggers.discard(name)
-            return
         if "still" in message:
             self._still[int(message["index"])] = {**message["still"], "at": time.monotonic()}
         if name == "end":
@@ -148,18 +142,14 @@ class RunInspection:
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
             self._write(last.name, self._findings(last))
-        for name in (*self._gatherings, *self._debuggers):
-            self._requests.answer(name, over=True, debug="the run is over\n", sentences=[])
+        for name in self._gatherings:
+            self._requests.answer(name, sentences=[])
 
     def _begin(self, request: Mapping[str, Any]) -> None:
-        ask, name = request.get("ask"), str(request["id"])
-        if ask == "stacks":
-            patience_s = NATIVE_S if request.get("native") else GATHER_S
+        if request.get("ask") == "stacks":
+            name, patience_s = str(request["id"]), NATIVE_S if request.get("native") else GATHER_S
             self._gatherings[name] = Gathering(name, patience_s)
-        elif ask == "debug" and name not in self._debuggers:
-            self._debuggers.add(name)
-            self._send(inspect={"id": name, "ask": "patient"})
-        self._send(inspect=dict(request))
+            self._send(inspect=dict(request))
 
     def _conclude(self, one: Gathering) -> None:
         findings = self._findings(one)
@@ -190,7 +180,7 @@ class RunInspection:
             "ends": self._ends(),
         }
         try:
-            sentences = diagnosis.sentences(views_of(findings), lost, self._run_dir.name)
+            sentences = diagnosis.sentences(views_of(findings), lost)
         except Exception as error:  # noqa: BLE001 (looking at a run never ends it)
             sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
         findings["sentences"] = sentences

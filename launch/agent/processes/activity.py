@@ -79,8 +79,7 @@ class Activity:
             old = self._seen.get(rank)
             known = old.number if old is not None else -1  # one that does not answer begins nothing
             new = _Seen(now, states, begun.get("begun", known))
-            waits = begun.get("breakpoint") is not None  # for somebody at a terminal
-            if old is not None and not waits:
+            if old is not None:
                 places = self._places.setdefault(rank, set())
                 places.update(begun.get("places", ()))
                 is_disturbed = was_disturbed or self._is_disturbed

@@ -1,4 +1,4 @@
-"""What the kernel says of a process: whether it runs, sleeps, is stopped, and in which call.
+"""What the kernel says of a process: whether it computes, sleeps, is stopped or has ended.
 
 Sources: proc(5) for the fields of /proc/PID/stat; a state D that lasts is uninterruptible sleep.
 """
@@ -8,27 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# The first word of a kernel function that a sleeping thread is in, and what that means.
-SLEEPS = (
-    ("hrtimer_nanosleep", "sleeps"),
-    ("do_nanosleep", "sleeps"),
-    ("futex", "waits for a lock or another thread"),
-    ("pipe_read", "reads from a pipe"),
-    ("pipe_write", "writes to a pipe that nobody reads"),
-    ("unix_stream", "reads from a local socket"),
-    ("sk_wait", "waits for the network"),
-    ("inet_csk", "waits for a connection"),
-    ("wait_woken", "waits for the network"),
-    ("do_wait", "waits for a child process"),
-    ("rpc_wait", "waits for a file server (NFS)"),
-    ("nfs", "waits for a file server (NFS)"),
-    ("poll", "waits for a file or a socket"),
-    ("do_sys_poll", "waits for a file or a socket"),
-    ("do_select", "waits for a file or a socket"),
-    ("ep_poll", "waits for a file or a socket"),
-    ("kernel_clone", "waits for a child of vfork"),
-    ("wait_for_vfork", "waits for a child of vfork"),
-)
 STATES = {
     "T": "is stopped by a signal (SIGSTOP)",
     "t": "is held by a debugger",
@@ -53,7 +32,6 @@ class ProcessState:
 
     pid: int
     letter: str  # R, S, D, T, t, Z
-    call: str  # the kernel function that its first thread sleeps in; "": none, or not told
     cpu_s: float  # all threads, since it began
     io_bytes: int  # read and written, since it began; 0 where that is not told
     page_faults: int  # minor ones, since it began
@@ -61,12 +39,7 @@ class ProcessState:
     @property
     def words(self) -> str:
         """Such as `is stopped by a signal (SIGSTOP)`."""
-        meaning = next((text for start, text in SLEEPS if self.call.startswith(start)), "")
-        if self.letter == "D" and meaning:
-            return f"is in uninterruptible sleep: it {meaning}"
-        if self.letter in STATES:
-            return STATES[self.letter]
-        return meaning or "waits"
+        return STATES.get(self.letter, "sleeps")
 
     @property
     def is_held(self) -> bool:
@@ -87,7 +60,6 @@ def state_of(pid: int) -> ProcessState | None:
     return ProcessState(
         pid=pid,
         letter=fields[0],
-        call=_first_word(folder / "wchan"),
         cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
         io_bytes=_io_bytes(folder / "io"),
         page_faults=int(fields[7]),
@@ -95,7 +67,7 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def _portable_state(pid: int) -> ProcessState | None:
-    """What psutil tells where there is no `/proc`, as on macOS: no call, no bytes, no faults."""
+    """What psutil tells where there is no `/proc`, as on macOS: no bytes, no faults."""
     import psutil
 
     try:
@@ -104,9 +76,9 @@ def _portable_state(pid: int) -> ProcessState | None:
     except psutil.NoSuchProcess:
         return None
     except psutil.Error:  # another user's
-        return ProcessState(pid, "S", "", 0.0, 0, 0)
+        return ProcessState(pid, "S", 0.0, 0, 0)
     letter = PORTABLE_LETTERS.get(status, "S")
-    return ProcessState(pid, letter, "", times.user + times.system, 0, 0)
+    return ProcessState(pid, letter, times.user + times.system, 0, 0)
 
 
 def tree_of(pid: int) -> list[int]:
@@ -145,11 +117,6 @@ def catches(pid: int, number: int) -> bool:
 def _io_bytes(path: Path) -> int:
     words = dict(line.split(": ") for line in _read(path).splitlines() if ": " in line)
     return int(words.get("rchar", 0)) + int(words.get("wchar", 0))
-
-
-def _first_word(path: Path) -> str:
-    word = _read(path).strip()
-    return "" if word == "0" else word
 
 
 def _read(path: Path) -> str:

@@ -12,6 +12,7 @@ before.
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,10 +171,20 @@ def rank_of(process: "psutil.Process") -> int | None:
     import psutil
 
     try:
-        rank = process.environ().get("RANK", "")
+        rank = rank_text(process)
         return int(rank) if rank.isdigit() and os.getsid(process.pid) == process.pid else None
     except (psutil.Error, OSError):
         return None
+
+
+def rank_text(process: "psutil.Process") -> str:
+    """Its rank by its environment, or by the name that `preload.py` gives its workers; or "".
+
+    Raises:
+        psutil.Error: it has ended, or is another user's.
+    """
+    found = re.fullmatch(r"rank (\d+)", process.name())
+    return str(process.environ().get("RANK", "")) or (found[1] if found else "")
 
 
 def _state(process: "psutil.Process") -> str:

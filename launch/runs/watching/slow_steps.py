@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from configs.settings.train import TrainConfig
-from muster import json_lines, run_files
+from launch.runs.watching.step_progress import last_steps
+from muster import run_files
 
 WINDOW = 5  # steps whose median is one figure
 SLOW = 1.25  # times the median of the ranks, to be called slow
@@ -24,7 +25,11 @@ def slow_rank(run_dir: Path, settings: TrainConfig) -> str | None:
     """`rank 3 is 1.4 times the median since step 200, in data`; None: no rank is slow."""
     overlapping = settings.sync in OVERLAPPING
     ranks = {
-        rank: {int(one["step"]): _phases(one, overlapping) for one in _steps(path)}
+        rank: {
+            int(one["step"]): _phases(one, overlapping)
+            for one in last_steps(path)
+            if one.keys() >= NEEDED
+        }
         for rank, path in run_files.METRICS.by_number(run_dir).items()
     }
     if len(ranks) < 2:
@@ -68,9 +73,3 @@ def _phases(record: Mapping[str, Any], overlapping: bool) -> dict[str, float]:
     waited_s = max(record["comm_s"] - record["overlapped_s"], 0.0) if overlapping else 0.0
     phases = {phase: float(record[f"{phase}_s"]) for phase in PHASES}
     return {**phases, "backward": max(phases["backward"] - waited_s, 0.0)}
-
-
-def _steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps."""
-    found = json_lines.last(path)
-    return [one for one in found if one.get("kind") == "step" and one.keys() >= NEEDED]

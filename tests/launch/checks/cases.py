@@ -5,6 +5,7 @@ from launch.nodes.network_choice import Choice
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
 NET = "10.10.1.0/24"
+DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
 
 
 def probe(index, **spoilt):
@@ -23,7 +24,9 @@ def probe(index, **spoilt):
         "cores": 8,
         "usable_cores": 8,
         "memory_bytes": 16_000_000_000,
-        "disk_bytes": 50_000_000_000,
+        "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
+        "open_files": 1024,
+        "shm_bytes": 12e9,
         "writable": True,
         "gpus": [],
         "busy_ports": [],

@@ -8,14 +8,14 @@ from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import Findings
 from launch.nodes.network_choice import Choice
-from tests.launch.checks.cases import NET, VERSIONS, findings, probe
+from tests.launch.checks.cases import DISK, NET, VERSIONS, findings, probe
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm", "local"])
 def test_a_healthy_cluster_is_all_ok(launcher):
     found = examination(findings(launcher=launcher))
     assert [row.line for row in found.rows if row.verdict != "ok"] == []
-    assert len(found.rows) == 16 and found.problems == found.warnings == []
+    assert len(found.rows) == 17 and found.problems == found.warnings == []
 
 
 SPOILT = {
@@ -39,7 +39,20 @@ SPOILT = {
     "gpus": ("GPUs", "warn", {1: {"gpus": ["A100, 550"] * 2}}, "node1: 2 x A100, driver 550"),
     "cores": ("cores", "warn", {1: {"usable_cores": 2}}, "node1: 2 of 8 may be used"),
     "memory": ("memory", "warn", {1: {"memory_bytes": 8e9}}, "node1: 8.0 GB"),
-    "disk": ("free disk", "warn", {1: {"disk_bytes": 3e9}}, "node1: 3.0 GB"),
+    "disk": (
+        "free disk",
+        "warn",
+        {1: {"disks": {"run folder": {**DISK, "free_bytes": 3e9}}}},
+        "node1: run folder: 3.0 GB",
+    ),
+    "no data": (
+        "free disk",
+        "warn",
+        {1: {"disks": {"checkout": DISK, "data": {**DISK, "exists": False}}}},
+        "node1: data: /logs is not there",
+    ),
+    "few files": ("limits", "warn", {1: {"open_files": 256}}, "node1: 256 open files"),
+    "small shm": ("limits", "warn", {1: {"shm_bytes": 64 << 20}}, "node1: /dev/shm of 67 MB"),
     "own name": ("own name", "warn", {1: {"resolves": "127.0.1.1"}}, "resolves to 127.0.1.1"),
     "no name": ("own name", "warn", {1: {"resolves": None}}, "does not resolve"),
     "mtu": (
@@ -81,7 +94,7 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     assert found.problems == [
         "reach: node9: its host key is not known; compare its fingerprint",
     ]
-    assert len(found.rows) == 16
+    assert len(found.rows) == 17
     nobody = examination(Findings("ssh", ()), ["a: no answer; is it up", "b: no answer; is it up"])
     assert [row.verdict for row in nobody.rows] == ["FAIL"]
     assert nobody.rows[0].found == ("a: no answer", "b: no answer")
@@ -140,6 +153,22 @@ def test_a_pair_that_was_not_tried_is_no_success():
     nodes = [silent.nodes[0], replace(silent.nodes[1], reached={}), *silent.nodes[2:]]
     row = network_checks.pairs(replace(silent, nodes=nodes))
     assert row.verdict == "FAIL" and "node1" in row.found[0]
+
+
+def test_what_is_no_trouble_is_none():
+    """Data on a full disk, which a run only reads; no limit on open files."""
+    data = {"checkout": DISK, "data": {**DISK, "free_bytes": 0.0}}
+    found = examination(findings(nodes={1: {"disks": data, "open_files": -1}}))
+    assert [row.line for row in found.rows if row.verdict != "ok"] == []
+    assert node_checks.SHM_BYTES == 308_281_344
+
+
+def test_nodes_that_agree_with_each_other_but_not_with_this_machine_are_told_apart():
+    row = network_checks.clocks(findings(3, skews={0: 3600.0, 1: 3600.2, 2: 3600.1}))
+    assert row.verdict == "warn" and row.fix.startswith("here: ")
+    assert row.found == ("the nodes agree within 200 ms, and are +3600.1 s against this machine",)
+    row = network_checks.clocks(findings(3, skews={0: 0.0, 1: 3600.0, 2: 0.1}))
+    assert row.found == ("node1: +3600.0 s against this machine",) and row.fix.startswith("there:")
 
 
 def test_clocks_more_than_a_second_apart_warn():

@@ -1,8 +1,13 @@
 """Real probes on this machine are asked for what a module's functions return there."""
 
+import sys
 from pathlib import Path
 
-from launch.nodes import network_probe, node_facts, survey
+import psutil
+import pytest
+import vermin
+
+from launch.nodes import network_probe, node_facts, remote_probe, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
 from tests.launch.submit import wait_until
 
@@ -78,3 +83,38 @@ def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
     assert usual["shared"] and usual["folder"] == request["here"]
     assert not named["shared"] and named["folder"] == str(tmp_path / "own")
     assert usual["code"] == node_facts.code_hash(request["here"]) and named["code"] is None
+
+
+@pytest.mark.parametrize("module", [remote_probe, node_facts, network_probe])
+def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8(module):
+    visitor = vermin.visit(Path(module.__file__).read_text())
+    assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
+
+
+def test_an_older_python_is_told_in_one_line():
+    older = survey.LOAD.replace("sys.version_info", "(3, 6)")
+    names, explain = here(1).names, here(1).explain
+    with Survey(Transport(names, [[sys.executable, "-c", older]], explain)) as asked_nodes:
+        _, silent = asked_nodes.probes({})
+    assert "python3 is older than 3.8 there" in silent[0]
+
+
+def test_addresses_are_those_of_the_machine_with_their_interfaces():
+    with facts_request(port=1, disks={"data": Path("/nowhere/data")}) as request:
+        found = node_facts.describe({"request": request})
+    own = {(one["name"], one["address"]) for one in found["interfaces"]}
+    assert ("lo", "127.0.0.1") in own
+    assert own <= {(n, a.address) for n, all_ in psutil.net_if_addrs().items() for a in all_}
+    first = found["interfaces"][0]
+    assert ":" not in first["address"] and first["mtu"] > 0 and first["state"]
+    assert not found["disks"]["data"]["exists"] and found["disks"]["data"]["free_bytes"] > 0
+
+
+def test_a_folder_is_claimed_once_and_not_where_it_holds_something_else(tmp_path):
+    new = {"folders": {"0": str(tmp_path / "new")}, "tokens": {"0": "-a", "1": "-b"}}
+    with Survey(here(1)) as asked_nodes:
+        assert asked_nodes.ask(node_facts.claim, **new)[0].value == {}
+        assert asked_nodes.ask(node_facts.claimed_by, **new)[0].value == ["0"]
+        full = {"folders": {"0": str(tmp_path)}, "tokens": {"0": "-a"}}
+        assert asked_nodes.ask(node_facts.claim, **full)[0].value == {"foreign": ["new"]}
+    assert wait_until(lambda: [p.name for p in (tmp_path / "new").iterdir()] == [node_facts.MARKER])

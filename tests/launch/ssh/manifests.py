@@ -43,10 +43,13 @@ def plain(k: int, **kwargs) -> str:
     return node(f"node{k}", login("alice", f"ms{k}.example"), lan(f"10.10.1.{k + 1}"), **kwargs)
 
 
-def read(text: str, **choices) -> list[tuple[str, str | None]]:
-    nodes = read_manifest(text, "gpu", "file.xml", **choices)
+NOBODY = {"user": None, "me": None}
+
+
+def read(text: str, **choices) -> list[str]:
+    nodes = read_manifest(text, "gpu", "file.xml", **{**NOBODY, **choices})
     assert {each.nproc for each in nodes} == {"gpu"}
-    return [(each.name, each.address) for each in nodes]
+    return [each.name for each in nodes]
 
 
 def refused(text: str, **choices) -> list[str]:
@@ -55,7 +58,7 @@ def refused(text: str, **choices) -> list[str]:
     return str(caught.value).split("\n")
 
 
-FOUR = [(f"alice@ms{k}.example:22", f"10.10.1.{k + 1}") for k in range(4)]
+FOUR = [f"alice@ms{k}.example:22" for k in range(4)]
 
 
 def several(k: int, lans: str = "") -> str:

@@ -79,12 +79,12 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
         records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 1
+        assert process.wait(300) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait()
     first, second = cells(folder).values()
-    assert (first["state"], second["state"]) == ("failed", "waiting")
+    assert (first["state"], second["state"]) == ("stopped", "waiting")
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
 
 

@@ -30,12 +30,12 @@ def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
     study = study_file.read(written(tmp_path, text))
     assert (study.name, study.title, len(study.cells)) == ("mine", "Mine", 5)
     assert study.cells[4].id == "sync-all_reduce_nodes-4_0" and study.cells[4].nodes == 4
-    assert study.cells[4].flags() == [
+    assert study.cells[4].words == (
         "--task=synthetic",
         "--evaluate=never",
         "--sync=all_reduce",
         "--nodes=4",
-    ]
+    )
 
 
 def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
@@ -61,7 +61,7 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
     text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
     (cell,) = study_file.read(written(tmp_path, text)).cells
     assert cell.rate == "1gbit" and cell.nodes == 4
-    assert cell.flags() == ["--task=synthetic", "--nodes=2:4", "--no-save-model"]
+    assert cell.words == ("--task=synthetic", "--nodes=2:4", "--no-save-model")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: {sync: ddp}}", "grid must be a list of settings"),
         ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
         ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
-        ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two cells of the grid are the same"),
+        ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two runs of this name"),
         ("{grid: ", "mine.yaml"),
         ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
         ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is 3, but it has 2 nodes"),
@@ -102,13 +102,14 @@ def test_there_are_as_many_cells_as_points(sizes):
     count = 1
     for size in sizes:
         count *= size
-    cells = list(study_file._cells({}, [block], 1))
-    assert len({cell.id for cell in cells}) == len(cells) == count
+    points = list(study_file._points({}, [block], 1))
+    assert len({cell_id for cell_id, *_ in points}) == len(points) == count
 
 
 def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
     text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
-    study = study_file.read(written(tmp_path, text), rate="10gbit")
+    study = study_file.read(written(tmp_path, text), ["--threads=1"], rate="10gbit")
     assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
-    assert all(cell.flags() == ["--task=synthetic", "--nodes=2"] for cell in study.cells)
+    words = ("--task=synthetic", "--nodes=2", "--threads=1")
+    assert all(cell.words == words for cell in study.cells)
     assert study.collectives == ("all_reduce",)

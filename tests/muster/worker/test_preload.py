@@ -12,13 +12,14 @@ import pytest
 import vermin
 
 from launch.nodes.ports import free_port
+from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
+from launch.starters.base import variables
 from muster.worker import imported_modules
 from tests.preload import skip_if_quick
 
 WORKER = Path(__file__).parents[3] / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
-FILES = ("advance_import", "imported_modules", "node_workers", "preload", "process_title",
-         "shared_import")  # fmt: skip
+FILES = ("advance_import", "imported_modules", "node_workers", "preload")
 # Lines of several workers do not mix.
 SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
 # Of torchrun's own store, folder and process.
@@ -57,18 +58,19 @@ def package(project: Path, name: str, text: str) -> None:
 
 def command(*words: str, nproc: int = 2, modules: str = "") -> list[str]:
     flags = {
-        "--nproc": nproc, "--first-rank": 0, "--world-size": nproc, "--node-rank": 0, "--nodes": 1,
-        "--master-addr": "127.0.0.1", "--master-port": 29500, "--run-id": "run",
-        "--program": "train", "--modules": modules,
+        "--nproc": nproc, "--first-rank": 0, "--program": "train", "--modules": modules,
     }  # fmt: skip
     named = [str(word) for pair in flags.items() for word in pair]
     return [sys.executable, str(PRELOAD), *named, "--", *words]
 
 
 def run(project: Path, *words: str, nproc: int = 2, modules: str = "", **env: str):
+    node = NodeFacts(NodeSpec("localhost", nproc), "node0", sys.executable, "", nproc)
+    spec = LaunchSpec("run", project, Program(("train.py",)))
+    own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0)
     return subprocess.run(
-        command(*words, nproc=nproc, modules=modules), cwd=project, env={**os.environ, **env},
-        capture_output=True, text=True, timeout=300,
+        command(*words, nproc=nproc, modules=modules), cwd=project, text=True, timeout=300,
+        capture_output=True, env={**os.environ, **own, **env},
     )  # fmt: skip
 
 
@@ -153,7 +155,6 @@ THREAD = (
 UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
     "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
-    "rank": ("import os\nrank = os.environ.get('LOCAL_RANK')", "reads LOCAL_RANK as it is"),
 }
 
 
@@ -179,6 +180,18 @@ def test_one_that_was_only_recorded_is_left_out_and_imported_by_each(project, te
     assert first.stdout == second.stdout == "True False\n" * 2, first.stderr
     assert first.stderr.count("note: busy") == 1 and what in first.stderr
     assert second.stderr == ""  # it is remembered
+
+
+def test_a_package_that_is_known_to_read_its_rank_is_not_imported_in_advance(project):
+    package(project, "lightning_utilities", "import os\nrank = os.environ.get('RANK')")
+    done = run(project, "train.py", modules="lightning_utilities")
+    assert "lightning_utilities reads RANK as it is imported" in done.stderr
+    (project / "train.py").write_text(
+        "import lightning_utilities, os\nfrom says import say\n"
+        "say(lightning_utilities.rank == os.environ['RANK'])"
+    )
+    for _ in range(2):  # in the second run it is known
+        assert run(project, "train.py").stdout == "True\n" * 2
 
 
 def test_a_module_that_fails_is_for_the_worker_to_meet(project):
@@ -283,8 +296,7 @@ def test_signals_are_passed_on_and_workers_do_not_outlive_it(project, number):
     process = subprocess.Popen(command("train.py"), cwd=project, stdout=subprocess.PIPE, text=True)
     assert [process.stdout.readline() for _ in range(2)] == ["runs\n"] * 2
     workers = psutil.Process(process.pid).children()
-    assert [one.environ()["RANK"] for one in workers] == ["0", "1"]
-    assert workers[0].cmdline()[1:] == ["-u", str(WORKER / "worker_main.py"), "train.py"]
+    assert [one.name() for one in workers] == ["rank 0", "rank 1"]
     process.send_signal(number)
     rest = process.communicate(timeout=300)[0]
     assert psutil.wait_procs(workers, timeout=300)[1] == []

@@ -147,9 +147,7 @@ def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     assert diagnosed(*moving) == ["no rank waits long for another in a collective"]
 
 
-def test_a_breakpoint_and_a_lost_node_come_first():
-    at = replace(view(2), breakpoint="/home/me/train.py:7 in step")
-    found = diagnosed(waiting(0), waiting(1), at, waiting(3), lost={"node9": "no word"}, run="r1")
+def test_a_lost_node_comes_first():
+    found = diagnosed(waiting(0), waiting(1), view(2), waiting(3), lost={"node9": "no word"})
     assert found[0] == "node9 does not answer: no word"
-    assert found[1].endswith("train.py:7 in step: muster jobs debug r1 --rank 2")
-    assert "has not come" in found[2]
+    assert "rank 2 on node2 has not come" in found[1]

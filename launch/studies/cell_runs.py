@@ -5,51 +5,54 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from configs.plugins import REPOSITORY
 from launch.launchers.base import chosen
 from launch.runs import continuation, run_record, run_state
 from launch.ssh import host_groups
-from launch.studies import around_runs, cell_process, cell_results, progress_record
-from launch.studies.cell_process import STOPS
+from launch.studies import cell_process, cell_results, progress_record
+from launch.studies.cell_process import STOPS, Work
+from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_record import Note, Notes
-from launch.studies.runner import Work
-from launch.studies.study_runs import why
-from launch.studies.sweeps.sweep_cells import Cell, Sweep
 from muster import run_files
 from muster.errors import UsageError, refuse
+from muster.writing import read_json
+
+SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
 WRONG_INPUT = UsageError.exit_code
 
 
-def begin(sweep: Sweep, folder: Path, *, fresh: bool) -> Notes:
+def begin(sweep: Sweep, folder: Path, *, fresh: bool = False) -> Notes:
     """The record of the sweep, in which what is done already is done.
 
     A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is.
     """
-    words = [*sys.argv[1:]]
-    return progress_record.begin(
-        [
-            Note(
-                cell.id,
-                dict(cell.settings),
-                cell.parsed.launch.nodes and int(cell.parsed.launch.nodes),
-                None,
-                f"runs/{cell.id}",
-                words=cell.parsed.what_runs,
-            )
-            for cell in sweep.cells
-        ],
-        folder / run_files.SWEEP,
-        lambda note, was: not fresh and _is_done(folder, note, was),
-        name=sweep.name,
-        title=f"sweep {sweep.name}",
-        about="",
-        command=shlex.join(["python", "launch/sweep.py", *words]),
-    )
+    earlier = {one.id: one for one in progress_record.earlier(folder / sweep.record)}
+    cells = []
+    for cell in sweep.cells:
+        note = _note(sweep, cell)
+        was = None if fresh else earlier.get(cell.id)
+        if was is not None and _is_done(folder, note, was):
+            note = replace(was, name=note.name)
+        cells.append(note)
+    script = "launch/study.py" if sweep.is_study else "launch/sweep.py"
+    command = shlex.join(["python", script, *sys.argv[1:]])
+    return Notes(sweep.name, sweep.title, sweep.about, command, time.time(), cells)
+
+
+def _note(sweep: Sweep, cell: Cell) -> Note:
+    words = None if sweep.is_study else cell.parsed.what_runs  # a study's settings are all of it
+    nodes = cell.nodes or (1 if sweep.is_study else None)
+    where = f"runs/{cell.id}"
+    settings = dict(cell.settings)
+    return Note(cell.id, settings, nodes, cell.repeat, where, cell.name, words=words)
 
 
 def _is_done(folder: Path, note: Note, was: Note) -> bool:
@@ -120,17 +123,16 @@ def checkpoints(folder: Path, cell_id: str) -> Path:
     return folder / "checkpoints" / cell_id
 
 
-def words_of(cell: Cell, folder: Path, hosts: Path | None = None) -> list[str]:
-    """What follows launch/submit.py for one run."""
-    own = checkpoints(folder, cell.id)
+def words_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
+    """What follows launch/submit.py for one run; `where`: flags that say on which nodes."""
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
-    place.append(f"--checkpoint-dir={own}")
-    if not cell.parsed.words and continuation.has_checkpoint(own, [cell.id]):
-        place.append("--resume=auto")
-    if hosts is not None:
-        place.append(f"--hosts={hosts}")
+    if not sweep.is_study:  # whose runs are measured from their beginning
+        own = checkpoints(folder, cell.id)
+        place.append(f"--checkpoint-dir={own}")
+        if not cell.parsed.words and continuation.has_checkpoint(own, [cell.id]):
+            place.append("--resume=auto")
     at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
-    return [*cell.words[:at], *place, *cell.words[at:]]
+    return [*cell.words[:at], *where, *place, *cell.words[at:]]
 
 
 class Places:
@@ -156,11 +158,10 @@ class Places:
                 "runs meet on this machine; leave it out"
             )
 
-    def hosts(self, place: int) -> Path | None:
-        """The hosts file of a place; None where there are no hosts."""
-        if not self._groups:
-            return None
-        return self._folder / "hosts" / f"group_{place}.txt"
+    def flags(self, place: int) -> list[str]:
+        """Those that say which hosts a place has; none where there are no hosts."""
+        file = self._folder / "hosts" / f"group_{place}.txt"
+        return [f"--hosts={file}"] if self._groups else []
 
     def write(self) -> None:
         for place, group in enumerate(self._groups):
@@ -171,39 +172,46 @@ class Places:
         return ",".join(spec.name for spec in self._groups[place]) if self._groups else None
 
 
-def works(sweep: Sweep, notes: Notes, folder: Path, places: Places, cwd: Path) -> list[Work]:
-    """What is left to be run, from the user's folder `cwd`."""
-    return [
-        _work(cell, note, folder, places, cwd)
-        for cell, note in zip(sweep.cells, notes.cells, strict=True)
-        if note.state != "done"
-    ]
+def work_of(
+    sweep: Sweep,
+    cell: Cell,
+    note: Note,
+    folder: Path,
+    flags: Callable[[int], Sequence[str]],
+    name: Callable[[int], str | None] = lambda place: None,
+    **how: Any,
+) -> Work:
+    """One run; `flags` say on which nodes it is, given its place among those at a time.
 
-
-def command_of(cell: Cell, folder: Path, hosts: Path | None) -> list[str]:
-    return [sys.executable, around_runs.SUBMIT, *words_of(cell, folder, hosts)]
-
-
-def _work(cell: Cell, note: Note, folder: Path, places: Places, cwd: Path) -> Work:
-    log = folder / "logs" / f"{note.id}.log"
+    `name` is what the table calls that place; `how` is more of `Work`.
+    """
 
     def words(place: int) -> Sequence[str]:
-        note.place, note.results = places.name(place), None
-        return command_of(cell, folder, places.hosts(place))
+        note.place, note.results = name(place), None
+        return command_of(sweep, cell, folder, flags(place))
 
     ended, cancelled = partial(conclude, note, folder), folder / run_files.CANCELLED / note.id
-    return Work(note, words, log, ended, cwd=cwd, cancelled=cancelled)
+    return Work(note, words, _log(folder, note), ended, cancelled=cancelled, **how)
+
+
+def command_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, SUBMIT, *words_of(sweep, cell, folder, where)]
 
 
 def conclude(note: Note, folder: Path, code: int) -> None:
     """Have the note say what came of its run, which has ended with this exit code."""
-    run_dir, log = folder / note.run_dir, folder / "logs" / f"{note.id}.log"
+    run_dir, log = folder / note.run_dir, _log(folder, note)
     note.message, note.results = "", None
     if code == 0:
         note.state, note.results = "done", cell_results.results(run_dir) or None
         return
     note.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
+    end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
     # the last line says what a traceback is about; all of it is in exit.json
-    message = cell_process.last_message(log) if refused else why(run_dir, log, code)
+    message = end.get("message") or cell_process.last_message(log) or f"exit code {code}"
     note.message = cell_process.last_line(message)
+
+
+def _log(folder: Path, note: Note) -> Path:
+    return folder / "logs" / f"{note.id}.log"

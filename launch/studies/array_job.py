@@ -15,11 +15,10 @@ from launch.programs.user_program import UserProgram
 from launch.runs import run_record, run_state
 from launch.slurm.inside.current_job import current_job
 from launch.spec import Facts, LaunchSpec
-from launch.studies import progress_table
+from launch.studies import cell_runs
+from launch.studies.cells import Sweep
 from launch.studies.progress_record import Note, Notes
 from launch.studies.progress_table import Watching
-from launch.studies.sweeps import sweep_runs
-from launch.studies.sweeps.sweep_cells import Sweep
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
 from muster.project import project_of
@@ -103,7 +102,11 @@ def _submit(
     ids = {note.id for note in wanted}
     specs = {
         index: _prepare(
-            CommandLine.of(sweep_runs.words_of(cell, folder)), launcher, facts, submission, cwd
+            CommandLine.of(cell_runs.words_of(sweep, cell, folder)),
+            launcher,
+            facts,
+            submission,
+            cwd,
         )
         for index, cell in enumerate(sweep.cells)
         if cell.id in ids
@@ -141,7 +144,7 @@ def _prepare(
 
 def _watch(left: Sequence[Note], notes: Notes, folder: Path) -> None:
     watchers, waiting = run_state.Watchers(), list(left)
-    with Watching(notes, folder / run_files.SWEEP, progress_table.of_sweep) as watching:
+    with Watching(notes, folder / run_files.SWEEP) as watching:
         while waiting:
             dirs = [folder / note.run_dir for note in waiting]
             states = run_state.of_all(dirs, watchers)
@@ -169,7 +172,7 @@ def _note_down(note: Note, found: run_state.State, folder: Path) -> None:
         note.message = f"{found.word}; {found.detail}"
     else:
         note.seconds = float(end["time_unix_s"]) - started_s
-        sweep_runs.conclude(note, folder, int(end["code"]))
+        cell_runs.conclude(note, folder, int(end["code"]))
 
 
 def _state(folder: Path, note: Note, watchers: run_state.Watchers) -> run_state.State:

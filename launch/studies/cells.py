@@ -13,6 +13,7 @@ from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import UserProgram
 from launch.spec import NodeSpec
 from launch.studies import grid
+from muster import run_files
 from muster.errors import UsageError, refuse
 
 LONGEST_NAME = 60
@@ -20,24 +21,43 @@ LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep."""
+    """One run of a study or sweep."""
 
     id: str
-    settings: Mapping[str, str]  # of the grid
+    settings: Mapping[str, Any]  # of the grid, and for a study what is common to all runs
     words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
     parsed: CommandLine
+    # Of a study alone.
+    repeat: int | None = None
+    name: str | None = None  # of its entry; None: it is called by its settings
+    rate: str | None = None  # the link rate of the testbed that it runs on, such as 1gbit
+    busy: int = 0  # nodes of its testbed, the last ones, on which another program runs
+
+    @property
+    def nodes(self) -> int | None:
+        """How many it asks for; None: all of --hosts."""
+        return self.parsed.launch.nodes and int(self.parsed.launch.nodes)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All runs of one command."""
+    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file."""
 
     name: str
     cells: tuple[Cell, ...]
+    title: str = ""
+    about: str = ""
+    collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
+    is_study: bool = False
 
     @property
     def first(self) -> CommandLine:
         return self.cells[0].parsed
+
+    @property
+    def record(self) -> str:
+        """The file of its folder that says what came of each run."""
+        return run_files.STUDY if self.is_study else run_files.SWEEP
 
     @property
     def all_hosts(self) -> tuple[NodeSpec, ...]:
@@ -79,25 +99,19 @@ def from_grid(
     )
     prefix = user_program.name_of(program) if program else base.train.task
     points = list(grid.points(block))
-    cells, problems = [], []
+    cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
         if program:
             values = [word for one, value in point.items() for word in (f"--{one}", value)]
             words = [*flags, "--", *program, *values]
         else:
             words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
-        try:
-            more = words[len(flags) + 1 :]
-            parsed = replace(base, words=more) if program else CommandLine.of(words)
-            cells.append(Cell(cell_id, point, tuple(words), parsed))
-        except UsageError as error:
-            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
-    refuse(problems)
+        cells.append((cell_id, point, words))
     if name is None:
         fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
-    return _checked(name, cells)
+    return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
 
 
 def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
@@ -116,52 +130,53 @@ def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
         raise UsageError(f"--cells {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--cells {path}: not a file of cells: {error!r}") from None
-    cells, problems = [], []
-    for cell_id, words in found:
-        try:
-            cells.append(Cell(cell_id, {}, tuple(words), CommandLine.of(words)))
-        except UsageError as error:
-            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
-    refuse(problems)
-    return _checked(name, cells)
+    cells = checked([(cell_id, {}, words) for cell_id, words in found])
+    return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
 
 
-def _checked(name: str, cells: Sequence[Cell]) -> Sweep:
-    """The sweep, if launch/submit.py would take each of its cells, as far as that is seen here.
+def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
+    """The cells, if launch/submit.py would take each, as far as that is seen here.
+
+    `found`: the name of each, its settings, and its words.
 
     Raises:
         UsageError: it would not; every problem at once.
     """
-    if not cells:
+    if not found:
         raise UsageError("a sweep without runs; give it at least one")
-    refuse([*_name_problems("--name ", name), *_alike(cells)])
+    cells, problems, seen = [], list[str](), set[str]()
+    for cell_id, settings, words in found:
+        if cell_id in seen:
+            problems.append(f"{cell_id}: two runs of this name; give each another")
+        seen.add(cell_id)
+        try:
+            checked_name("", cell_id)
+            cells.append(Cell(cell_id, settings, tuple(words), CommandLine.of(words)))
+        except UsageError as error:
+            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
+    refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
-    seen: set[Any] = set()
-    for cell in cells:
-        one = cell.parsed
+    programs: set[Any] = set()
+    for one in (cell.parsed for cell in cells):
         kind = (*one.words[:2], one.launch)
-        if one.words and kind not in seen:
-            seen.add(kind)
+        if one.words and kind not in programs:
+            programs.add(kind)
             program = UserProgram(one.words, one.own, one.launch, one.train, Path.cwd())
             program.check(launcher_of(one).assume().nodes[0].python)
-    return Sweep(name, tuple(cells))
+    return tuple(cells)
 
 
-def _alike(cells: Sequence[Cell]) -> Iterator[str]:
-    seen: set[str] = set()
-    for cell in cells:
-        if cell.id in seen:
-            yield f"{cell.id}: two runs of this name; give each another"
-        seen.add(cell.id)
-        yield from _name_problems("", cell.id)
+def checked_name(flag: str, name: str) -> str:
+    """The name, if it can name a folder, as a run id does.
 
-
-def _name_problems(flag: str, name: str) -> Iterator[str]:
-    """It names a folder, as a run id does."""
+    Raises:
+        UsageError: it cannot.
+    """
     try:
         TrainConfig(run_id=name)
     except UsageError as error:
-        yield str(error).replace("--run-id ", flag)
+        raise UsageError(str(error).replace("--run-id ", flag)) from None
+    return name
 
 
 def _problems(one: CommandLine) -> Iterator[str]:

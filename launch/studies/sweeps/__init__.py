@@ -1,1 +1,0 @@
-"""A sweep runs any program with every combination of some values, here or on a cluster."""
