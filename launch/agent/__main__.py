@@ -14,10 +14,15 @@ from launch.nodes.channel import Channel
 
 
 def main() -> int:
-    """Wait for the assignment, the first message on stdin, and act on it."""
+    """Be led through stdin and stdout."""
     # Whatever is printed here by accident must not come between the messages.
     launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
+    return serve(launcher)
+
+
+def serve(launcher: Channel) -> int:
+    """Wait for the assignment, the first message of the launcher, and act on it."""
     Heartbeat().add(launcher)
     while True:
         messages = launcher.receive()

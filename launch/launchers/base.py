@@ -25,6 +25,10 @@ class Job(Protocol):
         """Where the job has its number."""
 
     @property
+    def attempt(self) -> int | None:
+        """How often a scheduler has requeued it, where each time is a run of its own."""
+
+    @property
     def trouble(self) -> str | None:
         """What went wrong, as far as the launching side can tell."""
 
@@ -50,7 +54,6 @@ class Launcher(ABC):
 
     takes_snapshot = False  # whether a user's program runs as it was when it was submitted
     unused = frozenset[str]()  # settings that it does nothing with
-    restarts_jobs = False  # whether its jobs start again by themselves, up to --max-restarts
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -59,6 +62,11 @@ class Launcher(ABC):
     def name(self) -> str:
         """The value of --launcher."""
         return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def restarts_jobs(self) -> bool:
+        """Whether its jobs start again by themselves, up to --max-restarts."""
+        return False
 
     @classmethod
     def suits(cls, config: LaunchConfig) -> int:

@@ -80,15 +80,16 @@ class Local(Launcher):
         return look(transport, self.name, choose, port, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
+        argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
+        commands = AgentCommand.of_each([argv] * len(facts.nodes), REPOSITORY, spec.run_dir)
+        start_all = (spec.workers == "preload" and _sharing(spec, plan)) or start_each
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda index: (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent"),
-            REPOSITORY,
+            lambda: start_all(commands),
             prefixes=False,
             quiet=spec.quiet,
             is_local=True,
-            start_all=(spec.workers == "preload" and _sharing(spec, plan)) or start_each,
         )
 
 

@@ -133,9 +133,7 @@ class Door:
                 continue
             self.strangers.remove(link)
             who = Who.of(message)
-            shown = who.is_shown(
-                message, self._token, self.port, link.peer_nonce, link.own_nonce
-            )
+            shown = who.is_shown(message, self._token, self.port, link.peer_nonce, link.own_nonce)
             # held up, this process may hear of one that has given up, and comes again
             if not shown or link.channel.ended:
                 link.drop()

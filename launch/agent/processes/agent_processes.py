@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from launch.agent.processes import die_with_parent
 from launch.nodes.channel import Channel
 from launch.spec import NodeCommand
+from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
 
@@ -22,6 +24,14 @@ class AgentCommand:
     argv: Sequence[str]
     cwd: Path
     log: Path  # of what goes to its stderr
+
+    @classmethod
+    def of_each(cls, argvs: Iterable[Sequence[str]], cwd: Path, run_dir: Path) -> list[Self]:
+        """Of the agents of a run, in the order of their nodes."""
+        return [
+            cls(argv, cwd, AGENT_ERRORS.path(run_dir, node=index))
+            for index, argv in enumerate(argvs)
+        ]
 
 
 @dataclass(frozen=True)
