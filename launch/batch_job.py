@@ -20,6 +20,7 @@ from configs.run_folder import claim, claim_new
 from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
 from launch.agent.agent_job import SchedulersJob
+from launch.agent.processes import process_tree
 from launch.launchers.slurm import Slurm
 from launch.leading import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
@@ -39,6 +40,7 @@ USAGE = "usage: python -m launch.batch_job new [flags] [-- PROGRAM ...] | run RU
 
 
 def main() -> int:
+    process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation = Allocation.from_env(os.environ)
     notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
     requeue.refuse_too_many(allocation, os.environ)
@@ -73,6 +75,7 @@ def _lead(
         os.environ,
         job["network"],
         job["master_port"],
+        least=spec.least_nodes,
     )
     launcher = Slurm(Settings(LaunchConfig(), SshConfig(), SlurmConfig()), nodes)
     # whoever submitted the job may have been killed before it knew the number

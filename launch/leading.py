@@ -100,6 +100,6 @@ def _ask_again(launcher: Launcher, spec: LaunchSpec) -> Facts:
             error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
         except MusterError as failed:
             error = failed
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or not launcher.waits_for_nodes:
             raise error
         time.sleep(ASK_AGAIN_S)

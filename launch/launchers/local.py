@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
 from launch.agent.processes.agent_processes import (
@@ -36,10 +36,6 @@ class Local(Launcher):
         "wait",
         "setup",
     }
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 1
 
     def probe(self) -> Facts:
         config = self.settings.launch

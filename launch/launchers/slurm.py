@@ -12,7 +12,7 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, Slots, SshConfig
+from configs.settings.launch import Settings, Slots, SshConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
@@ -38,6 +38,7 @@ class Slurm(Launcher):
 
     takes_snapshot = True
     unused = names(SshConfig) - {"setup"}
+    waits_for_nodes = False  # one that a job has lost does not come back to it
 
     def __init__(self, settings: Settings, nodes: JobNodes | None = None) -> None:
         super().__init__(settings)
@@ -55,10 +56,6 @@ class Slurm(Launcher):
     def _current(self) -> CurrentJob | None:
         """The job that this process is in: its nodes are used, and no other job is queued."""
         return current_job(os.environ)
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 2 if partitions.is_login_node() else 0
 
     @classmethod
     def watcher(cls) -> SlurmRunWatcher:
@@ -212,6 +209,7 @@ class Slurm(Launcher):
             self._config.network,
             self._config.master_port,
             step,
+            count if self._config.nodes is None else spec.least_nodes,
         )
 
     def _facts(self, python: str) -> Facts:

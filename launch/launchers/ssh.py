@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
+from configs.settings.launch import Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
 from launch.agent.processes.agent_processes import AgentCommand, start_each
@@ -35,10 +35,6 @@ class Ssh(Launcher):
         super().__init__(settings)
         self._config = settings.launch
         self._ssh = settings.ssh
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 3 if config.hosts is not None else 0
 
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:

@@ -60,17 +60,22 @@ class JobNodes:
     network: str | None = None
     master_port: int | None = None
     step: str = "muster"  # the name of its steps
+    least: int = 1  # nodes with which it goes on
     _has_started: bool = False
 
     def facts(self) -> Facts:
         """The nodes; where some may be gone, since an attempt has failed, those that answer.
 
         Raises:
-            MusterError: Slurm does not answer.
+            MusterError: too few do.
         """
         answer = dict.fromkeys(self.hosts, True)
         if self._has_started:
             answer = node_health.answers(self.hosts, self.env)
+        if sum(answer.values()) < self.least:
+            raise MusterError(
+                f"{sum(answer.values())} nodes answer, of at least {self.least}: no restart"
+            )
         for host in (host for host, is_here in answer.items() if not is_here):
             print(f"note: going on without it: {host} does not answer", file=sys.stderr)
         nodes = tuple(
