@@ -59,16 +59,19 @@ class Who:
 
 
 def listen(address: str, ports: Sequence[int]) -> socket.socket:
-    """A server at `address`, at the first of `ports` that is free.
+    """A server at `address`, or at all of this machine's, at the first of `ports` that is free.
 
     Raises:
         OSError: none is.
     """
     last = OSError("no port given")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    both = not address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in address else socket.AF_INET
     for port in ports:
         try:
-            server = socket.create_server((address, port), family=family, backlog=128)
+            server = socket.create_server(
+                (address, port), family=family, backlog=128, dualstack_ipv6=both
+            )
         except OSError as error:
             last = error
             continue

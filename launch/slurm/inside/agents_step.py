@@ -8,7 +8,7 @@ reached at the address that srun itself is reached at, Slurm tells it.
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -77,94 +77,79 @@ def start_agents(request: StepRequest, spec: LaunchSpec) -> list[tuple[AgentProc
     with writing(log):
         log.parent.mkdir(exist_ok=True)
         write_json(meeting, about, mode=0o600)
-        with log.open("wb") as output:
-            srun = subprocess.Popen(
-                request.argv(meeting),
-                cwd=REPOSITORY,
-                env=dict(request.env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process to answer
-            )
+        output = log.open("wb")
+    with output:
+        srun = subprocess.Popen(
+            request.argv(meeting),
+            cwd=REPOSITORY,
+            env=dict(request.env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a terminal's Ctrl-C is for this process to answer
+        )
     try:
-        found = _Gathering(request, spec, door, srun, log).all()
+        return [
+            (AgentProcess(channel, srun), who)
+            for channel, who in _gather(request.hosts, spec, door, lambda: _failure(srun, log))
+        ]
     except BaseException:
         process_tree.end_started([srun], STOP_S)
         raise
     finally:
         door.close()
         meeting.unlink(missing_ok=True)
-    return [(AgentProcess(channel, srun), who) for channel, who in found]
 
 
-class _Gathering:
-    """The agents of one step, until all have come."""
+def _gather(
+    hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
+) -> list[tuple[Channel, Who]]:
+    """The agents of these hosts, when all have come by the door.
 
-    def __init__(
-        self,
-        request: StepRequest,
-        spec: LaunchSpec,
-        door: Door,
-        srun: "subprocess.Popen[bytes]",
-        log: Path,
-    ) -> None:
-        self._hosts, self._spec, self._door = request.hosts, spec, door
-        self._srun, self._log = srun, log
-        self._came: dict[int, tuple[Channel, Who]] = {}
+    Raises:
+        MusterError: one did not start, or has not come for as long as nodes wait.
+    """
+    heartbeat, began, told = Heartbeat(), time.monotonic(), False
+    came: dict[int, tuple[Channel, Who]] = {}
+    try:
+        while True:
+            for link, who in door.admitted():
+                if not 0 <= who.index < len(hosts) or who.index in came:
+                    raise MusterError(f"an agent on {who.name} says it is task {who.index}")
+                came[who.index] = (link.keep(), who)
+                heartbeat.add(link.channel)
+            missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
+            if not missing:
+                return [came[index] for index in range(len(hosts))]
+            if why := failure():
+                raise MusterError(why)
+            waited_s = time.monotonic() - began
+            if waited_s > spec.join_s:
+                raise MusterError(
+                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
+                    "sinfo and squeue --steps"
+                )
+            if waited_s > TELL_S and not told and not spec.quiet:
+                told = True
+                print(f"waiting for {missing}", flush=True)
+            time.sleep(TICK_S)
+    except BaseException:
+        for channel, _ in came.values():
+            channel.close()
+        raise
+    finally:
+        heartbeat.stop()
 
-    def all(self) -> list[tuple[Channel, Who]]:
-        """Wait for them, in the order of the hosts.
 
-        Raises:
-            MusterError: one did not start, or has not come for as long as nodes wait.
-        """
-        heartbeat, began, told = Heartbeat(), time.monotonic(), False
-        try:
-            while len(self._came) < len(self._hosts):
-                for link, who in self._door.admitted():
-                    if not 0 <= who.index < len(self._hosts) or who.index in self._came:
-                        raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-                    self._came[who.index] = (link.keep(), who)
-                    heartbeat.add(link.channel)
-                waited_s = time.monotonic() - began
-                self._refuse_failure(waited_s)
-                if waited_s > TELL_S and not told and not self._spec.quiet:
-                    told = True
-                    print(f"waiting for {self._missing()}", flush=True)
-                time.sleep(TICK_S)
-        except BaseException:
-            for channel, _ in self._came.values():
-                channel.close()
-            raise
-        finally:
-            heartbeat.stop()
-        return [self._came[index] for index in range(len(self._hosts))]
-
-    def _refuse_failure(self, waited_s: float) -> None:
-        """Stop where one will not come any more.
-
-        Raises:
-            MusterError: in its own words, or else in srun's.
-        """
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        failed = [line for line in lines if line.startswith("srun: error: ")]
-        if failed or self._srun.poll() is not None:
-            if len(self._came) == len(self._hosts):
-                return
-            own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-            why = [line.removeprefix("srun: ").removeprefix("error: ") for line in own or failed]
-            code = self._srun.poll()
-            nothing = f"srun ended with exit code {code}: see {self._log}"
-            raise MusterError("\n".join(why) or nothing)
-        if waited_s > self._spec.join_s:
-            raise MusterError(
-                f"after {self._spec.join_s:.0f} s still missing: {self._missing()} of "
-                f"{len(self._hosts)}; see sinfo and squeue --steps, and {self._log}"
-            )
-
-    def _missing(self) -> str:
-        return ", ".join(host for index, host in enumerate(self._hosts) if index not in self._came)
+def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
+    """Why an agent will not come any more: in its own words, or else in srun's."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith("srun: error: ")]
+    if not failed and srun.poll() is None:
+        return None
+    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    why = [line.removeprefix("srun: ").removeprefix("error: ") for line in own or failed]
+    return "\n".join(why) or f"srun ended with exit code {srun.poll()}; see {log}"
 
 
 def _server(spec: LaunchSpec) -> socket.socket:

@@ -119,7 +119,7 @@ NO_STEP = "Unable to create step for job 12: Invalid partition"
     ("srun", "message"),
     [
         (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
-        ("exit 3", "^srun ended with exit code 3: see "),
+        ("exit 3", "^srun ended with exit code 3; see "),
         (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
     ],
 )
