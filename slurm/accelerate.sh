@@ -42,4 +42,4 @@ command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submi
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
 # The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
 # restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
-exec "$python" muster/run_module.py launch.batch_job new --workers accelerate "$@"
+exec "$python" muster/run_module.py launch.leading.batch_job new --workers accelerate "$@"

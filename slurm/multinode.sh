@@ -41,4 +41,4 @@ command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submi
 
 # The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
 # restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
-exec "$python" muster/run_module.py launch.batch_job new "$@"
+exec "$python" muster/run_module.py launch.leading.batch_job new "$@"

@@ -61,4 +61,4 @@ else
 fi
 
 # The leader of the run: on this node it starts an agent with srun, and restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
-exec "$python" muster/run_module.py launch.batch_job new --nproc-per-node "$count" "$@"
+exec "$python" muster/run_module.py launch.leading.batch_job new --nproc-per-node "$count" "$@"

@@ -237,7 +237,7 @@ class Slurm(Launcher):
 
 def _leader(python: str, *run_dir: str) -> list[str]:
     """What a job of the run's own runs on its first node, in the checkout."""
-    return [python, RUN_MODULE, "launch.batch_job", "run", *run_dir]
+    return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
 
 
 @contextmanager

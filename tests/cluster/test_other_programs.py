@@ -10,8 +10,7 @@ import pytest
 
 from tests.cluster import test_programs
 from tests.cluster.test_programs import ended_ranks, only_run, start
-from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import SBATCH, finish
+from tests.cluster.ways import finish
 
 PROGRAMS = Path(__file__).with_name("programs")
 WAYS = ("ssh", "script", "slurm")

@@ -18,7 +18,7 @@ from tests.preload import interpreter
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # Of a job: on its first node it says why the run failed, when all of the run is gone.
-LEADER = "run_module.py launch.batch_job"
+LEADER = "run_module.py launch.leading.batch_job"
 STEPS = Path(__file__).with_name("programs") / "steps.py"
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}

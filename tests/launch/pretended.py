@@ -9,7 +9,7 @@ from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import Assignment
 from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.launchers.base import Launcher
-from launch.leading import lead
+from launch.leading.leader import lead
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
 from tests.launch.submit import REPOSITORY
 

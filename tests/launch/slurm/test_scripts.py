@@ -59,7 +59,7 @@ def test_a_script_becomes_the_leader_wherever_sbatch_was_called(job, tmp_path, s
     assert job(script, "--lr", "a b").wait(timeout=300) == 0
     place, _, words = (tmp_path / "leader").read_text().strip().partition(": ")
     assert place == str(REPOSITORY)
-    assert words.startswith("muster/run_module.py launch.batch_job new")
+    assert words.startswith("muster/run_module.py launch.leading.batch_job new")
     assert "--lr a b" in words
 
 

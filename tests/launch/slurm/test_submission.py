@@ -17,7 +17,7 @@ def options(launch=None, slurm=None) -> dict[str, str]:
     spec = LaunchSpec("run", Path("/logs/run"), program, workers=config.workers)
     lines = launcher.show(spec, launcher.assume()).splitlines()
     given = [line.split("--", 1)[1] for line in lines if line.startswith("#SBATCH --")]
-    (command,) = (line for line in lines if " launch.batch_job " in line)
+    (command,) = (line for line in lines if " launch.leading.batch_job " in line)
     return {**dict(one.partition("=")[::2] for one in given), "command": command}
 
 
@@ -40,7 +40,7 @@ def test_a_node_has_at_least_a_core_for_each_worker(launch, slurm, cores):
 def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
     found = options({"nodes": Nodes(2), "nproc_per_node": "4", "workers": workers})
     assert (found["nodes"], found["ntasks-per-node"]) == ("2", "1")
-    assert found["command"].endswith("muster/run_module.py launch.batch_job run /logs/run")
+    assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
 
 
 def test_more_workers_than_gpus_are_refused():

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from launch.agent.agent_job import SchedulersJob
-from launch.leading import conclude
+from launch.leading.leader import conclude
 from launch.slurm.inside.agents_step import StepRequest
 from launch.slurm.inside.job_nodes import JobNodes, Notice
 from launch.spec import LaunchSpec, Program

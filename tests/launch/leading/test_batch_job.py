@@ -12,7 +12,7 @@ JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
 
 def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
-    argv = [sys.executable, "-m", "launch.batch_job", "new"]
+    argv = [sys.executable, "-m", "launch.leading.batch_job", "new"]
     argv += ["--task", "synthetic", "--logs-dir", str(logs), *flags]
     done = subprocess.run(
         argv,

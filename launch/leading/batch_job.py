@@ -1,7 +1,7 @@
 """Lead a run on the first node of its own Slurm job, to its end; a batch script ends with this.
 
-    python -m launch.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
-    python -m launch.batch_job run RUN_DIR                     of submit.py, or of a sweep
+    python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
+    python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
 It is the leader that a run over ssh has at a terminal: here it starts its agents with srun. `new`
 refuses wrong flags and makes the run folder; `run` finds one. What comes after the run is the job's
@@ -22,7 +22,7 @@ from configs.settings.train import TrainConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes import process_tree
 from launch.launchers.slurm import Slurm
-from launch.leading import lead
+from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.own_program import program_of
 from launch.programs.run_spec import run_spec
@@ -36,7 +36,7 @@ from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, UsageError, refuse
 
-USAGE = "usage: python -m launch.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
+USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
 
 
 def main() -> int:
