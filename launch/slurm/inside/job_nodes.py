@@ -27,7 +27,7 @@ from muster.errors import MusterError
 # sbatch's --signal comes two minutes before the end, or up to three: a job that has no longer may
 # have been told before this process could hear it.
 SHORT_S = 180.0
-SRUN_ENDS_S = 5.0  # for srun to end after its tasks
+SRUN_ENDS_S = 2.0  # for srun to end after its tasks
 
 
 class Notice:
