@@ -16,6 +16,7 @@ from typing import Any
 from launch.agent import log_sync
 from launch.agent.assignment import Assignment
 from launch.agent.inspection.run_inspection import RunInspection
+from launch.agent.membership.door import sealed
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
 from launch.agent.processes.agent_processes import AgentProcess
@@ -38,10 +39,14 @@ class _AgentConnection:
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
         self.process, self.channel = started.process, started.channel
+        self._token = started.token
 
     def assign(self, coordinator_ports: tuple[int, ...]) -> None:
         assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
-        self.channel.send(assignment=assignment.to_json())
+        if self._token is None:
+            self.channel.send(assignment=assignment.to_json())
+        else:
+            self.channel.send(**sealed(assignment, self._token))
         self.assigned = True
 
     @property

@@ -134,6 +134,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
+    job_files.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", settings)
     return spec, job
 

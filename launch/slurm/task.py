@@ -14,7 +14,7 @@ from typing import Any
 
 from configs.entry_point import run
 from launch.agent.__main__ import serve
-from launch.agent.membership.door import Who, enter
+from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes import process_tree
 from launch.nodes import gpus
 from launch.slurm.allocation import Task, first_address
@@ -32,7 +32,9 @@ def main() -> int:
     address = first_address(task.num_nodes, meeting["network"]) if task.rank == 0 else ""
     workers = gpus.count() if meeting["counts_gpus"] else 0
     own = Who(task.rank, task.host, workers, address)
-    return serve(enter(task.leader_address, int(meeting["port"]), str(meeting["token"]), own))
+    token = str(meeting["token"])
+    launcher = enter(task.leader_address, int(meeting["port"]), token, own)
+    return serve(launcher, lambda message: unsealed(message, token, task.rank))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

@@ -5,19 +5,26 @@
     agent -> door    index, name, workers, address, shown: a proof over the same and these
     door -> agent    welcome
 
-A proof is of no use on another connection, or through another port.
+A proof is of no use on another connection, or through another port. What an agent is to run, which
+it is told through that connection, has a proof of its own, and none of the user's secrets: those
+are in a file that only their owner may read.
 """
 
+import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from launch.agent.assignment import Assignment
 from launch.agent.membership.peers import Link, proof, shows
 from launch.nodes.channel import Channel
 from muster.errors import MusterError
+from muster.run_files import SECRETS
+from muster.writing import read_json
 
 # Whoever connects has so long to show that it is of this run.
 HELLO_S = 10.0
@@ -172,6 +179,30 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
     if not _next(link).get("welcome"):
         raise MusterError(f"{place}: it is not let in")
     return link.keep()
+
+
+def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
+    """The message that tells an agent what to do, through a network."""
+    plain = replace(assignment, env={}).to_json()
+    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
+
+
+def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
+    """What it says, for the agent of this index.
+
+    Raises:
+        MusterError: it is not from one that knows the token, or for another.
+    """
+    plain = message["assignment"]
+    if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:
+        raise MusterError("what this agent was told to do is not from its leader")
+    assignment = Assignment.from_json(plain)
+    secrets = read_json(SECRETS.path(Path(assignment.run_dir)))
+    return replace(assignment, env=secrets or {})
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    return json.dumps(plain, sort_keys=True)
 
 
 def _next(link: Link) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class AgentProcess:
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
+    token: str | None = None  # that shows it what is from here, where a network is between
 
 
 def start_each(commands: Sequence[AgentCommand]) -> list[AgentProcess]:

@@ -90,7 +90,7 @@ def start_agents(request: StepRequest, spec: LaunchSpec) -> list[tuple[AgentProc
         )
     try:
         return [
-            (AgentProcess(channel, srun), who)
+            (AgentProcess(channel, srun, token), who)
             for channel, who in _gather(request.hosts, spec, door, lambda: _failure(srun, log))
         ]
     except BaseException:

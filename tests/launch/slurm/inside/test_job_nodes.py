@@ -1,5 +1,6 @@
 """A leader in a job: one srun starts its agents, which come to it; without any Slurm here."""
 
+import json
 import os
 import signal
 import socket
@@ -12,11 +13,15 @@ import psutil
 import pytest
 
 from launch.agent.agent_job import SchedulersJob
+from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
+from launch.nodes.channel import Channel
+from launch.slurm import job_files
 from launch.slurm.inside.agents_step import StepRequest
 from launch.slurm.inside.job_nodes import JobNodes, Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
+from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, wait_until
 
 # As srun does: a task for each node, which is told its place.
@@ -81,6 +86,32 @@ def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):
     assert found == ["0 of 2", "1 of 2"]
     assert wait_until(lambda: len(below()) <= before)
     assert "0 of 2" in capsys.readouterr().out
+
+
+def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
+    spec = spec_of(tmp_path, "sh", "-c", "echo $KEY", secrets={"KEY": "hidden"})
+    job_files.write_spec(spec, {})
+    here, sent = nodes(), []
+    real = Channel.send
+
+    def send(channel, **message):
+        sent.append(json.dumps(message))
+        real(channel, **message)
+
+    monkeypatch.setattr(Channel, "send", send)
+    assert lead(here, spec) == 0
+    assert (tmp_path / "run" / "workers" / "rank_00001.out").read_text() == "hidden\n"
+    assert any("assignment" in text for text in sent) and "hidden" not in "".join(sent)
+
+
+def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
+    mine = sealed(assignment(tmp_path), "token")
+    assert unsealed(mine, "token", 0) == assignment(tmp_path)
+    forged = json.loads(json.dumps(mine))
+    forged["assignment"]["cwd"] = "/elsewhere"
+    for message, token, index in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
+        with pytest.raises(MusterError, match="not from its leader"):
+            unsealed(message, token, index)
 
 
 def test_a_worker_that_fails_is_the_runs_failure(nodes, tmp_path, capsys):
