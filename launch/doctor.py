@@ -30,7 +30,7 @@ from configs.settings.train import TrainConfig
 from launch.checks import bandwidth
 from launch.checks.check_table import console, show
 from launch.launchers.base import Launcher, launcher_of
-from launch.leading import conclude
+from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import split
 from launch.runs import run_record

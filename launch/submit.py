@@ -21,7 +21,7 @@ import os
 
 from configs.settings.program import ProgramConfig
 from launch.launchers.base import Launcher, launcher_of
-from launch.leading import lead
+from launch.leading.leader import lead
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
 from launch.spec import Facts

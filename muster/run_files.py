@@ -96,7 +96,7 @@ AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
 MEETING = RunFile("agents/meeting.json", "attempt", "whole")  # whom the first waits for
-COORDINATOR = RunFile("agents/head-{name}-{attempt}.json", "attempt", "stays")
+LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find theirs
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
 # What the run was asked while it ran, and what it has answered; see launch/agent/inspection/.
 REQUESTS = RunFile("requests/requests.jsonl", "run", "stays")

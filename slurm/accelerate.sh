@@ -23,17 +23,23 @@
 #SBATCH --open-mode=append
 # After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
-# Two minutes before the time limit this shell is told: workers write a checkpoint, and the job is
+# Two minutes before the time limit the leader is told: workers write a checkpoint, and the job is
 # started again, to go on from it.
 #SBATCH --signal=B:USR1@120
 
-# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given.
+# Until the leader hears it, a notice must not end this shell; a short job gets it at once.
+trap '' USR1
+# SITE: what Python needs on this cluster, on the first node and in all steps.
+# module load cuda
+
+# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given,
+# or where sbatch was called.
 file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-[[ -e $file/job.sh ]] || file=$SLURM_SUBMIT_DIR/slurm # a copy of it, elsewhere
-cd "${MUSTER_DIR:-$file/..}"
-source slurm/job.sh || { echo "error: submit from the checkout, or set MUSTER_DIR" >&2; exit 2; }
+[[ -e $file/../muster/run_module.py ]] || file=$SLURM_SUBMIT_DIR/slurm
+cd "${MUSTER_DIR:-$file/..}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
+command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
 
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
-begin accelerate "$@"
-run --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1
-finish
+# The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
+# restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
+exec "$python" muster/run_module.py launch.leading.batch_job new --workers accelerate "$@"

@@ -5,6 +5,8 @@ python -m launch.agent
 
 import os
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from configs.entry_point import run
 from launch.agent.assignment import Assignment
@@ -14,10 +16,15 @@ from launch.nodes.channel import Channel
 
 
 def main() -> int:
-    """Wait for the assignment, the first message on stdin, and act on it."""
+    """Be led through stdin and stdout."""
     # Whatever is printed here by accident must not come between the messages.
     launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
+    return serve(launcher, lambda message: Assignment.from_json(message["assignment"]))
+
+
+def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
+    """Wait for the assignment, the first message of the launcher, and act on it."""
     Heartbeat().add(launcher)
     while True:
         messages = launcher.receive()
@@ -26,7 +33,7 @@ def main() -> int:
                 return int(message["stop"])
             if "assignment" in message:
                 launcher.put_back(messages[at:])
-                assignment = Assignment.from_json(message["assignment"])
+                assignment = read(message)
                 os.chdir(assignment.cwd)
                 return Agent(assignment, launcher).run()
         if launcher.ended or launcher.silent_s > SILENT_S:

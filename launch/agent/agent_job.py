@@ -1,13 +1,14 @@
-"""A run that this process leads: its agents, through pipes here or through ssh, from start to end.
+"""A run that this process leads: its agents, from start to end.
 
-Whatever happens to one of them, or to this process, all end together.
+It speaks to each through a channel: a pipe here, or one through ssh, or a connection from a task of
+srun. Whatever happens to one of them, or to this process, all end together.
 """
 
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,13 +16,13 @@ from typing import Any
 from launch.agent import log_sync
 from launch.agent.assignment import Assignment
 from launch.agent.inspection.run_inspection import RunInspection
+from launch.agent.membership.door import sealed
 from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
-from launch.agent.processes.agent_processes import AgentCommand, AgentProcess, start_each
+from launch.agent.processes.agent_processes import AgentProcess
 from launch.runs.log_tail import Follower
 from launch.runs.signals import on_stop, on_suspend
 from muster.errors import STOPPED
-from muster.run_files import AGENT_ERRORS
 
 TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.
@@ -38,10 +39,14 @@ class _AgentConnection:
         self.assigned = False
         self.record: dict[str, Any] | None = None  # of its end
         self.process, self.channel = started.process, started.channel
+        self._token = started.token
 
     def assign(self, coordinator_ports: tuple[int, ...]) -> None:
         assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
-        self.channel.send(assignment=assignment.to_json())
+        if self._token is None:
+            self.channel.send(assignment=assignment.to_json())
+        else:
+            self.channel.send(**sealed(assignment, self._token))
         self.assigned = True
 
     @property
@@ -66,25 +71,38 @@ class _AgentConnection:
         return None
 
 
+@dataclass(frozen=True)
+class SchedulersJob:
+    """The job of a scheduler that a run is led in."""
+
+    job_id: str
+    cluster: str | None = None
+    attempt: int | None = None  # how often it was requeued, where each time is a run of its own
+    # Whether the scheduler has said that the time of the job is nearly up.
+    is_nearly_over: Callable[[], bool] = lambda: False
+
+
 class AgentJob:
     """A job of this process."""
 
     detached = False
-    cluster = None
 
     def __init__(
         self,
         run_dir: Path,
         assignments: Sequence[Assignment],
-        start: Callable[[int], Sequence[str]],  # the command that starts an agent, by its index
-        cwd: Path,
+        start: Callable[[], Sequence[AgentProcess]],
         *,
         prefixes: bool,
         quiet: bool,
         is_local: bool = False,  # the agents are on this machine, and below this process
-        start_all: Callable[[Sequence[AgentCommand]], Sequence[AgentProcess]] = start_each,
+        patience_s: float = 0.0,  # for what has started the agents to end after them
+        inside: SchedulersJob | None = None,
     ) -> None:
-        self.job_id = str(os.getpid())
+        inside = inside or SchedulersJob(str(os.getpid()))
+        self.job_id, self.cluster, self.attempt = inside.job_id, inside.cluster, inside.attempt
+        self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
+        self._told = False  # the agents that the time is nearly up
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
         self._to_suspend = False
@@ -101,11 +119,7 @@ class AgentJob:
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
-        commands = [
-            AgentCommand(start(one.index), cwd, AGENT_ERRORS.path(run_dir, node=one.index))
-            for one in assignments
-        ]
-        started = zip(assignments, start_all(commands), strict=True)
+        started = zip(assignments, start(), strict=True)
         self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
@@ -151,6 +165,9 @@ class AgentJob:
         time.sleep(TICK_S)
         if self._to_suspend:
             self._suspend()
+        if not self._told and self._is_nearly_over():
+            self._told = True
+            self._send_all(notice=True)
         for agent in self._agents:
             for message in agent.channel.receive():
                 self._take(agent, message)
@@ -226,7 +243,9 @@ class AgentJob:
             process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
         else:  # what ssh leaves running, such as a connection for others, is not ours
             started = [agent.process for agent in self._agents]
-            process_tree.end_started(started, STOP_S, in_a_hurry=self._interrupted_twice)
+            process_tree.end_started(
+                started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
+            )
 
     def _is_over(self) -> bool:
         return all(agent.is_over for agent in self._agents)

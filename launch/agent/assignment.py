@@ -57,7 +57,12 @@ class Assignment:
         return cls(**plain)
 
 
-def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> list[Assignment]:
+def assignments_of(
+    spec: LaunchSpec,
+    facts: Facts,
+    plan: Sequence[NodeCommand],
+    ends_unix_s: float | None = None,
+) -> list[Assignment]:
     """What the agent of every node is told."""
     token = secrets.token_hex(16)
     proof = run_files.SHARED.path(spec.run_dir, name=secrets.token_hex(8))
@@ -86,11 +91,12 @@ def assignments_of(spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) 
             stop_grace_s=spec.stop_grace_s,
             hang_after_s=spec.hang_after_s,
             on_hang=spec.on_hang,
-            attempt=spec.attempt,
+            attempt=spec.attempt + spec.requeued,
             overwrite=spec.overwrite,
             resumed=spec.resumed,
             env=spec.secrets,
             prologue=spec.prologue,
+            ends_unix_s=ends_unix_s,
         )
         for index, node in enumerate(facts.nodes)
     ]

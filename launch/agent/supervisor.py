@@ -1,8 +1,8 @@
 """The supervisor of one node: it starts the node's part of a run, and leaves nothing behind.
 
-Its launcher speaks to it through a pipe; within a scheduler's task it has none. Whatever ends
-first, be it a worker, torchrun, another node, the launcher or this process itself, all processes
-of the run on this node end within seconds.
+Its launcher speaks to it through a pipe, or a connection. Whatever ends first, be it a worker,
+torchrun, another node, the launcher or this process itself, all processes of the run on this node
+end within seconds.
 
 How it works: one loop looks, every 50 ms, at the other agents, the launcher, signals and its own
 workers. Whatever ends this node's part raises `Ended` there. The order of what follows matters: the
@@ -12,11 +12,9 @@ theirs: a scheduler may kill the slower tasks of a job as soon as the first has 
 """
 
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,9 +34,7 @@ from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import Channel
 from launch.nodes.interface import name_of
-from launch.runs.log_tail import Follower
 from launch.runs.signals import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
-from launch.runs.terminal import unhurried
 from muster.errors import STOPPED, MusterError
 
 TICK_S = 0.05
@@ -54,7 +50,7 @@ DRAIN_S = 5.0
 class Agent:
     """One node's part of one run."""
 
-    def __init__(self, assignment: Assignment, launcher: Channel | None) -> None:
+    def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment = assignment
         self._launcher = launcher
         self._run_dir = Path(assignment.run_dir)
@@ -67,11 +63,8 @@ class Agent:
         self._finished: Ended | None = None  # this node's workers have ended, and well or as told
         self._peers: Coordinator | CoordinatorClient | None = None
         self._workload: Workload | None = None
-        shared = launcher is None or (self._run_dir / assignment.proof).exists()
+        shared = (self._run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(self._run_dir, assignment.index)
-        # Without a launcher that shows rank 0, its own agent does.
-        shows = launcher is None and assignment.index == 0
-        self._follower = Follower(self._run_dir) if shows else None
 
     def run(self) -> int:
         """Stay until nothing of the run is left on this node; the exit code of this process."""
@@ -80,12 +73,9 @@ class Agent:
         for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `spawn`
             signal.signal(number, self._note_notice)
         process_tree.adopt_orphans()
-        with ExitStack() as around:
-            if self._follower is not None:
-                around.enter_context(unhurried())
-            # torchrun never removes its temporary folders, and a worker that is killed cannot.
-            scratch = tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True)
-            return self._live(around.enter_context(scratch))
+        # torchrun never removes its temporary folders, and a worker that is killed cannot.
+        with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
+            return self._live(scratch)
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
@@ -139,9 +129,7 @@ class Agent:
         time.sleep(TICK_S)
         self._peers.tick()
         self._inspection.tick()
-        self._show()
-        if self._launcher is not None:
-            self._hear(self._launcher)
+        self._hear(self._launcher)
         if self._noticed and self._workload is not None:
             self._heed_notice()
         if self._signals:
@@ -153,18 +141,12 @@ class Agent:
         if self._peers.trouble is not None and self._stopping is None:
             raise Ended(1, "peer", self._peers.trouble)
 
-    def _show(self) -> None:
-        if self._follower is not None:
-            try:
-                self._follower.poll()
-            except BrokenPipeError:
-                self._follower = None
-
     def _hear(self, launcher: Channel) -> None:
         if self._log_sync is not None:
             self._log_sync.send_news(launcher)
         for message in launcher.receive():
             self._inspection.hear(message)
+            self._noticed = self._noticed or "notice" in message
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
@@ -233,20 +215,17 @@ class Agent:
         victims = process_tree.end_descendants(
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
         )
-        self._show()
         record = self._write_exit(ended, victims)
         if peers is not None:
             if ended is not self._finished:
                 self._wait_for_others(peers)
             self._inspection.finish()
             peers.close()
-        if launcher is not None and launcher.silent_s < DEAF_S:
+        if launcher.silent_s < DEAF_S:
             if self._log_sync is not None:
                 self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
             launcher.drain(DRAIN_S)
-        elif ended.message and ended.cause != "stopped":
-            print(f"error: {ended.message}", file=sys.stderr, flush=True)
         return ended.code
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
@@ -263,10 +242,7 @@ class Agent:
         )
 
     def _wait_for_others(self, peers: Coordinator | CoordinatorClient) -> None:
-        """Stay, for a while, until they have written down how they ended.
-
-        A scheduler may kill the slower ones when the first task of a job fails.
-        """
+        """Stay, for a while, until they have written down how they ended."""
         peers.done()
         deadline = time.monotonic() + LEAVE_S
         while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
@@ -280,7 +256,7 @@ class Agent:
         if self._peers is not None:
             self._peers.tick()
             self._inspection.tick()
-        if self._launcher is not None and not self._launcher.ended:
+        if not self._launcher.ended:
             for message in self._launcher.receive():
                 self._hurry = self._hurry or bool(message.get("hurry"))
 
@@ -288,10 +264,7 @@ class Agent:
         return self._hurry or self._signals.count(signal.SIGINT) > 1
 
     def _say(self, **message: Any) -> None:
-        if self._launcher is not None:
-            self._launcher.send(**message)
-        elif message.get("waiting"):
-            print(message["waiting"], file=sys.stderr, flush=True)
+        self._launcher.send(**message)
 
     def _note_notice(self, number: int, frame: FrameType | None) -> None:
         self._noticed = True

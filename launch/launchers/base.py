@@ -10,6 +10,7 @@ from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.examination import Examination
 from launch.programs.command_line import CommandLine
 from launch.runs.run_state import LeaderWatcher, Watcher
+from launch.slurm.partitions import is_login_node
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
@@ -23,6 +24,10 @@ class Job(Protocol):
     @property
     def cluster(self) -> str | None:
         """Where the job has its number."""
+
+    @property
+    def attempt(self) -> int | None:
+        """How often a scheduler has requeued it, where each time is a run of its own."""
 
     @property
     def trouble(self) -> str | None:
@@ -50,7 +55,7 @@ class Launcher(ABC):
 
     takes_snapshot = False  # whether a user's program runs as it was when it was submitted
     unused = frozenset[str]()  # settings that it does nothing with
-    restarts_jobs = False  # whether its jobs start again by themselves, up to --max-restarts
+    waits_for_nodes = True  # that do not answer before a restart: they may be starting anew
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -60,10 +65,10 @@ class Launcher(ABC):
         """The value of --launcher."""
         return type(self).__module__.rpartition(".")[2]
 
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        """How well it suits `--launcher auto`: the highest number wins; 0: only if it is named."""
-        return 0
+    @property
+    def restarts_jobs(self) -> bool:
+        """Whether its jobs start again by themselves, up to --max-restarts."""
+        return False
 
     @classmethod
     def watcher(cls) -> Watcher:
@@ -132,8 +137,12 @@ def launcher_of(line: CommandLine) -> Launcher:
 
 
 def chosen(config: LaunchConfig) -> str:
-    """The value of --launcher; for `auto`, the launcher that suits best what was asked for."""
+    """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
+
+    Of the launchers only the one that is chosen is imported.
+    """
     if config.launcher != "auto":
         return config.launcher
-    known = plugins.names("launch.launchers")
-    return max(known, key=lambda name: plugins.load("launch.launchers", name).suits(config))
+    if config.hosts is not None:
+        return "ssh"
+    return "slurm" if is_login_node() else "local"

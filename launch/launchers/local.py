@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
 from launch.checks.examination import Examination, look
@@ -29,10 +29,6 @@ class Local(Launcher):
         "wait",
         "setup",
     }
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 1
 
     def probe(self) -> Facts:
         config = self.settings.launch
@@ -73,11 +69,13 @@ class Local(Launcher):
         return look(transport, self.name, choose, port, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
+        argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
+        commands = AgentCommand.of_each([argv] * len(facts.nodes), REPOSITORY, spec.run_dir)
+        start_all = (spec.workers == "preload" and _sharing(spec, plan)) or start_each
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda index: (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent"),
-            REPOSITORY,
+            lambda: start_all(commands),
             prefixes=False,
             quiet=spec.quiet,
             is_local=True,

@@ -1,8 +1,7 @@
-"""Submit the run to Slurm through submitit; each of the job's tasks is then one agent."""
+"""Submit the run to Slurm through submitit, or lead it in the job that this process is in."""
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,18 +12,20 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, Slots, SshConfig
+from configs.settings.launch import Settings, Slots, SshConfig
+from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
 from launch.nodes import interpreter
 from launch.programs.command_line import names
-from launch.slurm import batch, batch_script, job_files, node_survey, partitions
+from launch.slurm import batch_script, job_files, node_survey, partitions
+from launch.slurm.batch_script import UNHEARD
 from launch.slurm.inside.current_job import CurrentJob, current_job
-from launch.slurm.inside.step_job import StepJob
+from launch.slurm.inside.job_nodes import JobNodes
 from launch.slurm.queue.job_state import Watcher
 from launch.slurm.queue.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob
+from launch.slurm.submitted_job import SlurmJob, become
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.errors import MusterError, UsageError, refuse
@@ -37,22 +38,24 @@ class Slurm(Launcher):
 
     takes_snapshot = True
     unused = names(SshConfig) - {"setup"}
-    restarts_jobs = True  # slurm/job.sh does, inside the job
+    waits_for_nodes = False  # one that a job has lost does not come back to it
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, nodes: JobNodes | None = None) -> None:
         super().__init__(settings)
+        self._nodes = nodes  # of the job in which this process leads the run
         self._config = settings.launch
         self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
+
+    @property
+    def restarts_jobs(self) -> bool:
+        """Who leads the run does: it is in the job that was submitted, or this process."""
+        return self._nodes is None
 
     @cached_property
     def _current(self) -> CurrentJob | None:
         """The job that this process is in: its nodes are used, and no other job is queued."""
         return current_job(os.environ)
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 2 if partitions.is_login_node() else 0
 
     @classmethod
     def watcher(cls) -> SlurmRunWatcher:
@@ -74,6 +77,8 @@ class Slurm(Launcher):
             )
 
     def probe(self) -> Facts:
+        if self._nodes is not None:
+            return self._nodes.facts()
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
@@ -114,35 +119,40 @@ class Slurm(Launcher):
         port, python = self._config.master_port, interpreter.python()
         return look(transport, self.name, choose, port, python=python, disks=disks)
 
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        """The processes of every node; none where only the job can count their GPUs."""
+        if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
+            return []
+        return super().plan(spec, facts)
+
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        command = shlex.join(["bash", "slurm/job.sh", *_job_arguments(spec, facts)])
+        nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
-            lines = [f"# {self._current.use(len(facts.nodes))}", command]
-            return "\n".join([*lines, "", "# which runs, on each node:", super().show(spec, facts)])
-        lines = [
-            batch_script.text(self._options(spec, facts), command),
-            "",
-            "# which runs, on each node:",
-        ]
-        return "\n".join([*lines, super().show(spec, facts)])
+            return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
+        command = shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))
+        return "\n".join([batch_script.text(self._options(spec, facts), command), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
-        job = self._job(facts)
-        python = facts.nodes[0].python
-        if self._current is not None:
-            return self._launch_step(self._current, spec, facts, job)
+        if self._current is not None and self._nodes is None:
+            self._nodes = self._lead_here(self._current, spec, facts)
+        if self._nodes is not None:
+            return self._nodes.start(spec, facts)
         import submitit
 
-        job_files.write_spec(spec, job)
-        executor = submitit.SlurmExecutor(SUBMITIT.path(spec.run_dir), python=shlex.quote(python))
+        python = facts.nodes[0].python
+        job_files.write_spec(spec, self._job(facts))
+        # exec: what Slurm tells the batch shell is for the leader to hear
+        executor = submitit.SlurmExecutor(
+            SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
+        )
         executor.update_parameters(
-            use_srun=False,  # slurm/job.sh does it, as often as the run is started again
-            setup=["trap : TERM  # the tasks end in order; what follows srun is still to be done"],
+            use_srun=False,  # the leader does it, as often as the run is started again
+            setup=[UNHEARD],
             additional_parameters=self._options(spec, facts),
         )
         cluster = partitions.name(self._env)
         with _environment_is(self._env):
-            submitted = executor.submit(batch.become_job, python, _job_arguments(spec, facts))
+            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
         watcher = Watcher(self._env)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
@@ -165,11 +175,8 @@ class Slurm(Launcher):
             "open_mode": "append",  # of a job that is requeued
         }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
-        command = (
-            f"export MUSTER_PYTHON={shlex.quote(facts.nodes[0].python)}\nruns=({runs})\n"
-            'exec bash slurm/job.sh "${runs[$SLURM_ARRAY_TASK_ID]}" '
-            f"{shlex.join(_job_arguments(first, facts)[1:])}\n"
-        )
+        leader = shlex.join(_leader(facts.nodes[0].python))
+        command = f'{UNHEARD}\nruns=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"\n'
         script = folder / "array.sh"
         write_text(script, batch_script.text(given, command))
         asked = partitions.ask(["sbatch", "--parsable", str(script)], self._env)
@@ -186,24 +193,23 @@ class Slurm(Launcher):
             "master_port": self._config.master_port,
         }
 
-    def _launch_step(
-        self, current: CurrentJob, spec: LaunchSpec, facts: Facts, job: Mapping[str, Any]
-    ) -> StepJob:
-        nodes, step = len(facts.nodes), f"muster-{spec.run_id}"
-        if self._config.nodes is None:
-            spec = replace(spec, least_nodes=nodes)
-        job_files.write_spec(spec, {**job, "step": step})
+    def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
+        """The nodes that the run has of a job which goes on after it."""
+        count, step = len(facts.nodes), f"muster-{spec.run_id}"
+        job_files.write_spec(spec, {**self._job(facts), "step": step})
         if not spec.quiet:
-            print(current.use(nodes), flush=True)
-        arguments = [*_job_arguments(spec, facts), f"--nodelist={','.join(current.nodes[:nodes])}"]
-        argv = [sys.executable, RUN_MODULE, "launch.slurm.batch", "lead", *arguments]
-        env = current.environment(os.environ, nodes, _tasks_per_node(spec, facts))
-        return StepJob(
+            print(current.use(count), flush=True)
+        return JobNodes(
+            SchedulersJob(current.job_id, partitions.name(self._env)),
             current.job_id,
-            partitions.name(self._env),
-            spec,
-            argv,
-            {**env, "MUSTER_STEP": step},
+            current.nodes[:count],
+            [node.nproc for node in facts.nodes],
+            facts.nodes[0].python,
+            current.environment(os.environ),
+            self._config.network,
+            self._config.master_port,
+            step,
+            count if self._config.nodes is None else spec.least_nodes,
         )
 
     def _facts(self, python: str) -> Facts:
@@ -211,17 +217,12 @@ class Slurm(Launcher):
         if self._current is not None:
             count = self._config.nodes or len(self._current.nodes)
         counts = self._config.nproc(default, count)
-        starter = starter_of(self._config.workers)
-        if not starter.counts_gpus:
-            counts = tuple(self._gpus_asked_for() if one == "gpu" else one for one in counts)
-        if not starter.one_per_node and len(set(counts)) > 1:
-            raise UsageError(
-                f"--workers {self._config.workers} is as many tasks on each node, but "
-                f"--nproc-per-node is {self._config.nproc_per_node}; use --workers torchrun"
-            )
+        hosts = [f"node{index}" for index in range(len(counts))]
+        if self._current is not None:
+            hosts = list(self._current.nodes[: len(counts)])
         nodes = tuple(
-            NodeFacts(NodeSpec(name, nproc), name, python, str(REPOSITORY), nproc)
-            for name, nproc in ((f"node{index}", nproc) for index, nproc in enumerate(counts))
+            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
+            for host, nproc in zip(hosts, counts, strict=False)
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
@@ -233,29 +234,10 @@ class Slurm(Launcher):
     def _options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
         return batch_script.options(self._slurm, self._env, spec, facts)
 
-    def _gpus_asked_for(self) -> int:
-        """Of each node: without torchrun there, tasks are counted before the job starts."""
-        asked = self._slurm.gpus_per_node or self._slurm.gres or ""
-        if self._current is not None:
-            asked = str(self._current.gpus or "")
-        count = asked.rpartition(":")[2]
-        if not count.isdigit():
-            raise UsageError(
-                f"--workers {self._config.workers} needs a number of workers: --nproc-per-node 4, "
-                "or --gpus-per-node 4"
-            )
-        return int(count)
 
-
-def _job_arguments(spec: LaunchSpec, facts: Facts) -> list[str]:
-    """The run folder, and how srun spreads a step over the nodes of the job."""
-    nodes, per_node = len(facts.nodes), _tasks_per_node(spec, facts)
-    tasks = [f"--ntasks={nodes * per_node}", f"--ntasks-per-node={per_node}"]
-    return [str(spec.run_dir), f"--nodes={nodes}", *tasks]
-
-
-def _tasks_per_node(spec: LaunchSpec, facts: Facts) -> int:
-    return 1 if starter_of(spec.workers).one_per_node else int(facts.nodes[0].nproc)
+def _leader(python: str, *run_dir: str) -> list[str]:
+    """What a job of the run's own runs on its first node, in the checkout."""
+    return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
 
 
 @contextmanager

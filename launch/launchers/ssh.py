@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig
+from configs.settings.launch import Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
+from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
@@ -34,10 +35,6 @@ class Ssh(Launcher):
         super().__init__(settings)
         self._config = settings.launch
         self._ssh = settings.ssh
-
-    @classmethod
-    def suits(cls, config: LaunchConfig) -> int:
-        return 3 if config.hosts is not None else 0
 
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
@@ -98,14 +95,17 @@ class Ssh(Launcher):
             with between_attempts(()):  # a signal ends what takes long, and the run with it
                 transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
 
-        def start(index: int) -> list[str]:
-            node = facts.nodes[index]
+        argvs = []
+        for index, node in enumerate(facts.nodes):
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
-            return openssh.command(node.spec, self._ssh, words, index)
-
-        assignments = assignments_of(spec, facts, plan)
+            argvs.append(openssh.command(node.spec, self._ssh, words, index))
+        commands = AgentCommand.of_each(argvs, REPOSITORY, spec.run_dir)
         return AgentJob(
-            spec.run_dir, assignments, start, REPOSITORY, prefixes=True, quiet=spec.quiet
+            spec.run_dir,
+            assignments_of(spec, facts, plan),
+            lambda: start_each(commands),
+            prefixes=True,
+            quiet=spec.quiet,
         )
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:

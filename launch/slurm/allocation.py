@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from launch.nodes.interface import addresses, own_address_in
-from launch.nodes.ports import PORTS
 from muster.errors import MusterError
 
-# A requeued job, or one of several on the same nodes, must not meet another's agents.
-PORTS_PER_JOB = 8
 # A scheduler's variables confuse what is submitted from inside one of its jobs.
 FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
 # Its user's own, which no job sets: where Slurm is, who one is there, and what srun asks for.
@@ -66,29 +63,15 @@ class Allocation:
             cpus_on_node=int(cpus) if cpus.isdigit() else None,
         )
 
-    def ports(self, within: range = PORTS) -> tuple[int, ...]:
-        """Where this job's agents may meet; another job's are others, by and large."""
-        count = min(PORTS_PER_JOB, len(within))
-        first = (int(self.job_id) * 131 + self.attempt) % (len(within) // count)
-        return tuple(within[first * count + offset] for offset in range(count))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task of a job's step."""
+    """One task of a step that has one on each node."""
 
     rank: int
-    count: int
-    local_rank: int
-    node_rank: int
-    num_nodes: int
-    tasks_per_node: tuple[int, ...]  # of each node of the step
+    num_nodes: int  # of the step
     host: str
-
-    @property
-    def local_count(self) -> int:
-        """Tasks on this node."""
-        return self.tasks_per_node[self.node_rank]
+    leader_address: str  # where srun is, and with it whoever has started it
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Task":
@@ -97,42 +80,16 @@ class Task:
         Raises:
             MusterError: it is none: srun did not start it.
         """
-        needed = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
+        needed = ("SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_SRUN_COMM_HOST")
         missing = [name for name in needed if name not in env]
         if missing:
             raise MusterError(
-                f"{', '.join(missing)} not set: workers in a Slurm job are started by srun; "
+                f"{', '.join(missing)} not set: agents in a Slurm job are started by srun; "
                 "submit with: sbatch slurm/multinode.sh"
             )
-        node_rank = int(env["SLURM_NODEID"])
-        per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "1")
-        counts = tasks_per_node(per_node)
-        num_nodes = int(env.get("SLURM_STEP_NUM_NODES", len(counts)))
-        counts += [1] * (num_nodes - len(counts))
-        return cls(
-            rank=int(env["SLURM_PROCID"]),
-            count=int(env.get("SLURM_STEP_NUM_TASKS", env["SLURM_NTASKS"])),
-            local_rank=int(env["SLURM_LOCALID"]),
-            node_rank=node_rank,
-            num_nodes=num_nodes,
-            tasks_per_node=tuple(counts),
-            host=env.get("SLURMD_NODENAME", socket.gethostname()),
-        )
-
-
-def tasks_per_node(text: str) -> list[int]:
-    """`2(x3),1` is 2, 2, 2, 1.
-
-    Raises:
-        MusterError: it is not of that form.
-    """
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            raise MusterError(f"Slurm's tasks per node make no sense: {text!r}")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
+        rank, num_nodes, address = (env[name] for name in needed)
+        host = env.get("SLURMD_NODENAME", socket.gethostname())
+        return cls(rank=int(rank), num_nodes=int(num_nodes), host=host, leader_address=address)
 
 
 def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
@@ -150,8 +107,8 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
     }
 
 
-def coordinator_address(allocation: Allocation, network: str | None) -> str:
-    """This node's address, for the other nodes of its job; this is the first of them.
+def first_address(num_nodes: int, network: str | None) -> str:
+    """This node's address, for the other nodes of its run; this is the first of them.
 
     It is the address by which Slurm itself reaches the node, not what the host's name happens to
     resolve to; or the one in `network`.
@@ -169,7 +126,7 @@ def coordinator_address(allocation: Allocation, network: str | None) -> str:
             continue
         if address in addresses() and not str(address).startswith("127."):
             return str(address)
-    if allocation.num_nodes == 1:
+    if num_nodes == 1:
         return "127.0.0.1"
     here = ", ".join(f"{one} on {name}" for one, name in addresses().items())
     raise MusterError(

@@ -11,11 +11,12 @@ from configs.settings.launch import SlurmConfig
 from launch.slurm import partitions
 from launch.slurm.allocation import scrubbed
 from launch.spec import Facts, LaunchSpec, Program
-from launch.starters.base import starter_of
 from muster.errors import UsageError, refuse
 
 DEFAULT_TIME = "60"
 NOTICE_S = 90  # before the time limit
+# A line of each script: what Slurm tells the batch shell must not end it before its leader hears.
+UNHEARD = "trap '' USR1 USR2"
 CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
 
 Options = dict[str, str | int | bool]
@@ -29,16 +30,15 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
                      "mem", "gpus_per_node", "reservation")
         if getattr(config, name) is not None
     }  # fmt: skip
-    per_node = starter_of(spec.workers).one_per_node
     cores = config.cpus_per_task or _cores(config, env, spec, facts)
     limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
-    # not so early that the tasks of a short job are told before they can hear it
+    # not so early that the leader of a short job is told before it can hear it
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
         "job_name": f"muster-{spec.run_id}",
         "nodes": len(facts.nodes),
-        "ntasks_per_node": 1 if per_node else int(facts.nodes[0].nproc),
-        "signal": f"USR2@{notice_s}",
+        "ntasks_per_node": 1,
+        "signal": f"B:USR2@{notice_s}",  # to the leader
         "time": config.time or DEFAULT_TIME,
         "requeue": True,  # after a node failure, or when its time is up
         "chdir": str(REPOSITORY),
@@ -54,8 +54,7 @@ def _cores(
     """One for each worker of a node; None where that is for others to say, as with GPUs."""
     counts = [node.nproc for node in facts.nodes]
     asked = CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES)
-    per_node = starter_of(spec.workers).one_per_node
-    if not per_node or asked or config.gpus_per_node or config.gres:
+    if asked or config.gpus_per_node or config.gres:
         return None
     return max((int(count) for count in counts if count != "gpu"), default=None)
 

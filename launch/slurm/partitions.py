@@ -156,3 +156,16 @@ def last_line(text: str) -> str:
     """What a command of Slurm said last, which is why it failed."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "without a word"
+
+
+def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
+    """The nodes of a list such as `node[0-3]`, in Slurm's order.
+
+    Raises:
+        MusterError: Slurm does not say.
+    """
+    asked = ask(["scontrol", "show", "hostnames", nodelist], env)
+    names = asked.stdout.split()
+    if asked.returncode or not names:
+        raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(asked.stderr)}")
+    return names

@@ -1,20 +1,35 @@
 """A job in Slurm's hands, as the command that submitted it sees it."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
+from launch.runs.signals import NOTICE_SIGNALS
 from launch.slurm.queue.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import LaunchSpec
 
 POLL_S = 1.0
 
 
+def become(argv: Sequence[str]) -> NoReturn:
+    """What submitit runs on the job's first node: this process becomes the run's leader.
+
+    submitit itself would answer a notice, and turn every failure into exit code 1.
+    """
+    for number in NOTICE_SIGNALS:  # until the leader hears them
+        signal.signal(number, signal.SIG_IGN)
+    os.execvp(argv[0], list(argv))
+
+
 class SlurmJob:
     """A job in Slurm's hands."""
 
+    attempt = None  # of the job all attempts are one run
     shown = b""
     trouble: str | None = None
     signals: Sequence[int] = ()

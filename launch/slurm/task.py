@@ -1,89 +1,53 @@
-"""What srun starts: one agent per node around torchrun, or one per worker around that worker.
+"""What srun starts on each node of a job: an agent, which connects to the leader of its run.
 
-srun --ntasks-per-node=1 python -m launch.slurm.task RUN_DIR
+srun --ntasks-per-node=1 python -m launch.slurm.task FILE
+
+FILE, in the run folder, says at which port the leader listens, and by which secret it is known.
 """
 
 import os
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from configs import cli
-from configs.plugins import REPOSITORY
-from launch.agent.assignment import Assignment
+from configs.entry_point import run
+from launch.agent.__main__ import serve
+from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes import process_tree
-from launch.agent.supervisor import Agent
 from launch.nodes import gpus
-from launch.slurm import job_files
-from launch.slurm.allocation import Allocation, Task
-from launch.spec import Facts, NodeFacts, NodeSpec
-from launch.starters.base import starter_of
+from launch.slurm.allocation import Task, first_address
 from muster.errors import MusterError, UsageError
+from muster.writing import read_json
+
+PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
 def main() -> int:
     if len(sys.argv) != 2:
-        raise UsageError("usage: python -m launch.slurm.task RUN_DIR")
-    return act(Path(sys.argv[1]))
-
-
-def act(run_dir: Path) -> int:
-    """Be the agent that this task is to be, to the end; the task's exit code.
-
-    Raises:
-        MusterError: this is no task of a Slurm job, or not one such as was planned.
-    """
+        raise UsageError("usage: python -m launch.slurm.task FILE")
     process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
-    allocation, task = Allocation.from_env(os.environ), Task.from_env(os.environ)
-    spec, job = job_files.read_spec(run_dir)
-    coordinator = job_files.read_coordinator(run_dir, allocation)
-    planned = job["nproc"][task.node_rank]
-    nproc = gpus.count() if planned == "gpu" else int(planned)
-    if not nproc:
-        raise MusterError(
-            f"{task.host}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
-            "with --gpus-per-node"
-        )
-    starter = starter_of(spec.workers)
-    per_node = starter.one_per_node
-    if per_node and task.count != task.num_nodes:
-        raise MusterError(
-            f"{task.count} tasks on {task.num_nodes} nodes; {spec.workers} needs one per node, "
-            "which starts that node's workers: --ntasks-per-node=1"
-        )
-    address = str(coordinator["address"])
-    counts = task.tasks_per_node if not per_node else (nproc,) * task.num_nodes
-    nodes = tuple(
-        NodeFacts(NodeSpec(task.host, count), task.host, sys.executable, str(REPOSITORY), count)
-        for count in counts
-    )
-    facts = Facts(nodes, address, job["master_port"])
-    commands = starter.commands(spec, facts, task.node_rank)
-    assignment = Assignment(
-        run_id=spec.run_id,
-        run_dir=str(run_dir),
-        cwd=str(REPOSITORY),
-        index=task.rank,
-        count=task.count,
-        name=task.host if per_node or task.local_count == 1 else f"{task.host}.{task.rank}",
-        workers=nproc if per_node else 1,
-        commands=(commands[0 if per_node else task.local_rank],),
-        coordinator_address=address,
-        coordinator_ports=tuple(coordinator["ports"]),
-        master_port=job["master_port"],
-        token=str(coordinator["token"]),
-        network=job["network"],
-        ports=spec.ports,
-        join_s=spec.join_s,
-        stop_grace_s=spec.stop_grace_s,
-        hang_after_s=spec.hang_after_s,
-        on_hang=spec.on_hang,
-        attempt=spec.attempt + spec.requeued,
-        env=spec.secrets,
-        prologue=spec.prologue,
-        ends_unix_s=coordinator.get("ends_unix_s"),
-    )
-    return Agent(assignment, launcher=None).run()
+    task, meeting = Task.from_env(os.environ), _wait_for(Path(sys.argv[1]))
+    address = first_address(task.num_nodes, meeting["network"]) if task.rank == 0 else ""
+    workers = gpus.count() if meeting["counts_gpus"] else 0
+    own = Who(task.rank, task.host, workers, address)
+    token = str(meeting["token"])
+    launcher = enter(task.leader_address, int(meeting["port"]), token, own)
+    return serve(launcher, lambda message: unsealed(message, token, task.rank))
+
+
+def _wait_for(path: Path) -> Mapping[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    while (record := read_json(path)) is None:
+        if time.monotonic() > deadline:
+            raise MusterError(
+                f"{path} is not there; the run folder must be on a file system that all nodes "
+                "share: choose one with --logs-dir"
+            )
+        time.sleep(0.1)
+    return record
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    run(main)

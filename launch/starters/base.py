@@ -10,8 +10,6 @@ from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
 class Starter(ABC):
     """Implemented by each file of launch/starters/, whose `build` is one."""
 
-    # Whether one process starts all workers of a node; else Slurm starts a task for each worker.
-    one_per_node = True
     # Whether it can count a node's GPUs there (`--nproc-per-node gpu`).
     counts_gpus = False
     # The package that must be in the Python of the workers; None: the standard library is enough.

@@ -7,8 +7,6 @@ from launch.starters.base import Starter, variables
 class Manual(Starter):
     """Each worker as a process of its own; rank 0 serves the store."""
 
-    one_per_node = False
-
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         node, program = facts.nodes[node_rank], spec.program
         counts = [int(one.nproc) for one in facts.nodes]

@@ -313,6 +313,20 @@ def test_a_node_of_slurm_dies(begin, program):
         end_job(run)
 
 
+def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, tmp_path):
+    """With it the leader: all that it led ends, and Slurm starts the job again."""
+    run = Run(cluster, WAYS["sbatch"], tmp_path)
+    (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+    for one in slurm_daemons(run, 0):
+        one.kill()
+    try:
+        run.ends()
+        show = ("scontrol", "show", "job", "--oneliner", job)
+        assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
+    finally:
+        end_job(run)
+
+
 def test_slurmd_alone_dies(cluster, tmp_path):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
     run = Run(cluster, WAYS["sbatch"], tmp_path)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.cluster import test_programs
 from tests.cluster.test_programs import ended_ranks, only_run, start
-from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import SBATCH, finish
+from tests.cluster.ways import finish
 
 PROGRAMS = Path(__file__).with_name("programs")
 WAYS = ("ssh", "script", "slurm")
@@ -142,11 +141,7 @@ def run(cluster, project: Path, program: Program, way: str, argv: tuple[str, ...
     """The exit code, and all that was printed, by whom and wherever."""
     nodes, per_node = program.size
     words = ["--nproc-per-node", str(per_node), *program.flags, "--", *argv]
-    if way == "script" and program.flags == BY_HAND:  # the file says who starts the workers
-        size = [f"--nodes={nodes}", f"--ntasks-per-node={per_node}", f"--output={project}/job.out"]
-        file = str(REPOSITORY / "slurm" / "multinode_manual.sh")
-        command = [*SBATCH, *size, file, "--", *argv]
-    elif way == "ssh":
+    if way == "ssh":
         command = test_programs.ssh(cluster, "--nodes", str(nodes), *words)
     elif way == "slurm":
         command = test_programs.slurm("--nodes", str(nodes), *words)

@@ -146,9 +146,9 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
         '#!/bin/sh\necho "attempt $MUSTER_ATTEMPT: $(cat text)"\n'
         "[ $MUSTER_ATTEMPT = 1 ] || sleep 10000\n"
     )
-    manual = str(REPOSITORY / "slurm" / "multinode_manual.sh")
+    file = str(REPOSITORY / "slurm" / "multinode.sh")
     output = f"--output={project}/job.out"
-    argv = [*ways.SBATCH, "--nodes=2", output, manual, "--", "./where.sh"]
+    argv = [*ways.SBATCH, "--nodes=2", output, file, "--workers", "manual", "--", "./where.sh"]
     process = start(cluster, project, argv)
     try:
         first = "logs/*/workers/rank_00001.out"

@@ -17,8 +17,8 @@ from tests.preload import interpreter
 
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
-# A job's script says why the run failed, on its first node, when all of the run is gone.
-LAST_WORDS = "run_module.py launch.slurm.batch next"
+# Of a job: on its first node it says why the run failed, when all of the run is gone.
+LEADER = "run_module.py launch.leading.batch_job"
 STEPS = Path(__file__).with_name("programs") / "steps.py"
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
 PYTHON = {"MUSTER_PYTHON": sys.executable}
@@ -165,7 +165,7 @@ class Run:
             except OSError:
                 continue
             named = self.run_dir.name in words or str(self.folder) in words
-            mine = named and not words.startswith("srun ") and LAST_WORDS not in words
+            mine = named and not words.startswith("srun ") and LEADER not in words
             if mine and any(mark in words for mark in MARKS):
                 found.append(words[:200])
         return found + [f"agent {pid}" for pid in self._agents_alive()]

@@ -3,10 +3,12 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from launch.agent.assignment import Assignment
-from launch.agent.membership.peers import Link, Peers, proof, shows, who
+from launch.agent.membership.door import Who
+from launch.agent.membership.peers import Link, Peers, shows
 
 CONNECT_S = 1.0
 # Whoever listens at a port that may be the coordinator's has so long to show that it is.
@@ -82,20 +84,15 @@ class CoordinatorClient(Peers):
     def _introduce(self, link: Link, message: dict[str, Any]) -> None:
         """Show the token to one that has shown that it knows it."""
         token, nonce = self.assignment.token, str(message.get("nonce", ""))
-        facts = self._port, link.own_nonce, nonce
-        if not shows(message, token, "coordinator", *facts):
+        if not shows(message, token, "coordinator", self._port, link.own_nonce, nonce):
             link.channel.ended = True  # somebody else's port
             return
         self._is_coordinator = True
         link.trust()
         self.heartbeat.add(link.channel)
-        own = {
-            "index": self.assignment.index,
-            "name": self.assignment.name,
-            "workers": self.assignment.workers,
-        }
-        shown = proof(token, "client", *facts, *map(str, who(own)))
-        link.channel.send(**own, shown=shown)
+        own = Who(self.assignment.index, self.assignment.name, self.assignment.workers)
+        shown = own.shown(token, self._port, link.own_nonce, nonce)
+        link.channel.send(**asdict(own), shown=shown)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if not self._is_coordinator:

@@ -1,20 +1,14 @@
 """The agent of node 0: all others connect to it, and it has all of them start, or stop."""
 
-import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from launch.agent.assignment import Assignment
-from launch.agent.membership.peers import TELL_S, Link, Peers, proof, shows, who
+from launch.agent.membership.door import Door, listen
+from launch.agent.membership.peers import TELL_S, Link, Peers
 from launch.nodes.ports import among, free_port, is_free
 from muster.errors import MusterError
-
-# Whoever connects has so long to show that it is of this run.
-HELLO_S = 10.0
-SPARE_STRANGERS = 64  # besides one for each client, at a time
-ACCEPTS = 256  # at a time
 
 
 class Coordinator(Peers):
@@ -26,16 +20,14 @@ class Coordinator(Peers):
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
-        self._server = _listen(assignment)
-        self.port: int = self._server.getsockname()[1]
-        self._strangers: list[Link] = []
+        self._door = _door(assignment)
+        self.port: int = self._door.port
         self._let_go = False  # all have been told that they may leave
         self._clients: dict[int, Link] = {}
 
     def tick(self) -> None:
-        self._accept()
-        for link in list(self._strangers):
-            self._introduce(link)
+        for link, who in self._door.admitted():
+            self._welcome(link, who.index)
         for link in self._clients.values():
             for message in link.channel.receive():
                 self._take(link, message)
@@ -57,7 +49,7 @@ class Coordinator(Peers):
         return True
 
     def close(self) -> None:
-        self._close_door()
+        self._door.close()
         super().close()
 
     def _lose(self, reason: str) -> None:
@@ -68,63 +60,7 @@ class Coordinator(Peers):
     def _links(self) -> Iterator[Link]:
         yield from [*self._clients.values()]
 
-    def _close_door(self) -> None:
-        self._server.close()
-        for link in list(self._strangers):
-            self._send_away(link)
-
-    def _accept(self) -> None:
-        for _ in range(ACCEPTS):
-            try:
-                connection, _ = self._server.accept()
-            except OSError:  # nobody is there to be accepted, or all are here
-                return
-            self._make_room()
-            try:
-                self._strangers.append(Link(connection))
-            except OSError:  # it has gone already
-                connection.close()
-
-    def _make_room(self) -> None:
-        """One address with many connections does not keep the others out."""
-        if len(self._strangers) < self.assignment.count + SPARE_STRANGERS:
-            return
-        addresses = Counter(link.peer_address for link in self._strangers)
-        ((most, _),) = addresses.most_common(1)
-        self._send_away(next(link for link in self._strangers if link.peer_address == most))
-
-    def _send_away(self, link: Link) -> None:
-        self._strangers.remove(link)
-        link.drop()
-
-    def _introduce(self, link: Link) -> None:
-        """Hear one that has not shown yet who it is, for a while."""
-        token, port = self.assignment.token, self.port
-        for message in link.channel.receive():
-            if link.peer_nonce is None:
-                link.peer_nonce = str(message.get("nonce", ""))
-                shown = proof(token, "coordinator", port, link.peer_nonce, link.own_nonce)
-                link.channel.send(nonce=link.own_nonce, shown=shown)
-                continue
-            self._strangers.remove(link)
-            facts = [link.peer_nonce, link.own_nonce, *map(str, who(message))]
-            if shows(message, token, "client", port, *facts):
-                self._welcome(link, *who(message))
-            else:
-                link.drop()
-            return
-        if link.channel.ended or link.age_s > HELLO_S:
-            self._send_away(link)
-
-    def _welcome(self, link: Link, index: int, name: str, workers: int) -> None:
-        if (
-            link.channel.ended
-        ):  # held up, this agent hears of one that has given up, and comes again
-            link.drop()
-            return
-        link.trust()
-        link.name, link.workers = name, workers
-        link.channel.send(welcome=True)
+    def _welcome(self, link: Link, index: int) -> None:
         if index in self._clients or not 0 < index < self.assignment.count:
             self._lose(
                 f"two agents say they are number {index}: {link.place} and "
@@ -165,29 +101,21 @@ class Coordinator(Peers):
         others = [self._clients[index].workers for index in sorted(self._clients)]
         self.workers = [self.assignment.workers, *others]
         self._tell(start=self.master_port, workers=self.workers)
-        self._close_door()  # nobody else is expected
+        self._door.close()  # nobody else is expected
 
 
-def _listen(assignment: Assignment) -> socket.socket:
-    last: OSError | None = None
-    family = socket.AF_INET6 if ":" in assignment.coordinator_address else socket.AF_INET
-    for port in assignment.coordinator_ports:
-        try:
-            server = socket.create_server(
-                (assignment.coordinator_address, port), family=family, backlog=128
-            )
-        except OSError as error:
-            last = error
-            continue
-        server.setblocking(False)
-        return server
-    tried = assignment.coordinator_ports
-    ports = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else "".join(map(str, tried))
-    raise MusterError(
-        f"{assignment.name} cannot listen at {assignment.coordinator_address}, port {ports} "
-        f"({(last.strerror or str(last)).lower() if last else 'no port given'}); "
-        "is that its address on the network between the nodes?"
-    )
+def _door(assignment: Assignment) -> Door:
+    try:
+        server = listen(assignment.coordinator_address, assignment.coordinator_ports)
+    except OSError as error:
+        tried = assignment.coordinator_ports
+        ports = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else "".join(map(str, tried))
+        raise MusterError(
+            f"{assignment.name} cannot listen at {assignment.coordinator_address}, port {ports} "
+            f"({(error.strerror or str(error)).lower()}); "
+            "is that its address on the network between the nodes?"
+        ) from None
+    return Door(server, assignment.token, assignment.count)
 
 
 def _master_port(assignment: Assignment) -> int:

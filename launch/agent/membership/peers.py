@@ -1,17 +1,10 @@
 """The agents of a run meet on the network that its gradients take, and watch each other there.
 
-All connect to the agent of node 0, and both sides show that they know the run's token:
-
-    client -> coordinator    nonce
-    coordinator -> client    nonce, shown: a proof of the token over both nonces and its port
-    client -> coordinator    index, name, workers, shown: a proof over the same and these
-    coordinator -> client    welcome
-
-A proof is of no use on another connection, or through another port. When all are there, node 0
-finds a port for torch and has everyone start. From then on each says every second that it lives; a
-closed connection means at once, and silence after `SILENT_S`, that a node is lost, and whoever
-notices has all others stop. Nobody leaves before all have written down how they ended: a scheduler
-may end those that are slower than the first.
+All connect to the agent of node 0, and both sides show that they know the run's token: see
+`door.py`. When all are there, node 0 finds a port for torch and has everyone start. From then on
+each says every second that it lives; a closed connection means at once, and silence after
+`SILENT_S`, that a node is lost, and whoever notices has all others stop. Nobody leaves before all
+have written down how they ended: whoever leads the run may end those that are slower.
 """
 
 import hmac
@@ -24,10 +17,9 @@ from typing import Any
 
 from launch.agent.assignment import Assignment
 from launch.agent.membership.heartbeat import BEAT_S, SILENT_S, Heartbeat
-from launch.nodes.channel import Channel
+from launch.nodes.channel import LINE_BYTES, Channel
 
 TELL_S = 10.0  # after which whoever waits says for whom
-MESSAGE_BYTES = 65_536
 HELLO_BYTES = 4_096  # that one may send before it has shown the token
 PART_S = 1.0
 
@@ -41,7 +33,7 @@ class Link:
         self.own_address: str = connection.getsockname()[0]
         self._socket = connection
         self._began = time.monotonic()
-        self.channel = Channel(connection.fileno(), connection.fileno(), line_bytes=MESSAGE_BYTES)
+        self.channel = Channel(connection.fileno(), connection.fileno(), line_bytes=LINE_BYTES)
         self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
         self.peer_nonce: str | None = None  # once it has come
@@ -62,10 +54,14 @@ class Link:
         """The other side has shown that it knows the token."""
         self.channel.allowance_bytes = None
 
+    def keep(self) -> Channel:
+        """The channel alone, which owns the connection from now on."""
+        self._socket.detach()
+        return self.channel
+
     def drop(self) -> None:
         """Close the connection at once, whatever was not said or taken yet."""
-        self._socket.detach()
-        self.channel.close()
+        self.keep().close()
 
     def shut(self) -> None:
         """Say that nothing more will be said."""
@@ -184,14 +180,4 @@ def shows(message: dict[str, Any], token: str, role: str, *facts: str | int) -> 
     """Whether a message has the proof of `facts`."""
     return hmac.compare_digest(
         str(message.get("shown", "")).encode(), proof(token, role, *facts).encode()
-    )
-
-
-def who(message: dict[str, Any]) -> tuple[int, str, int]:
-    """Index, name and number of workers of an agent, as it says; -1 for an index that is none."""
-    index, workers = message.get("index"), message.get("workers")
-    return (
-        index if isinstance(index, int) else -1,
-        str(message.get("name", ""))[:200],
-        workers if isinstance(workers, int) else 1,
     )

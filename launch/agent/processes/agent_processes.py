@@ -2,11 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from launch.nodes.channel import Channel
+from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
 
@@ -18,6 +20,14 @@ class AgentCommand:
     cwd: Path
     log: Path  # of what goes to its stderr
 
+    @classmethod
+    def of_each(cls, argvs: Iterable[Sequence[str]], cwd: Path, run_dir: Path) -> list[Self]:
+        """Of the agents of a run, in the order of their nodes."""
+        return [
+            cls(argv, cwd, AGENT_ERRORS.path(run_dir, node=index))
+            for index, argv in enumerate(argvs)
+        ]
+
 
 @dataclass(frozen=True)
 class AgentProcess:
@@ -25,6 +35,7 @@ class AgentProcess:
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
+    token: str | None = None  # that shows it what is from here, where a network is between
 
 
 def start_each(commands: Sequence[AgentCommand]) -> list[AgentProcess]:

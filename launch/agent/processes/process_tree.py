@@ -149,10 +149,18 @@ def end_started(
     started: Sequence["subprocess.Popen[bytes]"],
     grace_s: float,
     in_a_hurry: Callable[[], bool] = lambda: False,
+    patience_s: float = 0.0,
 ) -> None:
-    """End what this process has started, and nothing that was left behind by that."""
-    deadline = time.monotonic() + grace_s
+    """End what this process has started, and nothing that was left behind by that.
+
+    It has `patience_s` to end by itself.
+    """
+    patient_until = time.monotonic() + patience_s
     remaining = [one for one in started if one.poll() is None]
+    while remaining and time.monotonic() < patient_until and not in_a_hurry():
+        time.sleep(0.05)
+        remaining = [one for one in remaining if one.poll() is None]
+    deadline = time.monotonic() + grace_s
     for one in remaining:
         one.terminate()
     while remaining and time.monotonic() < deadline + KILL_S:

@@ -61,17 +61,14 @@ class CurrentJob:
                 f"first alone; {QUEUE_INSTEAD}"
             )
 
-    def environment(self, env: Mapping[str, str], nodes: int, tasks: int) -> dict[str, str]:
-        """What `slurm/job.sh` sees: a job of `nodes` nodes, each of which has `tasks` tasks.
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What srun sees: the job, and nothing of a step in it.
 
         What a step says of itself, or the job's owner has asked for other steps, is left out: one
         that repeats the memory or the GPUs of the step which this is in would wait for its end.
         """
         ours = {name: env[name] for name in FOR_SRUN if name in env}
-        names = ",".join(self.nodes[:nodes])
-        job = {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": names}
-        job["SLURM_TASKS_PER_NODE"] = f"{tasks}(x{nodes})"
-        return {**scrubbed(env), **ours, **job}
+        return {**scrubbed(env), **ours}
 
 
 def current_job(env: Mapping[str, str]) -> CurrentJob | None:
@@ -94,7 +91,7 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
             f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
             f"{state.reason}; {QUEUE_INSTEAD}"
         )
-    names = partitions.ask(["scontrol", "show", "hostnames", found[1]], env).stdout.split()
+    names = partitions.host_names(found[1], env)
     gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", shown.stdout)
     components = int(env.get("SLURM_HET_SIZE", "1"))
     return CurrentJob(job_id, tuple(names), min(map(int, gpus), default=0), components)

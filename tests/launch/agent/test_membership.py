@@ -185,7 +185,7 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
     try:
         for _ in range(20):
             coordinator.tick()  # it does not read for ever
-        assert len(coordinator._strangers) <= 2 + 64
+        assert len(coordinator._door.strangers) <= 2 + 64
         assert tick([coordinator, client], lambda: coordinator.master_port)
     finally:
         over.set()

@@ -1,9 +1,13 @@
 """`--launcher auto` never trains on the login node of a cluster."""
 
+import subprocess
+import sys
+
 import pytest
 
 from configs.settings.launch import LaunchConfig
 from launch.launchers.base import chosen
+from tests.launch.submit import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,23 @@ def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
 def test_without_sbatch_workers_start_here(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert chosen(LaunchConfig()) == "local"
+
+
+def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
+    code = (
+        "import sys\n"
+        "sys.argv = ['submit.py', '--launcher', 'auto', '--dry-run', '--task', 'synthetic']\n"
+        "from launch import submit\n"
+        "submit.main()\n"
+        "print([name for name in sys.modules if name.startswith('launch.launchers.')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
+    assert last == "['launch.launchers.base', 'launch.launchers.local']", done.stderr

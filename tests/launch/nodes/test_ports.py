@@ -6,7 +6,6 @@ import pytest
 
 from configs.settings.launch import LaunchConfig
 from launch.nodes.ports import PORTS, among, free_port
-from launch.slurm.allocation import Allocation
 from muster.errors import MusterError, UsageError
 
 
@@ -31,14 +30,3 @@ def test_a_range_is_two_ports():
 def test_what_is_no_range_is_refused(text):
     with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
         LaunchConfig(port_range=text)
-
-
-@pytest.mark.parametrize("within", [PORTS, range(20_000, 20_101), range(20_000, 20_002)])
-def test_the_ports_of_a_job_are_within_the_range(within):
-    allocations = [
-        Allocation(job_id=str(job), name="", attempt=0, num_nodes=2, nodelist="", gpus_on_node=0)
-        for job in range(1, 200)
-    ]
-    for one in allocations:
-        ports = one.ports(within)
-        assert len(set(ports)) == min(8, len(within)) and set(ports) <= set(within)

@@ -1,24 +1,18 @@
 """What Slurm says is read as it means it, and what it does not have is said before submitting."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.settings.launch import LaunchConfig, SlurmConfig
-from launch.slurm.allocation import Allocation, Task, scrubbed, tasks_per_node
+from launch.slurm.allocation import Allocation, Task, scrubbed
 from launch.slurm.partitions import Partition, minutes, problems
 from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
 TASK = {
-    "SLURM_PROCID": "2",
-    "SLURM_NTASKS": "3",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_PROCID": "1",
     "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NUM_TASKS": "3",
     "SLURMD_NODENAME": "node1",
+    "SLURM_SRUN_COMM_HOST": "10.10.1.1",
 }
 
 
@@ -31,28 +25,11 @@ def test_a_job_and_a_part_of_an_array():
         Allocation.from_env({})
 
 
-def test_a_requeued_job_meets_elsewhere():
-    first = Allocation.from_env(JOB).ports()
-    again = Allocation.from_env({**JOB, "SLURM_RESTART_COUNT": "1"}).ports()
-    assert len(set(first) & set(again)) == 0 and all(20_000 <= port < 32_000 for port in first)
-
-
-def test_a_task_knows_its_place():
+def test_a_task_knows_its_place_and_where_its_leader_is():
     task = Task.from_env(TASK)
-    assert (task.rank, task.count, task.local_rank, task.local_count) == (2, 3, 0, 1)
-    assert (task.node_rank, task.num_nodes, task.host) == (1, 2, "node1")
-    with pytest.raises(MusterError, match=r"SLURM_PROCID not set: workers .* are started by srun"):
+    assert task == Task(rank=1, num_nodes=2, host="node1", leader_address="10.10.1.1")
+    with pytest.raises(MusterError, match=r"SLURM_PROCID not set: agents .* are started by srun"):
         Task.from_env({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
-
-
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=40))
-def test_tasks_per_node_are_read_back(counts):
-    folded, rest = [], list(counts)
-    while rest:
-        same = next((i for i, one in enumerate(rest) if one != rest[0]), len(rest))
-        folded.append(f"{rest[0]}(x{same})" if same > 1 else str(rest[0]))
-        rest = rest[same:]
-    assert tasks_per_node(",".join(folded)) == counts
 
 
 def test_what_a_job_says_of_itself_does_not_rule_the_next():

@@ -1,51 +1,50 @@
-"""What the scripts of slurm/ do alike, with Slurm's commands and Python as scripts beside them."""
+"""What the scripts of slurm/ run, with Slurm's commands and Python as scripts beside them."""
 
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch.submit import REPOSITORY, wait_until
 
-# Python's part: where the run is, that it is not started again, and that it ended well.
-PYTHON = """
-case "$3" in
-begin) touch begun; sleep 1; echo "$PWD/run" ;;
-again) exit 1 ;;
-end) exit "$5" ;;
-esac
-"""
+# Each says what it was called with; scontrol as Slurm does, and in its own time.
 COMMANDS = {
-    "python": PYTHON,
-    "srun": 'echo "$*" > step; while [ ! -e stopped ]; do sleep 0.1; done',
-    "scancel": 'echo "$*" > stopped',
-    "squeue": "date --date='now + 8 seconds' +%FT%T",
+    "python": 'case "$2" in *grid) echo 18 2 bf16 64 ;; *) echo "$PWD: $*" > leader ;; esac',
+    "srun": 'echo "$PWD: $*" > step',
+    "scontrol": f"""touch asked; [ ! -e slow ] || sleep 2
+case "$2" in
+job) echo "   Command={REPOSITORY}/slurm/multinode.sh --sync ddp" ;;
+hostnames) echo node0; echo node1 ;;
+esac""",
 }
+LEADING = ["multinode.sh", "singlenode.sh", "accelerate.sh", "sweep.sh"]
 
 
 @pytest.fixture
 def job(tmp_path):
-    """Starts a batch script as Slurm does."""
+    """Starts a batch script as Slurm does, in the folder where sbatch was called."""
     for name, text in COMMANDS.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\ncd '{tmp_path}'\n{text}\n")
+        log = f"cd '{tmp_path}'" if name == "scontrol" else ""
+        script = text.replace("> ", f"> {tmp_path}/")
+        (tmp_path / name).write_text(f"#!/bin/bash\n{log}\n{script}\n")
         (tmp_path / name).chmod(0o755)
     started = []
 
-    def start(script: str, **env: str) -> subprocess.Popen:
+    def start(script: str, *words: str, **env: str) -> subprocess.Popen:
         env = {
             "PATH": f"{tmp_path}:/usr/bin:/bin",
             "MUSTER_PYTHON": str(tmp_path / "python"),
-            "SLURM_SUBMIT_DIR": str(REPOSITORY),
+            "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_JOB_ID": "12",
-            "SLURM_JOB_NUM_NODES": "2",
-            "SLURM_NTASKS": "2",
+            "SLURM_JOB_NODELIST": "node[0-1]",
+            "SLURM_ARRAY_TASK_ID": "3",
+            "SLURM_CPUS_PER_TASK": "4",
             **env,
         }
-        argv = ["bash", str(REPOSITORY / "slurm" / script)]
-        started.append(subprocess.Popen(argv, env=env, start_new_session=True))
+        argv = ["bash", str(REPOSITORY / "slurm" / script), *words]
+        started.append(subprocess.Popen(argv, env=env, cwd=tmp_path, start_new_session=True))
         return started[-1]
 
     yield start
@@ -55,30 +54,64 @@ def job(tmp_path):
         process.wait()
 
 
-def test_a_short_job_is_told_of_its_end_before_it_has_workers(job, tmp_path):
-    """They are told when half of what was left is over."""
-    process = job("multinode.sh")
-    assert wait_until((tmp_path / "begun").exists)
+@pytest.mark.parametrize("script", LEADING)
+def test_a_script_becomes_the_leader_wherever_sbatch_was_called(job, tmp_path, script):
+    assert job(script, "--lr", "a b").wait(timeout=300) == 0
+    place, _, words = (tmp_path / "leader").read_text().strip().partition(": ")
+    assert place == str(REPOSITORY)
+    assert words.startswith("muster/run_module.py launch.leading.batch_job new")
+    assert "--lr a b" in words
+
+
+def test_each_starter_and_point_is_told(job, tmp_path):
+    own = {"accelerate.sh": ["--workers accelerate --sync accelerate", "--workers accelerate"]}
+    sizes = "--batch-size 128 --precision bf16"
+    own["sweep.sh"] = [f"--nproc-per-node 2 --task synthetic {sizes}", "--nproc-per-node 2"]
+    for script, (trainer, program) in own.items():
+        assert job(script).wait(timeout=300) == 0
+        assert (tmp_path / "leader").read_text().strip().endswith(f"new {trainer}")
+        assert job(script, "--", "t.py").wait(timeout=300) == 0
+        more = f" {sizes}" if script == "sweep.sh" else ""
+        assert (tmp_path / "leader").read_text().strip().endswith(f"new {program} -- t.py{more}")
+
+
+@pytest.mark.parametrize("script", LEADING)
+def test_a_notice_before_the_leader_hears_it_ends_nothing(job, tmp_path, script):
+    (tmp_path / "slow").touch()
+    process = job(script)
+    assert wait_until((tmp_path / "asked").exists)
     process.send_signal(signal.SIGUSR1)
-    began = time.monotonic()
-    assert process.wait(timeout=300) == 0
-    assert (tmp_path / "stopped").read_text() == "--signal=USR2 --quiet 12\n"
-    assert time.monotonic() - began > 2.0
+    assert process.wait(timeout=300) == 0 and (tmp_path / "leader").exists()
 
 
-@pytest.mark.parametrize("script", ["multinode.sh", "accelerate.sh", "multinode_manual.sh"])
-@pytest.mark.parametrize("cores", [None, "4"])
-def test_a_step_has_the_cores_of_its_job(job, tmp_path, script, cores):
-    """srun takes one core per task where it is told so, whatever the job has."""
-    process = job(script, **({"SLURM_CPUS_PER_TASK": cores} if cores else {}))
-    assert wait_until(lambda: (step := tmp_path / "step").exists() and step.read_text())
-    given = [word for word in (tmp_path / "step").read_text().split() if "cpus" in word]
-    assert given == ([f"--cpus-per-task={cores}"] if cores else [])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=300) == 0
+@pytest.mark.parametrize("script", [*LEADING, "multinode_manual.sh"])
+def test_without_python_a_script_says_how_to_make_it(job, script):
+    process = job(script, MUSTER_PYTHON="$(touch pwned)")
+    assert process.wait(timeout=300) == 2
+
+
+def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
+    step = "srun --cpus-per-task=4 --kill-on-bad-exit=1 --unbuffered"
+    assert job("multinode_manual.sh", "--sync", "ddp").wait(timeout=300) == 0
+    python = tmp_path / "python"
+    worker = f"{REPOSITORY}: {step[5:]} {python} muster/run_module.py train.worker --sync ddp"
+    assert (tmp_path / "step").read_text().strip() == worker
+    assert job("multinode_manual.sh", "--", "t.py", "--lr", "1").wait(timeout=300) == 0
+    found = (tmp_path / "step").read_text().strip()
+    assert found.startswith(f"{tmp_path}: {step[5:]} bash -c export RANK=$SLURM_PROCID ")
+    assert found.endswith(f"worker {python} t.py --lr 1")
 
 
 @pytest.mark.parametrize("script", ["multinode.sh", "accelerate.sh"])
 def test_one_core_per_node_is_not_what_a_script_asks_for(script):
     lines = Path(REPOSITORY / "slurm" / script).read_text().splitlines()
     assert not [line for line in lines if line.startswith("#SBATCH --cpus-per-task")]
+
+
+def test_all_scripts_together_are_short():
+    """What is in them is for a cluster's users to read and to edit."""
+    found = 0
+    for path in Path(REPOSITORY / "slurm").iterdir():
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        found += sum(1 for line in lines if line and not line.startswith("#"))
+    assert 0 < found <= 60

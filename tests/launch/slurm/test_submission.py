@@ -17,7 +17,7 @@ def options(launch=None, slurm=None) -> dict[str, str]:
     spec = LaunchSpec("run", Path("/logs/run"), program, workers=config.workers)
     lines = launcher.show(spec, launcher.assume()).splitlines()
     given = [line.split("--", 1)[1] for line in lines if line.startswith("#SBATCH --")]
-    (command,) = (line for line in lines if line.startswith("bash slurm/job.sh "))
+    (command,) = (line for line in lines if " launch.leading.batch_job " in line)
     return {**dict(one.partition("=")[::2] for one in given), "command": command}
 
 
@@ -29,18 +29,18 @@ def options(launch=None, slurm=None) -> dict[str, str]:
         ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
         ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
         ({}, {"gpus_per_node": "4"}, None),  # the cluster knows best what goes with a GPU
-        ({"nproc_per_node": "4", "workers": "manual"}, {}, None),  # one task, one worker
+        ({"nproc_per_node": "4", "workers": "manual"}, {}, "4"),
     ],
 )
 def test_a_node_has_at_least_a_core_for_each_worker(launch, slurm, cores):
     assert options(launch, slurm).get("cpus-per-task") == cores
 
 
-def test_a_step_is_spread_over_the_nodes_as_the_starter_needs_it():
-    command = options({"nodes": Nodes(2), "nproc_per_node": "4"})["command"]
-    assert command.endswith("/logs/run --nodes=2 --ntasks=2 --ntasks-per-node=1")
-    by_hand = options({"nodes": Nodes(2), "nproc_per_node": "4", "workers": "manual"})["command"]
-    assert by_hand.endswith("/logs/run --nodes=2 --ntasks=8 --ntasks-per-node=4")
+@pytest.mark.parametrize("workers", ["torchrun", "manual"])
+def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
+    found = options({"nodes": Nodes(2), "nproc_per_node": "4", "workers": workers})
+    assert (found["nodes"], found["ntasks-per-node"]) == ("2", "1")
+    assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
 
 
 def test_more_workers_than_gpus_are_refused():
@@ -52,5 +52,5 @@ def test_more_workers_than_gpus_are_refused():
 
 
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():
-    assert options(slurm={"time": "1"})["signal"] == "USR2@15"
-    assert options(slurm={"time": "1:00:00"})["signal"] == "USR2@90"
+    assert options(slurm={"time": "1"})["signal"] == "B:USR2@15"
+    assert options(slurm={"time": "1:00:00"})["signal"] == "B:USR2@90"

@@ -11,7 +11,7 @@ import pytest
 
 from configs.settings.launch import SshConfig
 from launch.launchers.ssh import Ssh
-from launch.leading import lead
+from launch.leading.leader import lead
 from launch.nodes import node_facts
 from launch.runs import run_record
 from launch.runs.signals import STOP_SIGNALS

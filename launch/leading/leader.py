@@ -35,7 +35,7 @@ def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
 def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
     job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     while True:
-        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
+        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster, attempt=job.attempt)
         if job.detached:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
@@ -100,6 +100,6 @@ def _ask_again(launcher: Launcher, spec: LaunchSpec) -> Facts:
             error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
         except MusterError as failed:
             error = failed
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or not launcher.waits_for_nodes:
             raise error
         time.sleep(ASK_AGAIN_S)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from launch.agent.processes import process_tree
-from launch.leading import conclude, lead
+from launch.leading.leader import conclude, lead
 from launch.runs import run_record
 from launch.spec import LaunchSpec
 from tests.launch.pretended import FACTS, PROGRAM, Pretended

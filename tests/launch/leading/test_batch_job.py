@@ -1,4 +1,4 @@
-"""What a batch script asks before its workers start, outside of any Slurm."""
+"""What a leader in its own job looks at before anything starts, outside of any Slurm."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from tests.launch.submit import REPOSITORY
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
 
-def begin(logs, *flags: str, workers: str = "torchrun", **env: str) -> tuple[int, str, str]:
-    argv = [sys.executable, "-m", "launch.slurm.batch", "begin", workers]
+def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "launch.leading.batch_job", "new"]
     argv += ["--task", "synthetic", "--logs-dir", str(logs), *flags]
     done = subprocess.run(
         argv,
@@ -33,13 +33,22 @@ def test_a_heterogeneous_job_is_refused(tmp_path):
 
 
 def test_fewer_cores_than_workers_are_said(tmp_path):
+    """Before it ends here, since there is no Slurm to name the nodes of the job."""
     few = "note: 1 core for the 4 workers of a node; ask for more with --cpus-per-task"
     code, _, err = begin(tmp_path, "--nproc-per-node", "4", SLURM_CPUS_ON_NODE="1")
-    assert code == 0 and few in err
+    assert code == 1 and few in err
     code, _, err = begin(tmp_path, SLURM_CPUS_ON_NODE="1", SLURM_GPUS_ON_NODE="4")
-    assert code == 0 and few in err
+    assert code == 1 and few in err
     code, _, err = begin(tmp_path, "--nproc-per-node", "4", SLURM_CPUS_ON_NODE="4")
-    assert code == 0 and "note" not in err
+    assert code == 1 and "note" not in err
+
+
+def test_a_job_is_not_requeued_for_ever(tmp_path):
+    code, _, err = begin(tmp_path, SLURM_RESTART_COUNT="4")
+    assert code == 1 and "error: requeued 4 times; MUSTER_MAX_REQUEUES allows 3" in err
+    code, _, err = begin(tmp_path, MUSTER_MAX_REQUEUES="a[$(id)]")
+    assert code == 2 and "error: MUSTER_MAX_REQUEUES is 'a[$(id)]', not a number" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -62,11 +71,7 @@ def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_script_for_another_starter_says_so(tmp_path):
-    code, out, err = begin(tmp_path, "--workers", "torchrun", workers="manual")
-    assert (code, out) == (2, "") and "--workers torchrun, but this script is for manual" in err
-
-
-def test_help_is_no_run_folder(tmp_path):
-    code, out, err = begin(tmp_path, "--help")
-    assert (code, out) == (0, "") and err.startswith("usage: sbatch slurm/")
+def test_help_is_no_run(tmp_path):
+    code, out, _ = begin(tmp_path, "--help")
+    assert code == 0 and out.startswith("usage: sbatch slurm/")
+    assert list(tmp_path.iterdir()) == []

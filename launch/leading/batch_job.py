@@ -1,0 +1,187 @@
+"""Lead a run on the first node of its own Slurm job, to its end; a batch script ends with this.
+
+    python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
+    python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
+
+It is the leader that a run over ssh has at a terminal: here it starts its agents with srun. `new`
+refuses wrong flags and makes the run folder; `run` finds one. What comes after the run is the job's
+exit code, and whether Slurm is to start the job again.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from configs import cli
+from configs.run_folder import claim, claim_new
+from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
+from configs.settings.train import TrainConfig
+from launch.agent.agent_job import SchedulersJob
+from launch.agent.processes import process_tree
+from launch.launchers.slurm import Slurm
+from launch.leading.leader import lead
+from launch.programs.command_line import OF_SBATCH, CommandLine
+from launch.programs.own_program import program_of
+from launch.programs.run_spec import run_spec
+from launch.programs.user_program import UserProgram
+from launch.runs import continuation, restart, run_record
+from launch.slurm import job_files, requeue
+from launch.slurm.allocation import Allocation
+from launch.slurm.inside.job_nodes import JobNodes, Notice
+from launch.slurm.partitions import host_names
+from launch.slurm.queue.job_state import end_unix_s
+from launch.spec import LaunchSpec, size_of
+from muster.errors import MusterError, UsageError, refuse
+
+USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
+
+
+def main() -> int:
+    process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    allocation = Allocation.from_env(os.environ)
+    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
+    requeue.refuse_too_many(allocation, os.environ)
+    match sys.argv[1:]:
+        case ["new", *flags]:
+            spec, job = begin(flags, allocation)
+            # each time that Slurm starts the job is a run of its own
+            return _lead(spec, job, allocation, notice, attempt=allocation.attempt)
+        case ["run", folder]:
+            spec, job = job_files.read_spec(Path(folder))
+            if allocation.attempt:
+                spec = restart.next_attempt(spec)
+                job_files.write_spec(spec, job)
+            return _lead(spec, job, allocation, notice, attempt=None)
+    raise UsageError(USAGE)
+
+
+def _lead(
+    spec: LaunchSpec,
+    job: Mapping[str, Any],
+    allocation: Allocation,
+    notice: Notice,
+    attempt: int | None,
+) -> int:
+    inside = SchedulersJob(allocation.name, allocation.cluster, attempt, notice.has_come)
+    nodes = JobNodes(
+        inside,
+        allocation.job_id,
+        host_names(allocation.nodelist, os.environ),
+        job["nproc"],
+        sys.executable,
+        os.environ,
+        job["network"],
+        job["master_port"],
+        least=spec.least_nodes,
+    )
+    launcher = Slurm(Settings(LaunchConfig(), SshConfig(), SlurmConfig()), nodes)
+    # whoever submitted the job may have been killed before it knew the number
+    run_record.begin(
+        spec, launcher.name, allocation.name, cluster=allocation.cluster, attempt=attempt
+    )
+    try:
+        code = lead(launcher, spec, launcher.probe())
+    except MusterError as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        code = error.exit_code
+    requeue.where_due(spec.run_dir, code, nodes.hosts, allocation)
+    return code
+
+
+def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
+    """A new run with these settings, whose folder is made; and what else its job is to know.
+
+    Raises:
+        UsageError: wrong flags; every problem at once.
+    """
+    line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
+    launch, train = line.launch, line.train
+    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
+    user = program if isinstance(program, UserProgram) else None
+    if user is not None:
+        user.check(sys.executable)
+        train = user.run
+    refuse(_problems(line, allocation))
+    counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
+    _note_few_cores(counts, allocation)
+    if user is None and "gpu" not in counts:
+        refuse(train.world_problems(sum(map(int, counts))))
+    suffix = f"job{allocation.name}"
+    suffix += f"-attempt{allocation.attempt}" if allocation.attempt else ""
+    what = launch.measures if user is None else user.name
+    train = _named(train, f"{size_of(counts)}-{suffix}", what, allocation.attempt)
+    earlier = requeue.runs_of_job(train.logs_root, allocation.name, allocation.cluster)
+    first = None
+    if allocation.attempt and earlier is not None:  # a requeued job goes on from there
+        last, run_ids = earlier
+        first = train.logs_root / run_ids[0]
+        train = replace(train, checkpoint_dir=train.checkpoint_dir or last)
+        if user is None:
+            train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
+    if user is None:
+        on_nodes = replace(train, redirect=True, overwrite=False)
+        spec = run_spec(program_of(launch, on_nodes, line.bench), train, launch)
+        settings = cli.to_yaml(train, launch, line.bench)
+    else:
+        spec = user.run_spec(train, make=True, snapshot=True, earlier=first)
+        settings = user.settings(launch, run=train)
+    spec = replace(
+        spec,
+        requeued=allocation.attempt,
+        least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
+    )
+    job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
+    job_files.write_spec(spec, job)
+    run_record.write_down(spec, [], "slurm", settings)
+    return spec, job
+
+
+def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfig:
+    """The settings with the run's id, whose folder is made; a requeued job has a new one."""
+    if train.run_id is None:
+        return replace(train, run_id=claim_new(train, size, what))
+    if attempt:
+        train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
+    claim(train.logs_root / str(train.run_id), train)
+    return train
+
+
+def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
+    """Say so where the workers of a node share fewer cores than they are."""
+    workers = allocation.gpus_on_node if counts[0] == "gpu" else int(counts[0])
+    cores = allocation.cpus_on_node
+    if cores is not None and cores < workers:
+        print(
+            f"note: {cores} {'core' if cores == 1 else 'cores'} for the {workers} workers of a "
+            "node; ask for more with --cpus-per-task, or with GPUs --cpus-per-gpu",
+            file=sys.stderr,
+        )
+
+
+def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
+    """What Slurm has decided already."""
+    launch = line.launch
+    others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
+    why = (
+        "is not for a script that is in its job already; options of sbatch stand before the script"
+    )
+    yield from line.without_use(others, why)
+    if allocation.components > 1:
+        yield (
+            f"the job has {allocation.components} components, but a run has the nodes of the first "
+            "alone: the others would be idle; submit one job of all nodes, without ':' or "
+            "#SBATCH hetjob"
+        )
+    wanted = len(launch.nproc(nodes=launch.nodes or allocation.num_nodes))
+    if wanted != allocation.num_nodes:
+        yield (
+            f"--nodes {wanted}, but the job has {allocation.num_nodes}; give it to sbatch, "
+            "before the script: sbatch --nodes 4 slurm/multinode.sh"
+        )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,246 @@
+"""A leader in a job: one srun starts its agents, which come to it; without any Slurm here."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.agent.agent_job import SchedulersJob
+from launch.agent.membership.door import sealed, unsealed
+from launch.leading.leader import conclude
+from launch.nodes.channel import Channel
+from launch.slurm import job_files
+from launch.slurm.inside.agents_step import StepRequest
+from launch.slurm.inside.job_nodes import JobNodes, Notice
+from launch.spec import LaunchSpec, Program
+from muster.errors import MusterError
+from tests.launch.pretended import assignment
+from tests.launch.submit import REPOSITORY, wait_until
+
+# As srun does: a task for each node, which is told its place.
+SRUN = """
+for ((first = 1; first <= $#; first++)); do [[ ${!first} == */python* ]] && break; done
+for rank in 0 1; do
+    SLURM_PROCID=$rank SLURM_STEP_NUM_NODES=2 SLURMD_NODENAME=node$rank \\
+        SLURM_SRUN_COMM_HOST=127.0.0.1 "${@:$first}" &
+done
+wait
+"""
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """Two nodes of a job whose srun is a script."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def make(srun: str = SRUN, notice=lambda: False, counts=(1, 1)) -> JobNodes:
+        for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        return job_nodes(SchedulersJob("12", "here", None, notice), counts)
+
+    yield make
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
+    env = {**os.environ, "SLURM_JOB_ID": "12"}
+    return JobNodes(
+        inside, "12", ["node0", "node1"], counts, sys.executable, env, network="127.0.0.0/8"
+    )
+
+
+def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
+    program = Program(("--exec", *argv), cwd=str(folder))
+    run_dir = folder / "run"
+    run_dir.mkdir(exist_ok=True)
+    return LaunchSpec("run", run_dir, program, **{"workers": "manual", "join_s": 60.0, **more})
+
+
+def below() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def lead(nodes: JobNodes, spec: LaunchSpec) -> int:
+    job = nodes.start(spec, nodes.facts())
+    assert (job.job_id, job.cluster) == ("12", "here")
+    return conclude(job, 2, spec).code
+
+
+def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):
+    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR")
+    before = len(below())
+    assert lead(nodes(), spec_of(tmp_path, *program)) == 0
+    outputs = [tmp_path / "run" / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
+    found = [path.read_text().split(" at ")[0] for path in outputs]
+    assert found == ["0 of 2", "1 of 2"]
+    assert wait_until(lambda: len(below()) <= before)
+    assert "0 of 2" in capsys.readouterr().out
+
+
+def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
+    spec = spec_of(tmp_path, "sh", "-c", "echo $KEY", secrets={"KEY": "hidden"})
+    job_files.write_spec(spec, {})
+    here, sent = nodes(), []
+    real = Channel.send
+
+    def send(channel, **message):
+        sent.append(json.dumps(message))
+        real(channel, **message)
+
+    monkeypatch.setattr(Channel, "send", send)
+    assert lead(here, spec) == 0
+    assert (tmp_path / "run" / "workers" / "rank_00001.out").read_text() == "hidden\n"
+    assert any("assignment" in text for text in sent) and "hidden" not in "".join(sent)
+
+
+def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
+    mine = sealed(assignment(tmp_path), "token")
+    assert unsealed(mine, "token", 0) == assignment(tmp_path)
+    forged = json.loads(json.dumps(mine))
+    forged["assignment"]["cwd"] = "/elsewhere"
+    for message, token, index in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
+        with pytest.raises(MusterError, match="not from its leader"):
+            unsealed(message, token, index)
+
+
+def test_a_worker_that_fails_is_the_runs_failure(nodes, tmp_path, capsys):
+    assert lead(nodes(), spec_of(tmp_path, "sh", "-c", "[ $RANK = 0 ] || exit 7; sleep 100")) == 7
+    assert ": sh: exit code 7" in capsys.readouterr().err
+
+
+def test_a_notice_goes_to_the_workers(nodes, tmp_path):
+    """In a job without an end none would be told but by their scheduler."""
+    catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(100)"
+    spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
+    told = []
+    here = nodes(notice=lambda: bool(told))
+    job = here.start(spec, here.facts())
+    sent: list[dict] = []
+    for agent in job._agents:
+        agent.channel.send = lambda real=agent.channel.send, **message: (
+            sent.append(message),
+            real(**message),
+        )
+    told.append(True)
+    job.signals.append(signal.SIGTERM)  # after it
+    job._tick()
+    assert {"notice": True} in sent
+    assert job.wait() == 128 + signal.SIGTERM
+
+
+OWN_WORDS = """
+echo "srun: error: node1: task 1: Exited with exit code 1"
+echo "error: node1 has no address"
+"""
+NO_STEP = "Unable to create step for job 12: Invalid partition"
+
+
+@pytest.mark.parametrize(
+    ("srun", "message"),
+    [
+        (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
+        ("exit 3", "^srun ended with exit code 3; see "),
+        (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
+    ],
+)
+def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, message):
+    before = len(below())
+    started = nodes(srun)
+    with pytest.raises(MusterError, match=message):
+        started.start(spec_of(tmp_path, "true"), started.facts())
+    assert wait_until(lambda: len(below()) <= before)
+
+
+def test_a_node_that_does_not_come_is_named(nodes, tmp_path):
+    started = nodes("exec sleep 100")
+    spec = spec_of(tmp_path, "true", join_s=1.0)
+    with pytest.raises(MusterError, match="after 1 s still missing: node0, node1 of 2; see sinfo"):
+        started.start(spec, started.facts())
+
+
+def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    here = nodes(counts=["gpu", "gpu"])
+    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE")
+    job = here.start(spec_of(tmp_path, *program), here.facts())
+    assert job.wait() == 0
+    assert (tmp_path / "run" / "workers" / "rank_00003.out").read_text() == "3 of 4\n"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    none = nodes(counts=["gpu", "gpu"])
+    with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
+        none.start(spec_of(tmp_path, *program), none.facts())
+
+
+@pytest.mark.parametrize("cores", [None, "4"])
+def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
+    """srun takes one core per task where it is told so, whatever the job has."""
+    env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
+    asked = StepRequest(["a", "b"], "python", "muster", env).argv(Path("/run/leader.json"))
+    assert [word for word in asked if "cpus" in word] == (
+        [f"--cpus-per-task={cores}"] if cores else []
+    )
+    for word in ("--nodelist=a,b", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=0"):
+        assert word in asked
+
+
+def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
+    here = nodes("exec sleep 100")
+    facts = here.facts()
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        spec = spec_of(tmp_path, "true", ports=(port, port), join_s=1.0)
+        with pytest.raises(MusterError, match="no port that agents could connect to"):
+            here.start(spec, facts)
+    with pytest.raises(MusterError, match="still missing"):
+        here.start(spec, facts)
+
+
+def test_half_of_a_short_job_is_its_notice(nodes):
+    notice = Notice(time.time() + 4.0)
+    assert not notice.has_come()
+    assert wait_until(notice.has_come)
+    late = Notice(time.time() + 10_000)
+    assert not late.has_come()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert wait_until(late.has_come)
+
+
+def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
+    """What srun has started ends by itself."""
+    script = (
+        "import sys; from pathlib import Path;"
+        "from tests.launch.slurm.inside.test_job_nodes import killed_leader;"
+        "killed_leader(Path(sys.argv[1]))"
+    )
+    leader = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=REPOSITORY, start_new_session=True
+    )
+    begun = tmp_path / "run" / "agents" / "node_00001.json"
+    try:
+        assert wait_until(begun.exists)
+        mine = psutil.Process(leader.pid).children(recursive=True)
+        assert mine
+    finally:
+        leader.kill()
+        leader.wait()
+    assert wait_until(lambda: not any(one.is_running() for one in mine))
+
+
+def killed_leader(folder: Path) -> None:
+    """The leader that is to be killed: two agents, whose workers sleep."""
+    (folder / "srun").write_text(f"#!/bin/bash\n{SRUN}\n")
+    (folder / "srun").chmod(0o755)
+    os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    here = job_nodes(SchedulersJob("12"), [1, 1])
+    here.start(spec_of(folder, "sleep", "1000"), here.facts()).wait()
