@@ -8,6 +8,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
+from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
 from launch.nodes import gpus
@@ -71,11 +72,10 @@ class Local(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
         commands = AgentCommand.of_each([argv] * len(facts.nodes), REPOSITORY, spec.run_dir)
-        start_all = (spec.workers == "preload" and _sharing(spec, plan)) or start_each
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda: start_all(commands),
+            lambda: start_each(commands),
             prefixes=False,
             quiet=spec.quiet,
             is_local=True,
