@@ -78,7 +78,7 @@ READERS = Box(
     31,
     "kept",
     "to look at runs",
-    "muster jobs\nreport, --live, compare\nstacks, debug\ndoctor",
+    "muster jobs: status, top,\nlogs, stacks\nreport, compare\ndoctor",
 )
 
 
