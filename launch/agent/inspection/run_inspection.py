@@ -1,6 +1,6 @@
-"""Whoever leads a run takes the requests of its folder to all agents, and joins the answers.
+"""The leader of a run takes the requests of its folder to all agents, and joins the answers.
 
-The messages, in JSON through the channels that launcher and agents have:
+The messages, in JSON through the channels that leader and agents have:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
     agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
