@@ -72,10 +72,8 @@ class NodeInspection:
             self.tick()
 
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
-        more = {"native": True} if request.get("native") else {}
-        ask = request["ask"]
         with self._activity.disturbed():
-            reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=ask, **more)
+            reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
         for report in reports.values():
             report["clock_offset_s"] = self._peers.clock_offset_s if self._peers else 0.0
             self._answers.put(self._message(str(request["id"]), report=report))

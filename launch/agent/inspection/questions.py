@@ -13,7 +13,6 @@ from launch.runs import hang_record, run_state
 from muster.errors import MusterError
 
 ANSWER_S = 6.0  # agents have less
-NATIVE_S = 30.0
 REASONS = {
     "timeout": "when a collective timed out",
     "hang": "when it made no progress",
@@ -21,7 +20,7 @@ REASONS = {
 }
 
 
-def stacks(run_dir: Path, *, full: bool, native: bool = False) -> None:
+def stacks(run_dir: Path, *, full: bool) -> None:
     """Print what each rank does, and what the run hangs on; of one that is over, what it did last.
 
     Raises:
@@ -35,16 +34,14 @@ def stacks(run_dir: Path, *, full: bool, native: bool = False) -> None:
         console.print(f"{run_dir.name} is over; this was seen {why}, at {at}:", soft_wrap=True)
         stack_table.show(seen, console, full=full)
         return
-    asking = Asking(run_dir, ask="stacks", native=native)
+    asking = Asking(run_dir, ask="stacks")
     try:
-        findings = asking.wait(NATIVE_S if native else ANSWER_S)
+        findings = asking.wait(ANSWER_S)
     finally:
         asking.close()
     if findings is None or "reports" not in findings:
         raise MusterError(_silence(run_dir))
     stack_table.show(findings, console, full=full)
-    for report in findings["reports"] if native else ():
-        print(f"\nrank {report['rank']}:\n{report.get('native', 'its process has ended')}")
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
