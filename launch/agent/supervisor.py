@@ -28,7 +28,7 @@ from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import out_of_memory, process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.prologue import after_prologue
+from launch.agent.processes.spawn import after_prologue
 from launch.agent.processes.worker_environment import INSPECTION, environment_of, with_tmpdir
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
