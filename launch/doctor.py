@@ -20,7 +20,13 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from configs.raw import dashed
 from configs.run_folder import claim
@@ -28,7 +34,7 @@ from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
 from launch.checks import bandwidth
-from launch.checks.check_table import console, show
+from launch.checks.findings import Row
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names
@@ -41,6 +47,7 @@ from muster.errors import UsageError, refuse
 from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
+COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 OF_RUN = names(*CLASSES)
 # What nodes are looked at for, and what holds for the measurement.
 HEEDED = (
@@ -79,7 +86,7 @@ def main() -> int:
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
     examination = as_asked.check_nodes(launcher.assume(), _disks(train))
-    show(examination.rows)
+    _show(examination.rows)
     if examination.problems:
         count = len(examination.problems)
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
@@ -112,7 +119,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
     for title, table in bandwidth.tables(measured, names):
-        console().print(f"{title}\n", table, sep="")
+        _console().print(f"{title}\n", table, sep="")
     verdict, problems = bandwidth.verdict(measured, names)
     print("\n".join([verdict, *problems, f"all numbers: {result}"]))
     return 1 if problems else 0
@@ -133,6 +140,25 @@ def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
         overwrite=train.overwrite,
         quiet=True,
     )
+
+
+def _console() -> Console:
+    """As wide as the terminal; in a file wide enough for most lines."""
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if wide else 120, highlight=False)
+
+
+def _show(rows: Sequence[Row]) -> None:
+    """Print a row for each check."""
+    table = Table("check", "", "found", "what to do", box=box.SIMPLE, pad_edge=False)
+    for row in rows:
+        table.add_row(
+            row.check,
+            Text(row.verdict, style=COLOURS[row.verdict]),
+            Text("\n".join(row.found)),
+            Text(row.fix),
+        )
+    _console().print(table)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,13 @@ def main() -> int:
             return (_status_json if args.json else _status)(_find(root, args.run))
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
+        case "stacks" if args.native:
+            raise UsageError(
+                "there is no --native any more; --full names each rank's process, of which "
+                "py-spy dump --native --pid PID shows C frames on its node"
+            )
         case "stacks":
-            questions.stacks(_find(root, args.run), full=args.full, native=args.native)
+            questions.stacks(_find(root, args.run), full=args.full)
             return 0
         case "debug":
             raise UsageError(
@@ -86,9 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--rank", type=int, help="of this rank only")
     stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
-    stacks.add_argument(
-        "--native", action="store_true", help="C frames, too, by py-spy or pystack on the nodes"
-    )
+    stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
     return parser

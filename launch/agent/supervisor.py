@@ -21,15 +21,15 @@ from typing import Any
 
 from launch.agent.agent_records import stopped_cleanly, write_exit, write_here, write_waiting
 from launch.agent.assignment import Assignment
-from launch.agent.inspection.agent_inspection import AgentInspection
+from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.heartbeat import SILENT_S
 from launch.agent.processes import out_of_memory, process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.prologue import after_prologue
-from launch.agent.processes.worker_environment import environment_of, with_tmpdir
+from launch.agent.processes.spawn import after_prologue
+from launch.agent.processes.worker_environment import INSPECTION, environment_of, with_tmpdir
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import Channel
@@ -80,10 +80,17 @@ class Agent:
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
         self._workers = Stoppable(scratch, self._assignment.stop_grace_s, self._say)
-        self._inspection = AgentInspection(self._assignment, scratch, self._launcher)
+        assignment = self._assignment
+        self._inspection = NodeInspection(
+            Path(scratch, INSPECTION),
+            assignment.index,
+            assignment.name,
+            lambda message: self._say(inspected=message),
+            assignment.hang_after_s,
+        )
         try:
             if self._log_sync is not None:
-                make_room(self._assignment)
+                make_room(assignment)
             self._take_part()
         except Ended as ended:
             return self._end(ended)
@@ -109,7 +116,7 @@ class Agent:
                 self._say(waiting=announced)
                 write_waiting(assignment, announced)
         workload = self._workload = self._start(peers, peers.master_port)
-        self._inspection.begin(peers, peers.ranks)
+        self._inspection.begin(peers)
         while workload.runs:
             self._tick()
             self._look_for_failure(workload)
@@ -145,7 +152,8 @@ class Agent:
         if self._log_sync is not None:
             self._log_sync.send_news(launcher)
         for message in launcher.receive():
-            self._inspection.hear(message)
+            if "inspect" in message:
+                self._inspection.hear(message["inspect"])
             self._noticed = self._noticed or "notice" in message
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
@@ -219,7 +227,7 @@ class Agent:
         if peers is not None:
             if ended is not self._finished:
                 self._wait_for_others(peers)
-            self._inspection.finish()
+            self._inspection.tick()
             peers.close()
         if launcher.silent_s < DEAF_S:
             if self._log_sync is not None:

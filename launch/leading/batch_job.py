@@ -20,7 +20,7 @@ from configs.run_folder import claim, claim_new
 from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
 from launch.agent.agent_job import SchedulersJob
-from launch.agent.processes import process_tree
+from launch.agent.processes.die_with_parent import die_with_parent
 from launch.launchers.slurm import Slurm
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
@@ -40,7 +40,7 @@ USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] 
 
 
 def main() -> int:
-    process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation = Allocation.from_env(os.environ)
     notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
     requeue.refuse_too_many(allocation, os.environ)

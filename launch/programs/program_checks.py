@@ -1,10 +1,8 @@
 """Whether a program of the user's can start, as far as that is seen before anything does."""
 
-import importlib.machinery
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -90,34 +88,16 @@ def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[s
         yield "-m needs the name of a module: -- -m package.module"
         return
     module = words[1]
-    if python == sys.executable:
-        found = is_found(module, [str(cwd), *sys.path[1:]])
-    elif Path(python).exists():
-        found = _is_found_by(python, module, cwd)
-    else:
-        return  # the nodes have another Python, which says so there
-    if not found:
+    if Path(python).exists() and not _is_found_by(python, module, cwd):
         yield f"-m {module}: no such module in {cwd} or in the packages of {python}"
 
 
-def is_found(module: str, path: Sequence[str] | None) -> bool:
-    """Whether there is such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
-    if module.partition(".")[0] in sys.builtin_module_names:
-        return True
-    name = ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None:
-            return False
-        path = list(spec.submodule_search_locations or ())
-    return True
-
-
 def _is_found_by(python: str, module: str, cwd: Path) -> bool:
+    """Whether it has such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
     code = (
         "import importlib.machinery, sys\n"
         "path, name = None, ''\n"
+        "if sys.argv[1].partition('.')[0] in sys.builtin_module_names: sys.exit(0)\n"
         "for part in sys.argv[1].split('.'):\n"
         "    name = name + '.' + part if name else part\n"
         "    spec = importlib.machinery.PathFinder.find_spec(name, path)\n"

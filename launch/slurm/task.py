@@ -15,7 +15,7 @@ from typing import Any
 from configs.entry_point import run
 from launch.agent.__main__ import serve
 from launch.agent.membership.door import Who, enter, unsealed
-from launch.agent.processes import process_tree
+from launch.agent.processes.die_with_parent import die_with_parent
 from launch.nodes import gpus
 from launch.slurm.allocation import Task, first_address
 from muster.errors import MusterError, UsageError
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 def main() -> int:
     if len(sys.argv) != 2:
         raise UsageError("usage: python -m launch.slurm.task FILE")
-    process_tree.die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     task, meeting = Task.from_env(os.environ), _wait_for(Path(sys.argv[1]))
     address = first_address(task.num_nodes, meeting["network"]) if task.rank == 0 else ""
     workers = gpus.count() if meeting["counts_gpus"] else 0

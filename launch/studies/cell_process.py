@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from configs.plugins import REPOSITORY
-from launch.agent.processes import process_tree
+from launch.agent.processes.die_with_parent import die_with_parent
 from launch.runs.signals import STOP_SIGNALS, on_stop
 from launch.studies.progress_record import Note
 from muster.errors import STOPPED
@@ -147,4 +147,4 @@ def last_message(log: Path) -> str:
 
 
 def _end_with_parent() -> None:
-    process_tree.die_with_parent(signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)

@@ -15,14 +15,14 @@ from typing import Any
 from configs.plugins import REPOSITORY
 from launch.launchers.base import chosen
 from launch.runs import continuation, run_record, run_state
-from launch.ssh import host_groups
+from launch.spec import NodeSpec
 from launch.studies import cell_process, cell_results, progress_record
 from launch.studies.cell_process import STOPS, Work
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_record import Note, Notes
 from muster import run_files
 from muster.errors import UsageError, refuse
-from muster.writing import read_json
+from muster.writing import read_json, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
@@ -144,14 +144,14 @@ class Places:
 
     def __init__(self, sweep: Sweep, at_once: int, folder: Path) -> None:
         self._folder = folder
-        self._groups: list[host_groups.Group] = []
+        self._groups: list[Sequence[NodeSpec]] = []
         first = sweep.first
         name = chosen(first.launch)
         at_once = min(at_once, len(sweep.cells))
         if name == "ssh":
             hosts = sweep.all_hosts
             nodes = max(int(cell.parsed.launch.nodes or len(hosts)) for cell in sweep.cells)
-            self._groups = host_groups.groups(hosts, nodes, at_once)
+            self._groups = _dealt_out(hosts, nodes, at_once)
         elif first.launch.master_port is not None and at_once > 1:
             raise UsageError(
                 f"--master-port {first.launch.master_port} is one port, but --at-once {at_once} "
@@ -165,11 +165,33 @@ class Places:
 
     def write(self) -> None:
         for place, group in enumerate(self._groups):
-            host_groups.write_hosts(group, self._folder / "hosts" / f"group_{place}.txt")
+            lines = ""
+            for spec in group:
+                address = f" address={spec.address}" if spec.address else ""
+                lines += f"{spec.name} slots={spec.nproc}{address}\n"
+            write_text(self._folder / "hosts" / f"group_{place}.txt", lines)
 
     def name(self, place: int) -> str | None:
         """What the table says of a place."""
         return ",".join(spec.name for spec in self._groups[place]) if self._groups else None
+
+
+def _dealt_out(hosts: Sequence[NodeSpec], nodes: int, at_once: int) -> list[Sequence[NodeSpec]]:
+    """`at_once` groups of `nodes` hosts, in their order.
+
+    Raises:
+        UsageError: there are not so many hosts.
+    """
+    if at_once * nodes > len(hosts):
+        named = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
+        can = len(hosts) // nodes
+        instead = f"use --at-once {can}" if can else f"use --nodes {len(hosts)}"
+        raise UsageError(
+            f"--at-once {at_once} of {nodes} {'node' if nodes == 1 else 'nodes'} each needs "
+            f"{at_once * nodes} hosts, but there are {len(hosts)} ({named}), enough for {can} at "
+            f"a time; {instead}"
+        )
+    return [hosts[place * nodes : (place + 1) * nodes] for place in range(at_once)]
 
 
 def work_of(

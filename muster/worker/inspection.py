@@ -40,7 +40,6 @@ FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
 FRAMES = 60  # of each thread, the innermost
-PR_SET_PTRACER = 0x59616D61  # prctl(2); where Yama restricts ptrace to a process's ancestors
 LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
 PAUSE_S = 1.0  # at most, for a question that is being answered while the program forks
@@ -191,8 +190,6 @@ class Inspector:
             reply["places"] = self._places() if request.get("closely") else []
             return reply
         reply["groups"] = flight_recorder.groups()
-        if request.get("native"):
-            allow_tracing()
         if ask == "stacks":
             self._note()
             reply["threads"] = self._stacks()
@@ -241,15 +238,6 @@ class Inspector:
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
         return sorted(found, key=lambda thread: not thread["main"])
-
-
-def allow_tracing() -> None:
-    """Let the agent, and the tool that it starts, look into this process."""
-    agent = os.environ.get("MUSTER_LAUNCHER", "")
-    if sys.platform.startswith("linux") and agent.isdigit():
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(int(agent)), 0, 0, 0)
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:

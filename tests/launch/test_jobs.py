@@ -93,6 +93,8 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
     assert code == 2 and "'nope' fits no run" in err
     code, _, err = jobs(tmp_path, "debug", "20260101", "--rank", "2")
     assert code == 2 and "there is no jobs debug any more; jobs stacks says where" in err
+    code, _, err = jobs(tmp_path, "stacks", "20260101", "--native")
+    assert code == 2 and "there is no --native any more; --full names each rank's process" in err
     code, _, err = jobs(tmp_path / "none", "list")
     assert code == 0
     code, _, err = jobs(tmp_path / "none", "status")

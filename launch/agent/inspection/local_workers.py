@@ -51,8 +51,6 @@ def ask(
             # who listens at the socket of a worker is that worker
             own = pid if reply is not None or pid in below else None
             _add_processes(report, folder, own)
-            if request.get("native") and own is not None:
-                report["native"] = outside_stacks.native_stacks(own)
         found[rank] = _shortened(report)
     return found
 

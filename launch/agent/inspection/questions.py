@@ -1,19 +1,24 @@
-"""`muster jobs stacks`: ask a run, and show what it answers."""
+"""`muster jobs stacks`: ask a run, and show what every rank does, in one line each."""
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from launch.agent.inspection import stack_table
+from launch.agent.inspection.diagnosis import group_name
+from launch.agent.inspection.rank_view import RankView
 from launch.agent.inspection.request_file import Asking
+from launch.agent.inspection.run_inspection import views_of
 from launch.runs import hang_record, run_state
+from launch.runs.watching.durations import duration
 from muster.errors import MusterError
 
 ANSWER_S = 6.0  # agents have less
-NATIVE_S = 30.0
 REASONS = {
     "timeout": "when a collective timed out",
     "hang": "when it made no progress",
@@ -21,7 +26,7 @@ REASONS = {
 }
 
 
-def stacks(run_dir: Path, *, full: bool, native: bool = False) -> None:
+def stacks(run_dir: Path, *, full: bool) -> None:
     """Print what each rank does, and what the run hangs on; of one that is over, what it did last.
 
     Raises:
@@ -33,18 +38,16 @@ def stacks(run_dir: Path, *, full: bool, native: bool = False) -> None:
         seen, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(seen["time_unix_s"]))
         console.print(f"{run_dir.name} is over; this was seen {why}, at {at}:", soft_wrap=True)
-        stack_table.show(seen, console, full=full)
+        _show(seen, console, full=full)
         return
-    asking = Asking(run_dir, ask="stacks", native=native)
+    asking = Asking(run_dir, ask="stacks")
     try:
-        findings = asking.wait(NATIVE_S if native else ANSWER_S)
+        findings = asking.wait(ANSWER_S)
     finally:
         asking.close()
     if findings is None or "reports" not in findings:
         raise MusterError(_silence(run_dir))
-    stack_table.show(findings, console, full=full)
-    for report in findings["reports"] if native else ():
-        print(f"\nrank {report['rank']}:\n{report.get('native', 'its process has ended')}")
+    _show(findings, console, full=full)
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
@@ -64,3 +67,59 @@ def _silence(run_dir: Path) -> str:
         f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: whoever leads it is held up, or sees "
         f"another folder than this one: {run_dir}"
     )
+
+
+def _show(findings: Mapping[str, Any], console: Console, *, full: bool = False) -> None:
+    """Print what was found: the sentences, then the table, then, if asked for, all threads."""
+    for sentence in findings["sentences"]:
+        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("rank", "node", "in", "for", "collective", "process"):
+        table.add_column(column, no_wrap=column not in ("collective", "process"))
+    for view in views_of(findings).values():
+        table.add_row(*map(escape, _cells(view)))
+    console.print(table)
+    if full:
+        for report in findings["reports"]:
+            for line in _threads(report):
+                console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _cells(view: RankView) -> list[str]:
+    if view.ended:
+        return [str(view.rank), view.node, "-", "-", "-", f"ended: {view.ended}"]
+    place = str(view.place) if view.place else "-"
+    since = duration(view.for_s) if view.for_s is not None else "-"
+    if view.imports:
+        return [str(view.rank), view.node, place, since, "-", "imports"]
+    if view.waiting is not None and view.answers:
+        return [str(view.rank), view.node, place, since, _collective(view), "waits for others"]
+    words = view.words if view.answers or view.is_held else f"no answer; {view.words}"
+    return [str(view.rank), view.node, place, since, _collective(view), words]
+
+
+def _collective(view: RankView) -> str:
+    """`waits in all_reduce 6 [1000]`, or the last one that it has ended."""
+    if view.waiting is not None:
+        one = view.waiting
+        group = "" if one.group == "0" else f" of {group_name(one)}"
+        return f"waits in {one.name} {one.shape}{group}".rstrip()
+    if view.collectives:
+        return f"after {view.collectives[-1].name}"
+    return "-"
+
+
+def _threads(report: Mapping[str, Any]) -> list[str]:
+    """Every thread of a rank, and of its processes, innermost line last."""
+    lines = [f"\nrank {report['rank']} (process {report.get('pid')})"]
+    stacks = [(one["name"], one) for one in report.get("threads", ())]
+    for child in report.get("children", ()):
+        name = f"process {child['pid']} ({child['words']})"
+        stacks += [(f"{name}, {one['name']}", one) for one in child["threads"]]
+    for name, thread in stacks:
+        lines.append(f"  thread {name}")
+        for frame in thread["frames"]:
+            lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
+            if frame.get("text"):
+                lines.append(f"      {frame['text']}")
+    return lines

@@ -1,10 +1,9 @@
 """Ask a run something through its folder, from any machine that sees it.
 
 How it works: who asks makes an empty file for the answer and appends a line to requests.jsonl,
-which the one that leads the run reads twice a second: the launcher, or within a scheduler's job
-the agent of node 0. The answer is appended to the first file. Both files are opened again for each
-look, so that a file server's cache is not in between, and neither is ever replaced. Nothing that is
-read is run: a request names one of a few things, in JSON.
+which the leader of the run reads twice a second. The answer is appended to the first file. Both
+files are opened again for each look, so that a file server's cache is not in between, and neither
+is ever replaced. Nothing that is read is run: a request names one of a few things, in JSON.
 """
 
 import json

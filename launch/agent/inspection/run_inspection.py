@@ -1,6 +1,6 @@
-"""Whoever leads a run takes the requests of its folder to all agents, and joins the answers.
+"""The leader of a run takes the requests of its folder to all agents, and joins the answers.
 
-The messages, in JSON through the channels that launcher and agents have:
+The messages, in JSON through the channels that leader and agents have:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
     agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
@@ -23,7 +23,6 @@ from muster.writing import CannotWrite, read_json, write_json
 
 OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
 LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
-NATIVE_S = 25.0  # where each worker is looked at by another tool
 GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
 
 
@@ -41,7 +40,6 @@ class Gathering:
     """The answers of all agents to one question."""
 
     name: str
-    patience_s: float = GATHER_S
     began: float = field(default_factory=time.monotonic)
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
@@ -83,7 +81,7 @@ class RunInspection:
         for request in self._requests.new():
             self._begin(request)
         for name, one in list(self._gatherings.items()):
-            late = time.monotonic() - one.began > one.patience_s
+            late = time.monotonic() - one.began > GATHER_S
             if name != "end" and (late or len(one.complete) == self._count):
                 self._conclude(self._gatherings.pop(name))
 
@@ -147,8 +145,8 @@ class RunInspection:
 
     def _begin(self, request: Mapping[str, Any]) -> None:
         if request.get("ask") == "stacks":
-            name, patience_s = str(request["id"]), NATIVE_S if request.get("native") else GATHER_S
-            self._gatherings[name] = Gathering(name, patience_s)
+            name = str(request["id"])
+            self._gatherings[name] = Gathering(name)
             self._send(inspect=dict(request))
 
     def _conclude(self, one: Gathering) -> None:

@@ -103,8 +103,6 @@ class CoordinatorClient(Peers):
         if "start" in message:
             self.workers = [int(number) for number in message["workers"]]
             self.master_port = int(message["start"])
-        if "inspect" in message:
-            self.inspections.append(message)
         if "stop" in message and self.trouble is None:
             self.trouble = str(message["stop"])
         if message.get("go"):

@@ -75,8 +75,6 @@ class Coordinator(Peers):
             link.channel.send(asked=message["asked"], answered=time.time())
         if message.get("done"):
             link.is_leaving = link.is_done = True
-        if "inspected" in message:
-            self.inspections.append(message)
         if "failed" in message:
             link.is_leaving = True
             self._lose(str(message["failed"]))

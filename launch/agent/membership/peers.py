@@ -120,7 +120,6 @@ class Peers:
         self._began = time.monotonic()
         self._beaten = 0.0
         self.waiting: str | None = None  # for whom, once that has taken a while
-        self.inspections: list[dict[str, Any]] = []  # messages about them, for this agent to take
 
     @property
     def ranks(self) -> list[int]:
@@ -132,10 +131,6 @@ class Peers:
     def tick(self) -> None:
         """Take and send what is due; to be called many times a second."""
         raise NotImplementedError
-
-    def tell(self, **message: Any) -> None:
-        """Say something to the coordinator, or as the coordinator to all others."""
-        self._tell(**message)
 
     def done(self) -> None:
         """Say that this node has done its part, and has written down how it ended."""

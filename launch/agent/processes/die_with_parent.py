@@ -1,6 +1,6 @@
 """Become another program that the kernel ends when the process which started it is gone.
 
-python leash.py PARENT_PID PROGRAM [argument ...]
+python die_with_parent.py PARENT_PID PROGRAM [argument ...]
 
 It needs the standard library alone. An agent cannot do this between fork and exec: it has threads.
 """
@@ -14,15 +14,21 @@ PR_SET_PDEATHSIG = 1
 NOT_FOUND = 127  # as in a shell
 
 
+def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when its parent is gone."""
+    parent = os.getppid() if parent is None else parent
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # gone before the kernel was asked
+        os._exit(128 + signal.SIGKILL)
+
+
 def main() -> None:
     parent, argv = int(sys.argv[1]), sys.argv[2:]
     # torchrun would die of them, and leave its workers
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # gone before the kernel was asked
-        os._exit(128 + signal.SIGKILL)
+    die_with_parent(parent=parent)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; its successor should not
         signal.signal(number, signal.SIG_DFL)
     try:

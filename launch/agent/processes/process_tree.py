@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-KILLED = 128 + signal.SIGKILL
+PR_SET_CHILD_SUBREAPER = 36
 # One that SIGKILL has not ended after so long waits for a disk, say, and may do so for ever.
 KILL_S = 5.0
 STATES = {
@@ -69,15 +68,6 @@ def reap_orphans(spared: Collection[int]) -> None:
             os.waitpid(ended.si_pid, 0)
         except OSError:  # there is no child, or this one has been collected meanwhile
             return
-
-
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent is gone."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:
-            os._exit(KILLED)
 
 
 def ask(pids: Sequence[int]) -> None:

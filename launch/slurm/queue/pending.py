@@ -52,10 +52,6 @@ REASONS = {
         "cancel it, and submit it with fewer --nodes or another --partition",
     ),
     "PartitionDown": ("its partition is down", "another --partition; sinfo shows which are up"),
-    "PartitionInactive": (
-        "its partition starts no jobs",
-        "another --partition; sinfo shows which are up",
-    ),
     "ReqNodeNotAvail": (
         "nodes that it needs are down, drained or reserved",
         "leave --nodelist out, or wait for them; sinfo -R says what is wrong with nodes",
@@ -69,24 +65,14 @@ REASONS = {
         "its reservation has not begun, or has no nodes left",
         "scontrol show reservation; or submit it without --reservation",
     ),
-    "ReservationDeleted": (
-        "its reservation is gone: it will not start",
-        "cancel it, and submit it without --reservation",
-    ),
-    "Licenses": ("its licenses are all in use", "scontrol show licenses"),
     "BadConstraints": (
         "no nodes have what it asks for: it will not start",
         "cancel it, and submit it with another --constraint, --gres or --mem",
     ),
-    "InvalidAccount": ("its account is not valid", "cancel it, and submit it with --account"),
-    "InvalidQOS": ("its quality of service is not valid", "cancel it, and submit it with --qos"),
     "JobArrayTaskLimit": (
         "so many parts of its array run as may at once",
         "scontrol update JobId={job} ArrayTaskThrottle=...",
     ),
-    "Cleaning": ("its nodes are still ending the time before", "it starts again after that"),
-    "Prolog": ("its nodes are being prepared", "nothing: it starts after that"),
-    "FrontEndDown": ("a node of Slurm's own is down", "ask the administrators"),
 }
 LIMIT = re.compile(r"(QOS|Assoc|Association)(\w*?)(Limit|$)")
 OF_JOB = re.compile(r"PerJob|PerNode|MaxWall|TimeLimit|MinCpu|MinGRES|MinMemory|UsageThreshold")

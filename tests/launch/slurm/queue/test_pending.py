@@ -24,7 +24,6 @@ DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_
         ("launch_failed_requeued_held", "a node could not start it", "scontrol release 12"),
         ("PartitionTimeLimit", "it will not start", "TimeLimit="),
         ("PartitionNodeLimit", "it will not start", "fewer --nodes"),
-        ("Licenses", "licenses are all in use", "scontrol show licenses"),
         ("Reservation", "its reservation has not begun", "scontrol show reservation"),
         ("ReqNodeNotAvail,_UnavailableNodes:node3", "(node3)", "sinfo -R"),
         ("(ReqNodeNotAvail, UnavailableNodes:node[1-3])", "(node[1-3])", "sinfo -R"),
