@@ -33,9 +33,9 @@ class Recovery:
         if agent is None or (back := self._back()) is None:
             return None
         what, marks = back
-        fault, *ends = _made_to_rise(
-            [*self._of_fault(), float(agent["time_unix_s"]), *marks.values()]
-        )
+        if not (times := list(self._of_fault())):
+            return None
+        fault, *ends = _made_to_rise([*times, float(agent["time_unix_s"]), *marks.values()])
         names = ["noticed", "stopped", "agents", *marks]
         begins = [fault, *ends[:-1]]
         parts = {
@@ -50,7 +50,10 @@ class Recovery:
         return f"attempt {self.attempt}: {what} after {total:.1f} s: {shown}"
 
     def _of_fault(self) -> Iterator[float]:
-        """When it came, when an agent noticed it, and when nothing was left of the attempt."""
+        """When it came, when an agent noticed it, and when nothing was left of the attempt.
+
+        Nothing where nobody was left to write that down.
+        """
         agents = failure.read_agents(self.before)
         offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
         told = [
@@ -59,16 +62,17 @@ class Recovery:
             if one["cause"] != "done"
         ]
         end = read_json(run_files.EXIT.path(self.before), "time_unix_s")
-        stopped = time.time() if end is None else float(end["time_unix_s"])
-        noticed = min(
-            (one["noticed_unix_s"] + one["clock_offset_s"] for one in agents), default=stopped
-        )
+        ends = [] if end is None else [float(end["time_unix_s"])]
+        heard = [one["noticed_unix_s"] + one["clock_offset_s"] for one in agents]
+        if not (known := [*told, *heard, *ends]):
+            return
+        noticed = min([*heard, *ends], default=max(known))
         first = min([noticed, *told])
         records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may have had a checkpoint to write down
         yield min(first, max(min(records), first - SILENT_S)) if records else first
         yield noticed
-        yield stopped
+        yield max(ends or known)
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
         """At what the attempt is back, and when it had what it needs for that; None: not yet."""

@@ -76,5 +76,17 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     assert found.look().startswith("attempt 2: first output after ")
 
 
+def test_nothing_is_said_where_nobody_was_left_to_write_down_the_fault(run_dir):
+    """As when a job lost its first node, and was requeued."""
+    before = run_dir / "attempts" / "0"
+    write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
+    (before / "exit.json").unlink()
+    found = recovery.of_last_attempt(run_dir)
+    assert "after 5.1 s: noticed 0.6, stopped 1.0, agents 1.5, program 2.0" in found.look()
+    for path in [*before.glob("agents/*"), *before.glob("exits/*")]:
+        path.unlink()
+    assert found.look() is None
+
+
 def test_a_first_attempt_has_recovered_from_nothing(tmp_path):
     assert recovery.of_last_attempt(tmp_path) is None
