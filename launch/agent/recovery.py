@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.agent.membership.heartbeat import SILENT_S
-from launch.runs import failure
+from launch.runs import end_facts
 from muster import run_files
 from muster.writing import CannotWrite, read_json, write_json
 
@@ -54,11 +54,11 @@ class Recovery:
 
         Nothing where nobody was left to write that down.
         """
-        agents = failure.read_agents(self.before)
+        agents = end_facts.read_agents(self.before)
         offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
         told = [
             one["time_unix_s"] + offsets.get(rank, 0.0)
-            for rank, one in failure.read_exits(self.before).items()
+            for rank, one in end_facts.read_exits(self.before).items()
             if one["cause"] != "done"
         ]
         end = read_json(run_files.EXIT.path(self.before), "time_unix_s")
