@@ -83,6 +83,7 @@ LAUNCH = RunFile("launch.json", "run", "stays")
 LAUNCHER_LOG = RunFile("launcher.log", "run", "stays")
 JOB = RunFile("job.json", "run", "stays")
 EXIT = RunFile("exit.json", "attempt", "stays")
+RECOVERY = RunFile("recovery.json", "attempt", "stays")  # of an attempt after the first
 SLURM = RunFile("slurm.json", "run", "stays")
 SUBMITIT = RunFile("submitit/**", "run", "stays")
 SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see launch/programs/
@@ -114,6 +115,7 @@ ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
 # By rank 0.
 TENSORBOARD = RunFile("tensorboard/events{name}", "run", "grows")
 SUMMARY = RunFile("summary.json", "run", "whole")
+START = RunFile("start.json", "attempt", "whole")  # when it had what, up to its first step
 STOPPED = RunFile("stopped.json", "attempt", "whole")
 MODEL = RunFile("model/**", "run", "whole")
 SCORES = RunFile("scores.json", "run", "whole")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.agent import log_sync
+from launch.agent import log_sync, recovery
 from launch.agent.assignment import Assignment
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.door import sealed
@@ -114,6 +114,7 @@ class AgentJob:
         self._quiet = quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
+        self._recovery = recovery.of_last_attempt(run_dir)
         on_stop(self._note)
         on_suspend(self._note_suspend)
         self._others = process_tree.children() if is_local else frozenset()
@@ -172,6 +173,9 @@ class AgentJob:
             for message in agent.channel.receive():
                 self._take(agent, message)
         self._show()
+        if self._recovery is not None and (line := self._recovery.look()):
+            self._recovery = None
+            self._say(line)
         self._inspection.tick()
         self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:

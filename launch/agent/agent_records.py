@@ -48,6 +48,7 @@ def write_here(
         "address": address,
         "interface": interface,
         "ranks": list(ranks),
+        "time_unix_s": time.time(),
         "pid": os.getpid(),
         **process_start(os.getpid()),
     }
@@ -110,6 +111,7 @@ def write_exit(
     code: int,
     cause: str,
     message: str,
+    noticed_unix_s: float,
     clock_offset_s: float,
     victims: Sequence[Victim] = (),
     oom_kills: int = 0,
@@ -128,6 +130,7 @@ def write_exit(
         "code": code,
         "cause": cause,
         "message": message,
+        "noticed_unix_s": noticed_unix_s,
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),

@@ -30,6 +30,7 @@ class Ended(Exception):
     def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
         super().__init__(message)
         self.code, self.cause, self.message, self.why = code, cause, message, why
+        self.time_unix_s = time.time()
 
 
 class Stoppable:

@@ -244,6 +244,7 @@ class Agent:
             code=ended.code,
             cause=ended.cause,
             message=ended.message,
+            noticed_unix_s=ended.time_unix_s,
             clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
             victims=victims,
             oom_kills=out_of_memory.kills() - self._oom_kills,

@@ -3,25 +3,20 @@
 import re
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.runs import hang_record, last_output
+from launch.runs.end_facts import Facts, output_of
 from muster.errors import STOPPED
-from muster.run_files import AGENT, AGENT_END, AGENT_ERRORS, AGENT_LOG, ERRORS, RANK_END
-from muster.worker import lost_peer
-from muster.writing import read_json
+from muster.run_files import AGENT_ERRORS, AGENT_LOG
 
-# "exit": a program of the user's ended itself with this exit code. The others are
-OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
 KILLED = 128 + 9
 KILL = " was killed by "
 # What gloo, nccl and the store say when another rank has not come to a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
-# What torch.distributed raises; `RuntimeError` is gloo's.
-TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 
 
 @dataclass(frozen=True)
@@ -34,28 +29,6 @@ class Failure:
     rank: int | None = None  # the one that failed first, where it is one
 
 
-def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
-    """The exit record of every rank that left one."""
-    return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
-
-
-def _judged(record: dict[str, Any]) -> dict[str, Any]:
-    """`record`, with the consequence of a lost rank told from a crash, whatever program it was."""
-    kind = str(record["message"]).partition(":")[0]
-    if (
-        record["cause"] == "crash"
-        and kind in TORCH_ERRORS
-        and lost_peer.is_consequence(record["message"])
-    ):
-        return {**record, "cause": "lost_peer"}
-    return record
-
-
-def read_agents(run_dir: Path) -> list[dict[str, Any]]:
-    """How each node's part ended, for those whose agent could still say so."""
-    return _records(AGENT_END.find(run_dir))
-
-
 def explain(
     run_dir: Path, world_size: int | None, code: int = 0, trouble: str | None = None
 ) -> Failure | None:
@@ -63,89 +36,115 @@ def explain(
 
     `code` and `trouble` are what the launching side has to say of it.
     """
-    exits, agents = read_exits(run_dir), read_agents(run_dir)
-    offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
-    if world_size is None:
-        world_size = max([*exits, *offsets], default=-1) + 1
-    done = [rank for rank, one in exits.items() if one["cause"] == "done"]
-    if len(done) == world_size and not code:
+    facts = Facts(run_dir, world_size, code, trouble)
+    if len(facts.done) == facts.world_size and not code:
         return None
-    stopped = [one["message"] for one in exits.values() if one["cause"] == "stopped"]
-    if stopped and len(stopped) == world_size:
-        if code == 1 and trouble is not None:  # which is why the workers were told to stop
-            return Failure(code, _lines(trouble), (stopped[0],))
-        return Failure(STOPPED, stopped[0])
-    # by one clock, that of node 0: the others' may be seconds off
-    ordered = sorted(
-        exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
+    return next(failure for rule in RULES if (failure := rule(facts)) is not None)
+
+
+def stopped_in_order(facts: Facts) -> Failure | None:
+    stopped = [one["message"] for one in facts.exits.values() if one["cause"] == "stopped"]
+    if not stopped or len(stopped) != facts.world_size:
+        return None
+    if facts.code == 1 and facts.trouble is not None:  # which is why they were told to stop
+        return Failure(facts.code, _lines(facts.trouble), (stopped[0],))
+    return Failure(STOPPED, stopped[0])
+
+
+def ended_for_a_hang(facts: Facts) -> Failure | None:
+    hang = hang_record.of_hang(facts.run_dir)
+    return Failure(*hang) if hang else None
+
+
+def stopped_by_signal(facts: Facts) -> Failure | None:
+    if not facts.by_signal or facts.gone:
+        return None
+    return _stopped(facts.agents[0], facts.own)
+
+
+def failed_by_itself(facts: Facts) -> Failure | None:
+    if not facts.own:
+        return None
+    first, *more = facts.own
+    alike = sorted(one["rank"] for one in more if one["message"] == first["message"])
+    also = (f"{_ranks(alike)} failed in the same way",) if alike else ()
+    who = f"rank {first['rank']} on {first['host']}"
+    if not first["traceback"]:
+        where = f"{who}: " if first["cause"] == "exit" else ""
+        return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
+    clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
+    alone = facts.world_size == 1 or alike
+    how = (
+        f"failed at {clock}"
+        if alone
+        else f"failed first, at {clock}; the others stopped because of it"
     )
-    own = [record for record in ordered if record["cause"] in OWN_CAUSES]
-    by_signal = bool(agents) and all(one["cause"] == "signal" for one in agents)
-    silent = sorted(set(range(world_size)) - set(exits))
-    ended = _ended(agents)  # which of them were alive until their agents ended them
-    begun = {rank: _output(run_dir, rank) for rank in silent if rank not in ended}
-    begun = {rank: path for rank, path in begun.items() if path.exists()}
-    if hang := hang_record.of_hang(run_dir):
-        return Failure(*hang)
-    if by_signal and not (gone := _gone(run_dir, agents)):
-        return _stopped(agents[0], own)
-    if own:
-        return _own_failure(own, world_size)
-    waited = [f"rank {one['rank']}: {one['message']}" for one in ordered if _timed_out(one)]
-    if late := hang_record.of_timeout(run_dir, waited):
-        return Failure(*late)
-    if refused := [one for one in agents if one["cause"] == "refused"]:
-        return Failure(refused[0]["code"], _lines(refused[0]["message"]))
-    if by_signal:  # a scheduler ends all others before they can notice
-        return _node_lost(gone, silent)
-    if killed := [one for one in agents if one["cause"] == "command" and KILL in one["message"]]:
-        return _command_killed(run_dir, killed[0], sorted(exits))
-    lost = [one["message"] for one in agents if one["cause"] == "peer"]
-    if lost and not any(one["cause"] == "command" for one in agents):
-        return _node_lost(lost[0], silent)
-    signalled = {rank: one for one in agents if one["cause"] == "signal" for rank in one["ranks"]}
-    if begun and begun.keys() <= signalled.keys():  # which ended them, and the others with them
-        return _node_lost(signalled[min(begun)]["message"], silent)
-    aborted = {rank: _output(run_dir, rank) for rank in done}
-    aborted = {rank: path for rank, path in aborted.items() if last_output.crash_of(_text(path))}
-    if aborted:  # as Python ended, after they had said that they are done
-        return _killed(aborted, [rank for rank in sorted(exits) if rank not in done], agents)
-    if begun:
-        return _killed(begun, sorted(exits), agents)
-    if hung := _hung(run_dir, ordered, ended):
-        return hung
-    if never := [rank for rank in silent if rank not in ended]:
-        return _never_started(run_dir, never, lost[0] if lost else trouble)
-    if not ordered or len(done) == world_size:
-        return Failure(code or 1, _lines(trouble or "all workers are done, but the job is not"))
-    first = next((one for one in ordered if one["cause"] != "done"), ordered[0])
-    if signalled:  # some ranks have heeded it, and the others lost them
-        return _stopped(next(iter(signalled.values())), own)
-    if first["cause"] == "lost_peer" and done:
-        return _left_early(done, exits, first)
-    return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+    context = f"error: {who} {how}:"
+    return Failure(first["code"], first["traceback"].rstrip(), (*also, context), first["rank"])
 
 
-def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The workers that were alive until their agents ended them: how, and on which node."""
-    return {
-        int(rank): {**how, "node": one["node"]}
-        for one in agents
-        for rank, how in one.get("ended", {}).items()
-    }
+def collective_timed_out(facts: Facts) -> Failure | None:
+    waited = [f"rank {one['rank']}: {one['message']}" for one in facts.ordered if _timed_out(one)]
+    late = hang_record.of_timeout(facts.run_dir, waited)
+    return Failure(*late) if late else None
 
 
-def _hung(
-    run_dir: Path, ordered: Sequence[Mapping[str, Any]], ended: Mapping[int, Mapping[str, Any]]
-) -> Failure | None:
-    """The ranks for which the others waited until they timed out; None if nobody did."""
-    waited = [one for one in ordered if one["cause"] == "lost_peer" and _timed_out(one)]
-    spoke = {one["rank"] for one in ordered}
-    mute = {rank: how for rank, how in ended.items() if rank not in spoke}
+def agent_refused(facts: Facts) -> Failure | None:
+    refused = next((one for one in facts.agents if one["cause"] == "refused"), None)
+    return Failure(refused["code"], _lines(refused["message"])) if refused else None
+
+
+def node_gone(facts: Facts) -> Failure | None:
+    return _node_lost(facts.gone, facts.silent) if facts.by_signal else None
+
+
+def command_killed(facts: Facts) -> Failure | None:
+    killed = [one for one in facts.agents if one["cause"] == "command" and KILL in one["message"]]
+    if not killed:
+        return None
+    agent, echoes = killed[0], sorted(facts.exits)
+    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
+    context = [f"{_ranks(echoes)} stopped because of it"] if echoes else []
+    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
+    number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
+    for rank in agent["ranks"]:  # where it was, in its own words
+        if crash := last_output.crash_of(_text(output_of(facts.run_dir, rank))):
+            context += crash.dump
+    why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
+    text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
+    return Failure(128 + number, text, tuple(context))
+
+
+def node_lost(facts: Facts) -> Failure | None:
+    if not facts.lost or any(one["cause"] == "command" for one in facts.agents):
+        return None
+    return _node_lost(facts.lost[0], facts.silent)
+
+
+def node_signalled(facts: Facts) -> Failure | None:
+    if not facts.begun or not facts.begun.keys() <= facts.signalled.keys():
+        return None
+    return _node_lost(facts.signalled[min(facts.begun)]["message"], facts.silent)
+
+
+def aborted_at_exit(facts: Facts) -> Failure | None:
+    outputs = {rank: output_of(facts.run_dir, rank) for rank in facts.done}
+    aborted = {rank: path for rank, path in outputs.items() if last_output.crash_of(_text(path))}
+    others = [rank for rank in sorted(facts.exits) if rank not in facts.done]
+    return _killed(aborted, others, facts.agents) if aborted else None
+
+
+def ended_without_a_word(facts: Facts) -> Failure | None:
+    return _killed(facts.begun, sorted(facts.exits), facts.agents) if facts.begun else None
+
+
+def waited_for_in_vain(facts: Facts) -> Failure | None:
+    waited = [one for one in facts.ordered if one["cause"] == "lost_peer" and _timed_out(one)]
+    mute = {rank: how for rank, how in facts.ended.items() if rank not in facts.exits}
     # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
     late = mute or {
         one["rank"]: {"node": one["host"], "state": "was busy elsewhere"}
-        for one in ordered
+        for one in facts.ordered
         if one["cause"] == "signal"
     }
     if not waited or not late:
@@ -155,46 +154,84 @@ def _hung(
         + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
         for rank, how in sorted(late.items())
     )
-    waiting = sorted(one["rank"] for one in waited)
-    return Failure(
-        1,
-        f"error: {whom}: {_ranks(waiting)} waited for {'it' if len(late) == 1 else 'them'} and "
-        "timed out; see --timeout-s",
-        (f"{_ranks(waiting)}: {waited[0]['message']}", *hang_record.at_the_end(run_dir)),
-    )
+    waiting = _ranks(one["rank"] for one in waited)
+    them = "it" if len(late) == 1 else "them"
+    text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
+    words = f"{waiting}: {waited[0]['message']}"
+    return Failure(1, text, (words, *hang_record.at_the_end(facts.run_dir)))
 
 
-def _left_early(
-    done: Sequence[int], exits: Mapping[int, Mapping[str, Any]], first: Mapping[str, Any]
-) -> Failure:
+def never_started(facts: Facts) -> Failure | None:
+    """Workers that failed before they had a file of their own: their agent's log has why."""
+    never = [rank for rank in facts.silent if rank not in facts.ended]
+    if not never:
+        return None
+    # the agent that was the first to fall silent is the one that was not stopped by us
+    logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
+    logs.sort(key=lambda log: log.stat().st_mtime_ns)
+    if found := last_output.of_logs(logs):
+        log, text = found
+        context = f"error: {_ranks(never)} failed before the start; the end of {log}:"
+        return Failure(1, text, (context,))
+    why = facts.lost[0] if facts.lost else facts.trouble or "and torchrun said nothing"
+    return Failure(1, f"error: {_ranks(never)} never started: {why}")
+
+
+def failed_though_done(facts: Facts) -> Failure | None:
+    if facts.ordered and len(facts.done) != facts.world_size:
+        return None
+    why = facts.trouble or "all workers are done, but the job is not"
+    return Failure(facts.code or 1, _lines(why))
+
+
+def stopped_in_part(facts: Facts) -> Failure | None:
+    first = next(iter(facts.signalled.values()), None)
+    return _stopped(first, facts.own) if first else None
+
+
+def left_early(facts: Facts) -> Failure | None:
     """Ranks have ended well, and others failed in a collective that needed them."""
-    hosts = ", ".join(sorted({exits[rank]["host"] for rank in done}))
-    left = f"{_ranks(done)} on {hosts} ended with exit code 0 while others were in a collective"
-    also = (_lines(first["message"]),)
-    return Failure(1, f"error: {left}; all have to leave the loop at the same step", also)
+    first = facts.first_echo
+    if first["cause"] != "lost_peer" or not facts.done:
+        return None
+    hosts = ", ".join(sorted({facts.exits[rank]["host"] for rank in facts.done}))
+    left = (
+        f"{_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a collective"
+    )
+    text = f"error: {left}; all have to leave the loop at the same step"
+    return Failure(1, text, (_lines(first["message"]),))
+
+
+def first_echo(facts: Facts) -> Failure:
+    first = facts.first_echo
+    return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+
+
+# The first that holds is the cause, and says why it goes before those below it.
+RULES: tuple[Callable[[Facts], Failure | None], ...] = (
+    stopped_in_order,  # every worker has said so itself: nothing else needs a cause
+    ended_for_a_hang,  # all that followed, tracebacks too, came of ending it
+    stopped_by_signal,  # tracebacks of programs that are told to end are no failures
+    failed_by_itself,  # the rest is what others saw of it, or said when they lost it
+    collective_timed_out,  # agents looked while ranks waited: the end is a consequence
+    agent_refused,  # nothing was started there, for which the other nodes were ended
+    node_gone,  # a scheduler ends all others before they can notice
+    command_killed,  # its agent has seen it; other agents only lost that one
+    node_lost,  # no agent saw a command end: the one that all have lost is the cause
+    node_signalled,  # those that left no word were ended with their agent, as were the others
+    aborted_at_exit,  # as Python ended, after they had said that they are done
+    ended_without_a_word,  # a rank that died, before one that merely was late
+    waited_for_in_vain,  # ended by its agent, so it lived: it hung, if others timed out
+    never_started,  # silent for no other reason
+    failed_though_done,  # no worker is at fault: what the launching side knows is left
+    stopped_in_part,  # some ranks have heeded it, and the others lost them
+    left_early,  # those that are done left the others waiting
+    first_echo,  # nobody says more than that it lost another
+)
 
 
 def _timed_out(record: Mapping[str, Any]) -> bool:
     return bool(TIMED_OUT.search(record["message"]))
-
-
-def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
-    """The nodes that began, but left no word of how they ended."""
-    ended = {one["index"] for one in agents}
-    return "\n".join(
-        f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(AGENT.find(run_dir))
-        if one["index"] not in ended
-    )
-
-
-def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    return [record for path in paths if (record := read_json(path)) is not None]
-
-
-def _output(run_dir: Path, rank: int) -> Path:
-    """Where a worker sends its stderr: the first thing it does."""
-    return ERRORS.path(run_dir, rank=rank)
 
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
@@ -204,40 +241,6 @@ def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Fail
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
     tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]
     return Failure(agent["code"], text, tuple(tracebacks[:1]))
-
-
-def _own_failure(own: Sequence[Mapping[str, Any]], world_size: int) -> Failure:
-    first, *more = own
-    alike = sorted(one["rank"] for one in more if one["message"] == first["message"])
-    also = (f"{_ranks(alike)} failed in the same way",) if alike else ()
-    who = f"rank {first['rank']} on {first['host']}"
-    if not first["traceback"]:
-        where = f"{who}: " if first["cause"] == "exit" else ""
-        return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
-    clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
-    alone = world_size == 1 or alike
-    how = (
-        f"failed at {clock}"
-        if alone
-        else f"failed first, at {clock}; the others stopped because of it"
-    )
-    context = f"error: {who} {how}:"
-    text = first["traceback"].rstrip()
-    return Failure(first["code"], text, (*also, context), first["rank"])
-
-
-def _command_killed(run_dir: Path, agent: Mapping[str, Any], echoes: Sequence[int]) -> Failure:
-    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
-    context = [f"{_ranks(echoes)} stopped because of it"] if echoes else []
-    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
-    number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
-    for rank in agent["ranks"]:  # where it was, in its own words
-        if crash := last_output.crash_of(_text(_output(run_dir, rank))):
-            context += crash.dump
-    why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
-    return Failure(
-        128 + number, f"error: {agent['message']}{of}{'; ' * bool(why)}{why}", tuple(context)
-    )
 
 
 def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
@@ -270,19 +273,6 @@ def _killed(
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
     text = f"{_ranks(outputs)} ended without a word ({why}){' on ' * bool(nodes)}{nodes}"
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
-
-
-def _never_started(run_dir: Path, silent: Sequence[int], trouble: str | None) -> Failure:
-    """Workers that failed before they had a file of their own: their agent's log has why."""
-    # the agent that was the first to fall silent is the one that was not stopped by us
-    logs = [*AGENT_LOG.find(run_dir), *AGENT_ERRORS.find(run_dir)]
-    logs.sort(key=lambda log: log.stat().st_mtime_ns)
-    if found := last_output.of_logs(logs):
-        log, text = found
-        context = f"error: {_ranks(silent)} failed before the start; the end of {log}:"
-        return Failure(1, text, (context,))
-    why = trouble or "and torchrun said nothing"
-    return Failure(1, f"error: {_ranks(silent)} never started: {why}")
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -1,6 +1,7 @@
 """Everything that one worker's run is made of, built here from its settings, once and in order."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -72,7 +73,9 @@ def prepared(
     Raises:
         MusterError: a worker, a file or a setting stands against it.
     """
+    marks = {"imports": time.time()}
     with joined(config, world, exit_guard) as (peers, run_dir):
+        marks["rendezvous"] = time.time()
         device, ranks = peers.device, ranks_of(peers.world)
         if config.precision == "fp16" and device.type == "cpu":
             raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
@@ -82,7 +85,10 @@ def prepared(
         console = Console(speaks=ranks.rank == 0 and not config.quiet)
         if advice := precision.advice(config.precision, device):
             console.line(advice)
-        sinks = Sinks(run_dir, ranks.rank, tensorboard=config.tensorboard, profile=config.profile)
+        sinks = Sinks(
+            run_dir, ranks.rank,
+            tensorboard=config.tensorboard, profile=config.profile, marks=marks,
+        )  # fmt: skip
         builder = Builder(config, ranks, device, task, console, sinks, metrics)
         place = "/".join(peers.workers[ranks.rank].place)
         writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
@@ -91,7 +97,9 @@ def prepared(
         meter = _meter(peers, ranks, run_dir)
         try:
             trainer = builder.trainer(checkpoints, meter)
+            marks["model"] = time.time()
             trainer.go_on()
+            marks["checkpoint"] = time.time()
             try:
                 yield trainer, run_dir
             except RuntimeError as error:

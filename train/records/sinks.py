@@ -1,11 +1,13 @@
 """Where records go: this rank's JSON lines always, TensorBoard on rank 0 if asked for."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.errors import UsageError
-from muster.run_files import METRICS, TENSORBOARD
+from muster.run_files import METRICS, START, TENSORBOARD
+from muster.writing import write_json
 
 from .profile import Profiler
 from .schema import (
@@ -26,12 +28,21 @@ class Sinks:
     """
 
     def __init__(
-        self, run_dir: Path, rank: int, *, tensorboard: bool = False, profile: bool = False
+        self,
+        run_dir: Path,
+        rank: int,
+        *,
+        tensorboard: bool = False,
+        profile: bool = False,
+        marks: dict[str, float] | None = None,
     ) -> None:
+        """`marks`: when this process had what it needs for its first step."""
         self._lines = RecordWriter(METRICS.path(run_dir, rank=rank))
         self._profiler = Profiler(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
+        self._marks = {} if marks is None else marks
+        self._start = START.path(run_dir) if rank == 0 else None
         if tensorboard and rank == 0:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -59,6 +70,10 @@ class Sinks:
     def stepped(self, step: StepRecord, made: Sequence[Collective]) -> None:
         """Write down `step`, and its gradient collectives, if they are others than the last."""
         self.write(step)
+        if self._start is not None:
+            marks = {**self._marks, "step": time.time()}
+            write_json(self._start, {"step": step.step, "marks_unix_s": marks})
+            self._start = None
         if made != self._collectives:
             self._collectives = made
             record = CollectivesRecord(step=step.step, rank=step.rank, collectives=made)

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
 from launch.agent.inspection.request_file import RequestFile
-from launch.runs.failure import TIMED_OUT, read_exits
+from launch.runs.end_facts import read_exits
+from launch.runs.failure import TIMED_OUT
 from launch.runs.watching.durations import duration
 from muster.run_files import AGENT, STACKS
 from muster.writing import CannotWrite, read_json, write_json

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.launch.submit import start, submit, wait_until, worker
 from tests.preload import interpreter
 
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
+OF_OURS = ["imports", "rendezvous", "model", "checkpoint", "step"]
 SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20"]
 
 
@@ -30,6 +33,18 @@ def losses(run_dir: Path) -> dict[int, float]:
             if record["kind"] == "step":
                 found[record["step"]] = record["loss"]
     return found
+
+
+def recovered(out: str, run_dir: Path, what: str) -> list[str]:
+    """The parts that a restart is said to have taken; they add up, and are on record."""
+    (found,) = re.findall(f"^attempt 2: {what} after ([0-9.]+) s: (.*)$", out, re.MULTILINE)
+    shown = {name: float(seconds) for name, seconds in map(str.split, found[1].split(", "))}
+    assert sum(shown.values()) == pytest.approx(float(found[0]), abs=0.05 * (len(shown) + 1))
+    record = json.loads((run_dir / "recovery.json").read_text())
+    assert record["attempt"] == 2 and list(record["parts_s"]) == list(shown)
+    assert min(record["parts_s"].values()) >= 0
+    assert sum(record["parts_s"].values()) == pytest.approx(record["total_s"], abs=0.01)
+    return list(shown)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -53,9 +68,30 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"
     assert "error: lost " in log.read_text() or "error: stopped by SIGTERM" in log.read_text()
     assert losses(tmp_path / "hurt") == losses(tmp_path / "whole")
+    parts = recovered(out, tmp_path / "hurt", "step [0-9]+ again")
+    assert parts == ["noticed", "stopped", "agents", *OF_OURS]
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}
     # "stacks" only where a worker was still there to be asked
-    assert names - {"stacks"} == {"agents", "exit.json", "exits", "metrics", "workers"}
+    assert names - {"stacks"} == {
+        *("agents", "exit.json", "exits", "metrics", "start.json", "workers")
+    }
+
+
+def test_where_the_seconds_went_of_a_program_that_records_nothing(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import os, signal
+            print("begun", flush=True)
+            if os.environ["MUSTER_ATTEMPT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    where = ["--launcher", "local", "--nodes", "1", "--max-restarts", "1", "--run-id", "run"]
+    code, out, err = submit(*where, "--logs-dir", str(tmp_path), "--", str(program))
+    assert code == 0, err
+    parts = recovered(out, tmp_path / "run", "first output")
+    assert parts == ["noticed", "stopped", "agents", "program"]
 
 
 def test_a_crash_loop_ends_by_itself(tmp_path):

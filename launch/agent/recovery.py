@@ -1,0 +1,105 @@
+"""Where the seconds went from what ended an attempt to the first step of the next.
+
+How it works: each part ends at a time that somebody has written down. An attempt that is put aside
+tells when a worker or an agent had the first word of the fault. The fault is taken to have come
+right after the last record that a rank wrote, but no longer ago than silence is waited for. Of the
+new attempt rank 0's `start.json` tells. A program that records no steps is back with its first
+output.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.agent.membership.heartbeat import SILENT_S
+from launch.runs import end_facts
+from muster import run_files
+from muster.writing import CannotWrite, read_json, write_json
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Of the attempt that runs now, after the one whose files are in `before`."""
+
+    run_dir: Path
+    before: Path
+    attempt: int  # 2 is the one after the first
+
+    def look(self) -> str | None:
+        """What to say, once the attempt is back at work; it is written down, too."""
+        agent = read_json(run_files.AGENT.path(self.run_dir, node=0), "time_unix_s")
+        if agent is None or (back := self._back()) is None:
+            return None
+        what, marks = back
+        if not (times := list(self._of_fault())):
+            return None
+        fault, *ends = _made_to_rise([*times, float(agent["time_unix_s"]), *marks.values()])
+        names = ["noticed", "stopped", "agents", *marks]
+        begins = [fault, *ends[:-1]]
+        parts = {
+            name: round(end - begin, 3)
+            for name, begin, end in zip(names, begins, ends, strict=True)
+        }
+        total = round(ends[-1] - fault, 3)
+        record = {"attempt": self.attempt, "fault_unix_s": fault, "total_s": total}
+        with suppress(CannotWrite):  # no reason to end the run
+            write_json(run_files.RECOVERY.path(self.run_dir), {**record, "parts_s": parts})
+        shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+        return f"attempt {self.attempt}: {what} after {total:.1f} s: {shown}"
+
+    def _of_fault(self) -> Iterator[float]:
+        """When it came, when an agent noticed it, and when nothing was left of the attempt.
+
+        Nothing where nobody was left to write that down.
+        """
+        agents = end_facts.read_agents(self.before)
+        offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
+        told = [
+            one["time_unix_s"] + offsets.get(rank, 0.0)
+            for rank, one in end_facts.read_exits(self.before).items()
+            if one["cause"] != "done"
+        ]
+        end = read_json(run_files.EXIT.path(self.before), "time_unix_s")
+        ends = [] if end is None else [float(end["time_unix_s"])]
+        heard = [one["noticed_unix_s"] + one["clock_offset_s"] for one in agents]
+        if not (known := [*told, *heard, *ends]):
+            return
+        noticed = min([*heard, *ends], default=max(known))
+        first = min([noticed, *told])
+        records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
+        # the first rank to fall silent: others may have had a checkpoint to write down
+        yield min(first, max(min(records), first - SILENT_S)) if records else first
+        yield noticed
+        yield max(ends or known)
+
+    def _back(self) -> tuple[str, dict[str, float]] | None:
+        """At what the attempt is back, and when it had what it needs for that; None: not yet."""
+        start = read_json(run_files.START.path(self.run_dir), "step", "marks_unix_s")
+        if start is not None:
+            marks = start["marks_unix_s"]
+            named = marks if len(marks) > 1 else {"program": marks["step"]}
+            return f"step {start['step']} again", named
+        if run_files.START.path(self.before).exists():
+            return None
+        outputs = [
+            path
+            for file in (run_files.OUTPUT, run_files.ERRORS)
+            for path in file.find(self.run_dir)
+        ]
+        if any(path.stat().st_size for path in outputs):
+            return "first output", {"program": time.time()}
+        return None
+
+
+def of_last_attempt(run_dir: Path) -> Recovery | None:
+    """Of a run that was started again; None of its first attempt."""
+    folders = run_files.attempt_folders(run_dir)
+    number = max(folders, default=None)
+    return None if number is None else Recovery(run_dir, folders[number], number + 2)
+
+
+def _made_to_rise(times: list[float]) -> list[float]:
+    """Clocks of two machines may be apart by more than a short part took."""
+    return [max(times[: count + 1]) for count in range(len(times))]

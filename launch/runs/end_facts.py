@@ -1,0 +1,98 @@
+"""What is known of a run that has ended: what its workers and agents have left."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END
+from muster.worker import lost_peer
+from muster.writing import read_json
+
+# "exit": a program of the user's ended itself with this exit code. The others are
+OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
+# What torch.distributed raises; `RuntimeError` is gloo's.
+TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
+
+
+class Facts:
+    """What is known of a run that has ended."""
+
+    def __init__(
+        self, run_dir: Path, world_size: int | None, code: int, trouble: str | None
+    ) -> None:
+        self.run_dir, self.code, self.trouble = run_dir, code, trouble
+        self.exits, self.agents = read_exits(run_dir), read_agents(run_dir)
+        offsets = {rank: one["clock_offset_s"] for one in self.agents for rank in one["ranks"]}
+        if world_size is None:
+            world_size = max([*self.exits, *offsets], default=-1) + 1
+        self.world_size = world_size
+        # by one clock, that of node 0: the others' may be seconds off
+        self.ordered = sorted(
+            self.exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
+        )
+        self.own = [record for record in self.ordered if record["cause"] in OWN_CAUSES]
+        self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
+        self.silent = sorted(set(range(world_size)) - set(self.exits))
+        self.ended = _ended(self.agents)  # which of them were alive until their agents ended them
+        begun = {rank: output_of(run_dir, rank) for rank in self.silent if rank not in self.ended}
+        self.begun = {rank: path for rank, path in begun.items() if path.exists()}
+        self.lost = [one["message"] for one in self.agents if one["cause"] == "peer"]
+        signals = [one for one in self.agents if one["cause"] == "signal"]
+        self.by_signal = bool(signals) and len(signals) == len(self.agents)
+        self.signalled = {rank: one for one in signals for rank in one["ranks"]}
+        self.gone = _gone(run_dir, self.agents) if self.by_signal else ""
+
+    @property
+    def first_echo(self) -> dict[str, Any]:
+        """What the first worker said that is not done; of one at least."""
+        return next((one for one in self.ordered if one["cause"] != "done"), self.ordered[0])
+
+
+def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
+    """The exit record of every rank that left one."""
+    return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
+
+
+def _judged(record: dict[str, Any]) -> dict[str, Any]:
+    """`record`, with the consequence of a lost rank told from a crash, whatever program it was."""
+    kind = str(record["message"]).partition(":")[0]
+    if (
+        record["cause"] == "crash"
+        and kind in TORCH_ERRORS
+        and lost_peer.is_consequence(record["message"])
+    ):
+        return {**record, "cause": "lost_peer"}
+    return record
+
+
+def read_agents(run_dir: Path) -> list[dict[str, Any]]:
+    """How each node's part ended, for those whose agent could still say so."""
+    return _records(AGENT_END.find(run_dir))
+
+
+def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """The workers that were alive until their agents ended them: how, and on which node."""
+    return {
+        int(rank): {**how, "node": one["node"]}
+        for one in agents
+        for rank, how in one.get("ended", {}).items()
+    }
+
+
+def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
+    """The nodes that began, but left no word of how they ended."""
+    ended = {one["index"] for one in agents}
+    return "\n".join(
+        f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
+        for one in _records(AGENT.find(run_dir))
+        if one["index"] not in ended
+    )
+
+
+def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    return [record for path in paths if (record := read_json(path)) is not None]
+
+
+def output_of(run_dir: Path, rank: int) -> Path:
+    """Where a worker sends its stderr: the first thing it does."""
+    return ERRORS.path(run_dir, rank=rank)

@@ -1,0 +1,92 @@
+"""The seconds from a fault to the next step are told from records alone."""
+
+import json
+import os
+
+import pytest
+
+from launch.agent import recovery
+from launch.agent.membership.heartbeat import SILENT_S
+
+
+def write(path, **record):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Node 1 has its clock 100 s ahead; its rank was killed, which rank 0 noticed at 11.4 s."""
+    before = tmp_path / "attempts" / "0"
+    for index in (0, 1):
+        write(
+            before / "agents" / f"node_{index:05d}.exit.json",
+            ranks=[index], noticed_unix_s=12.0 + 101 * index, clock_offset_s=-100.0 * index,
+        )  # fmt: skip
+    lost = {"rank": 0, "cause": "lost_peer", "message": "lost rank 1", "time_unix_s": 11.4}
+    write(before / "exits" / "rank_00000.json", **lost)
+    write(before / "exit.json", time_unix_s=13.5)
+    write(before / "start.json", step=1, marks_unix_s={})
+    write(tmp_path / "agents" / "node_00000.json", time_unix_s=14.5)
+    return tmp_path
+
+
+def record_at(run_dir, time_s):
+    """Of rank 1; rank 0 writes down a checkpoint a little later."""
+    folder = run_dir / "attempts" / "0" / "metrics"
+    folder.mkdir()
+    for rank, changed_s in enumerate((time_s + 0.3, time_s)):
+        path = folder / f"rank_{rank:05d}.jsonl"
+        path.touch()
+        os.utime(path, (changed_s, changed_s))
+
+
+def test_a_step_of_the_trainer(run_dir):
+    record_at(run_dir, 11.0)
+    found = recovery.of_last_attempt(run_dir)
+    assert found.look() is None and not (run_dir / "recovery.json").exists()
+    marks = {"imports": 17.1, "rendezvous": 17.9, "checkpoint": 18.0, "step": 18.2}
+    write(run_dir / "start.json", step=41, marks_unix_s=marks)
+    assert found.look() == (
+        "attempt 2: step 41 again after 7.2 s: noticed 1.0, stopped 1.5, agents 1.0, imports 2.6, "
+        "rendezvous 0.8, checkpoint 0.1, step 0.2"
+    )
+    assert json.loads((run_dir / "recovery.json").read_text())["fault_unix_s"] == 11.0
+
+
+@pytest.mark.parametrize(("recorded_s", "fault_s"), [(-50.0, 11.4 - SILENT_S), (11.9, 11.4)])
+def test_the_fault_is_not_long_before_the_first_word_of_it_and_not_after(
+    run_dir, recorded_s, fault_s
+):
+    record_at(run_dir, recorded_s)
+    assert next(recovery.of_last_attempt(run_dir)._of_fault()) == pytest.approx(fault_s)
+
+
+def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
+    output = run_dir / "workers" / "rank_00000.out"
+    output.parent.mkdir()
+    output.write_text("begun\n")
+    found = recovery.of_last_attempt(run_dir)
+    assert found.look() is None  # the attempt before has recorded steps
+    write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
+    line = "attempt 2: step 3 again after 5.1 s: noticed 0.6, stopped 1.5, agents 1.0, program 2.0"
+    assert found.look() == line
+    (run_dir / "start.json").unlink()
+    (run_dir / "attempts" / "0" / "start.json").unlink()
+    assert found.look().startswith("attempt 2: first output after ")
+
+
+def test_nothing_is_said_where_nobody_was_left_to_write_down_the_fault(run_dir):
+    """As when a job lost its first node, and was requeued."""
+    before = run_dir / "attempts" / "0"
+    write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
+    (before / "exit.json").unlink()
+    found = recovery.of_last_attempt(run_dir)
+    assert "after 5.1 s: noticed 0.6, stopped 1.0, agents 1.5, program 2.0" in found.look()
+    for path in [*before.glob("agents/*"), *before.glob("exits/*")]:
+        path.unlink()
+    assert found.look() is None
+
+
+def test_a_first_attempt_has_recovered_from_nothing(tmp_path):
+    assert recovery.of_last_attempt(tmp_path) is None
