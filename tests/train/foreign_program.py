@@ -66,11 +66,8 @@ def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
         def own_state(self) -> dict[str, torch.Tensor]:
             return {"error": torch.tensor([self.remembered])}
 
-        def tensors(self, *, keeps: bool) -> dict[str, dict[str, torch.Tensor]]:
-            return {"model": {"weight": self.weight.clone()}}
-
-        def state_dict(self) -> dict[str, str]:
-            return {"note": self.note}
+        def saved(self, *, keeps: bool) -> tuple[dict, dict[str, str]]:
+            return {"model": {"weight": self.weight.clone()}}, {"note": self.note}
 
         def load(self, files, state, own) -> None:
             self.weight, self.note = files["model"]["weight"], state["note"] * 2

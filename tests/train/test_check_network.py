@@ -4,7 +4,7 @@ import pytest
 
 from tests.train.workers import finish, free_port, read_json, start
 from train.benchmarks.collectives import bus_factor
-from train.benchmarks.pairings import rounds
+from train.benchmarks.network import rounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])

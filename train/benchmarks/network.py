@@ -1,6 +1,7 @@
 """How fast and how right the network is: every collective, and every way between two nodes."""
 
 import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch.distributed as dist
 from muster.errors import MusterError
 from train.benchmarks import collectives
 from train.benchmarks.collectives import Effort, Place
-from train.benchmarks.pairings import rounds
 from train.distributed import environment
 from train.distributed.rendezvous import Peers
 
@@ -21,6 +21,7 @@ PAIR_BUDGET_S = 0.1
 PAIR_SIZES = (1024**2, 16 * 1024**2)
 # Where a small message takes longer than this, a large one has nothing to add but time.
 SLOW_S = 0.1
+ALONE = 16  # up to so many ranks, one pair at a time: nothing else is on the wire
 EVERY_RANK = 16  # up to so many ranks all are paired, else the first of each node
 
 
@@ -71,6 +72,25 @@ def all_are_here(timeout_s: float) -> None:
         dist.monitored_barrier(group, timeout=timedelta(seconds=timeout_s), wait_all_ranks=True)
     except RuntimeError as error:
         raise MusterError(f"not all workers take part: {' '.join(str(error).split())}") from None
+
+
+def rounds(ranks: Sequence[int], alone: int = ALONE) -> Iterator[list[tuple[int, int]]]:
+    """Every pair of `ranks` once; no rank twice in a round."""
+    for together in _tournament(list(ranks)):
+        if len(ranks) > alone:
+            yield together
+        else:
+            yield from ([pair] for pair in together)
+
+
+def _tournament(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
+    """The first stays, the others go around it, as players at tables do."""
+    places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        yield [(one, other) for one, other in facing if one is not None and other is not None]
+        places = [places[0], places[-1], *places[1:-1]]
 
 
 def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, Any]]:

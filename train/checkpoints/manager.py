@@ -27,16 +27,12 @@ class HasState(Protocol):
         """What this rank remembers that others may not; the same names and forms on every rank."""
         ...
 
-    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
-        """Copies on the CPU of what is the same on every rank, by file and by name.
+    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
+        """What is the same on every rank: tensors, by file and by name, and all else, for JSON.
 
-        Every rank is asked, since to put them together may take all; what is returned by one that
-        does not keep them is thrown away.
+        Tensors are copies on the CPU. Every rank is asked, since to put them together may take
+        all; what is returned by one that does not keep them is thrown away.
         """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """All else, for JSON; likewise the same."""
         ...
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
@@ -173,14 +169,14 @@ class CheckpointManager:
         # Collectives: these come before ranks part into those that write and those that do not.
         keeps = self._writer is not None
         remembered = gather_own(self._ranks, training.own_state(), keeps=keeps)
-        tensors = training.tensors(keeps=keeps)
+        tensors, rest = training.saved(keeps=keeps)
         generators = gather(self._ranks, rng.capture())
         self._saved, self._due_since = step, time.monotonic()
         if self._writer is None:
             return
         files = {**tensors, **({"sync": remembered} if remembered else {})}
         state = {
-            **training.state_dict(),
+            **rest,
             "generators": generators,
             "world_size": self._ranks.world_size,
             "best": self._best,

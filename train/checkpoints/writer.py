@@ -55,9 +55,27 @@ class Writer:
         """
         self.wait()
         self._step, self._started = step, time.perf_counter()
-        self._thread = threading.Thread(
-            target=self._write, args=(step, tensors, state, stall_s, runs, best), name="checkpoint"
-        )
+        run, origin = runs
+
+        def write() -> None:
+            error = ""
+            try:
+                self.last = storage.write(self.folder, step, tensors, state, run=run, origin=origin)
+                storage.prune(self.folder, self._keep_last, best)
+            except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
+                error = self._complain(step, failed, origin)
+            record = CheckpointRecord(
+                step=step,
+                rank=self._rank,
+                path=str(self.folder),
+                payload_bytes=sum(one.nbytes for own in tensors.values() for one in own.values()),
+                stall_s=stall_s,
+                write_s=self.busy_s,
+                error=error,
+            )
+            self._records.append(record)
+
+        self._thread = threading.Thread(target=write, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -93,34 +111,6 @@ class Writer:
         if self.last is None or self.last.step != step:
             raise MusterError(f"step {step}: no checkpoint could be written to {self.folder}")
         return self.last
-
-    def _write(
-        self,
-        step: int,
-        tensors: Mapping[str, Mapping[str, Tensor]],
-        state: Mapping[str, Any],
-        stall_s: float,
-        runs: tuple[int, int],
-        best: int | None,
-    ) -> None:
-        run, origin = runs
-        error = ""
-        try:
-            self.last = storage.write(self.folder, step, tensors, state, run=run, origin=origin)
-            storage.prune(self.folder, self._keep_last, best)
-        except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
-            error = self._complain(step, failed, origin)
-        self._records.append(
-            CheckpointRecord(
-                step=step,
-                rank=self._rank,
-                path=str(self.folder),
-                payload_bytes=sum(one.nbytes for own in tensors.values() for one in own.values()),
-                stall_s=stall_s,
-                write_s=time.perf_counter() - self._started,
-                error=error,
-            )
-        )
 
     def _complain(self, step: int, error: Exception, origin: int) -> str:
         left = [one for one in storage.found(self.folder) if one.origin == origin]

@@ -32,14 +32,16 @@ import torch.distributed as dist
 from muster.errors import MusterError
 
 from .address import check_own_address, choose_interface, wait_for_address
-from .device import choose_backend, choose_device, visible_gpus
 from .exit_guard import PeerFailed
 from .lost_peers import explained
 from .patience import PATIENCE_S, set_timeout, wait_for_all
 from .placement import (
     WorkerInfo,
+    choose_backend,
+    choose_device,
     fair_share,
     host_leader,
+    visible_gpus,
     with_neighbours,
     worker_info,
 )

@@ -27,13 +27,13 @@ from train.distributed.exit_guard import ExitGuard
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
+from train.loop.compilation import compile_layers
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.shared_folder import open_run_folder
 from train.loop.state import TrainingState, resets
 from train.loop.task_samples import first_samples, lengths_of
 from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.model.compilation import compile_layers
 from train.records.console import Console
 from train.records.sinks import Sinks
 from train.records.traffic import Meter

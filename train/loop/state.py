@@ -49,24 +49,16 @@ class TrainingState:
         self.grad_sync.settle(self.model)
         return self.grad_sync.state()
 
-    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
+    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
         with self.grad_sync.whole(self.model):
             model = snapshot.of_model(self.model) if keeps else {}
         states = self.grad_sync.optimizer_state(self.model, self.optimizer)
-        return {
-            "model": model,
-            "optimizer": snapshot.of_optimizer(self.model, states, keeps=keeps),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
+        optimizer = snapshot.of_optimizer(self.model, states, keeps=keeps)
         schedule = self.schedule.state_dict()
         del schedule["lr_lambdas"]  # functions, which are made anew from the settings
-        return {
-            "at": asdict(self.at),
-            "schedule": schedule,
-            "precision": self.precision.state_dict(),
-            **self.notes,
-        }
+        state = {"at": asdict(self.at), "schedule": schedule, **self.notes}
+        state["precision"] = self.precision.state_dict()
+        return {"model": model, "optimizer": optimizer}, state
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint, with what is not to be reset."""

@@ -1,1 +1,1 @@
-"""What is done to a model: optimizer, precision, compilation, random numbers."""
+"""What is done to a model: optimizer, precision, random numbers."""

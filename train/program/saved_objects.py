@@ -165,22 +165,17 @@ class _State:
 
     def __init__(self, objects: Mapping[str, Stateful]) -> None:
         self._objects = objects
-        self._rest: dict[str, Any] = {}
 
     def own_state(self) -> Mapping[str, Tensor]:
         return {}
 
-    def tensors(self, *, keeps: bool) -> dict[str, dict[str, Tensor]]:
-        found = dict[str, dict[str, Tensor]]()
-        if not keeps:
-            return found
-        for name, one in self._objects.items():
-            found[name] = dict[str, Tensor]()
-            self._rest[name] = _apart(one.state_dict(), (name,), found[name])
-        return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"objects": self._rest}
+    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
+        files = Files((name, {}) for name in self._objects if keeps)
+        rest = {
+            name: _apart(self._objects[name].state_dict(), (name,), own)
+            for name, own in files.items()
+        }
+        return files, {"objects": rest}
 
     def problems(self, state: dict[str, Any]) -> list[str]:
         saved, wanted = set(state.get("objects", ())), set(self._objects)

@@ -34,7 +34,7 @@ SPLITS = {2: "3,1", 3: "3,0,2"}
 
 
 def bits(trainer: Trainer) -> list[bytes]:
-    files = trainer.state.tensors(keeps=True)
+    files, _ = trainer.state.saved(keeps=True)
     return [files[file][name].numpy().tobytes() for file in files for name in sorted(files[file])]
 
 

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError
-from train.distributed.device import choose_backend, choose_device
 from train.distributed.placement import (
     WorkerInfo,
     assign_gpus,
+    choose_backend,
+    choose_device,
     fair_share,
     host_leader,
     with_neighbours,

@@ -9,23 +9,57 @@ evaluated, saved and loaded as in every other mode.
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from muster.errors import refuse
+from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
-from ..ranks import Ranks
+from ..ranks import CollectiveLedger, Ranks, all_gather_single, reduce_scatter_single
 from ..sharding.layers import repeated_layers
 from ..sharding.parts import PartedSync
 from ..sharding.shares import Share
-from ..sharding.transport import Gather, ReduceScatter
-from ..sharding.twin import twin_of, unshareable
+
+
+class Gather:
+    """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
+
+    def __init__(self, ledger: CollectiveLedger) -> None:
+        self._ledger = ledger
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
+        self._ledger.gradient("all_gather", input_tensor)
+        return all_gather_single(output_tensor, input_tensor, **how)
+
+
+class ReduceScatter(Gather):
+    """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
+
+    gloo's own reduce_scatter sends twice as much, for it is an all_reduce: so each rank sends every
+    other its part.
+    """
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
+        if input_tensor.is_cuda:
+            self._ledger.gradient("reduce_scatter", input_tensor)
+            reduce_scatter_single(output_tensor, input_tensor, **how)
+            return
+        self._ledger.gradient("all_to_all", input_tensor)
+        came = torch.empty_like(input_tensor)
+        dist.all_to_all_single(came, input_tensor, group=how["group"])
+        reduced = torch.mean if how["op"] == dist.ReduceOp.AVG else torch.sum
+        reduced(came.view(-1, len(output_tensor)), dim=0, out=output_tensor)
 
 
 class Fsdp(PartedSync):
@@ -127,6 +161,40 @@ def _local(tensor: Tensor) -> Tensor:
     """This rank's values of what `fully_shard` has cut up: (values,)."""
     local: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]  # a DTensor
     return local.view(-1)
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """Modules like those of `model`, that hold the very same parameters.
+
+    Buffers they have in common: one that is put in another's place is so in both.
+
+    Raises:
+        UsageError: it has something that cannot be copied.
+    """
+    same: list[Any] = [*model.parameters(), *(module._buffers for module in model.modules())]
+    values = (value for module in model.modules() for value in vars(module).values())
+    same += [value for value in values if isinstance(value, dist.ProcessGroup)]
+    try:
+        return copy.deepcopy(model, {id(one): one for one in same})
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"sync mode fsdp needs a copy of the model's modules, but {reason}; use zero1"
+        ) from error
+
+
+def unshareable(model: nn.Module) -> Iterator[str]:
+    """Why torch's `fully_shard` would not take `model`; one line each."""
+    for name, param in model.named_parameters():
+        if param.ndim == 0:
+            yield (
+                f"sync mode fsdp cannot share out the model's parameter {name}, a number without "
+                "a dimension; give it the shape (1,), or use zero1"
+            )
+    kinds = {param.dtype: name for name, param in model.named_parameters() if param.requires_grad}
+    if len(kinds) > 1:
+        found = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in kinds.items())
+        yield f"sync mode fsdp trains parameters of one type, but {found}; use zero1"
 
 
 build = Fsdp

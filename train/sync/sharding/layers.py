@@ -6,7 +6,7 @@ from torch import nn
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """The members of every outermost list of several modules of one kind.
+    """What is `repeated`, to be gathered layer by layer.
 
     Not those that share a parameter with what is outside of them: of these no more than one may be
     in charge.
@@ -14,15 +14,16 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
     holders = _holders(model)
     return [
         layer
-        for layer in _members(model)
+        for layer in repeated(model)
         if (own := _holders(layer)) and all(holders[param] == own[param] for param in own)
     ]
 
 
-def _members(module: nn.Module) -> list[nn.Module]:
+def repeated(module: nn.Module) -> list[nn.Module]:
+    """The members of every outermost list of several modules of one kind."""
     if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
         return list(module)
-    return [layer for child in module.children() for layer in _members(child)]
+    return [layer for child in module.children() for layer in repeated(child)]
 
 
 def _holders(module: nn.Module) -> Counter[nn.Parameter]:

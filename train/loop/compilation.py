@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from muster.errors import UsageError
+from train.sync.sharding.layers import repeated
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
@@ -26,10 +27,3 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     torch._inductor.config.compile_threads = 1
     for layer in repeated(model) or [model]:
         layer.compile()
-
-
-def repeated(module: nn.Module) -> list[nn.Module]:
-    """The layers of every outermost list that has several, all of one kind."""
-    if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
-        return list(module)
-    return [layer for child in module.children() for layer in repeated(child)]

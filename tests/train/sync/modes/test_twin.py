@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from muster.errors import UsageError
-from train.sync.sharding.twin import twin_of, unshareable
+from train.sync.modes.fsdp import twin_of, unshareable
 
 
 class Tied(nn.Module):
