@@ -108,7 +108,7 @@ def worker(mode: str, model: str) -> dict[str, int]:
         if step:
             time.sleep(SETTLE_S)
             held = allocated() - before
-        sync.sync(wrapped)
+        sync.sync(wrapped, sync.used(wrapped))
         sync.clip(list(wrapped.parameters()), 1.0)
         optimizer.step()
         optimizer.zero_grad()

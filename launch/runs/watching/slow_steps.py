@@ -10,8 +10,7 @@ from statistics import median
 from typing import Any
 
 from configs.settings.train import TrainConfig
-from launch.runs.watching.step_progress import last_steps
-from muster import run_files
+from muster import json_lines, run_files
 
 WINDOW = 5  # steps whose median is one figure
 SLOW = 1.25  # times the median of the ranks, to be called slow
@@ -27,8 +26,8 @@ def slow_rank(run_dir: Path, settings: TrainConfig) -> str | None:
     ranks = {
         rank: {
             int(one["step"]): _phases(one, overlapping)
-            for one in last_steps(path)
-            if one.keys() >= NEEDED
+            for one in json_lines.last(path)
+            if one.get("kind") == "step" and one.keys() >= NEEDED
         }
         for rank, path in run_files.METRICS.by_number(run_dir).items()
     }
