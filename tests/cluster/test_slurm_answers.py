@@ -15,12 +15,17 @@ import pytest
 
 from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
-from tests.cluster.conftest import USUAL
-from tests.cluster.testbeds import REPOSITORY, Cluster, bring_up
+from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.cluster.ways import finish, start
 from tests.launch.submit import SUBMIT, wait_until
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
+# As `testbed up` does; a testbed that is made anew would have forgotten the job.
+START_CONTROLLER = """
+from launch.virtual_cluster import daemons, slurm_daemons
+slurm_daemons.start_controller()
+daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
+"""
 ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 
@@ -102,7 +107,7 @@ def test_a_controller_that_is_down_ends_nothing(run):
         with pytest.raises(subprocess.TimeoutExpired):
             one.process.wait(timeout=15)
     finally:
-        bring_up(*USUAL)
+        subprocess.run([sys.executable, "-c", START_CONTROLLER], cwd=REPOSITORY, check=True)
     assert one.jobs("cancel").endswith(": stopped\n")
     assert not one.is_queued()
     code, out, err = finish(one.process)
