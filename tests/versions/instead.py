@@ -18,7 +18,6 @@ NEWER = {
     "torch.distributed.all_gather_single": Instead("2.13", "all_gather_into_tensor", True),
     "torch.distributed.reduce_scatter_single": Instead("2.13", "reduce_scatter_tensor", True),
     "torch.distributed.set_timeout": Instead("2.14", "_set_pg_timeout", True),
-    "torch.distributed.distributed_c10d.set_timeout": Instead("2.14", "_set_pg_timeout"),
     "torch.cpu.get_capabilities": Instead("2.13", TRAINER),
     f"{DDP}(forward_sync_buffers)": Instead("2.13", TRAINER),
     f"{FSDP}.set_custom_all_gather": Instead("2.13", SHARDED),
@@ -37,9 +36,6 @@ PRIVATE = {
     "torch.nn.modules.batchnorm._BatchNorm": Instead("2.6", "nothing: documented as its classes"),
     "torch.nn.modules.dropout._DropoutNd": Instead("2.6", TRAINER),
     "torch._foreach_copy_": Instead("2.6", SHARDED),
-    "torch._inductor": Instead("2.6", TRAINER),
-    "torch._inductor.config": Instead("2.6", TRAINER),
-    "torch._inductor.config.compile_threads": Instead("2.6", TRAINER),
     "torch.autograd.Variable._execution_engine": Instead("2.6", "nothing: DDP itself uses it"),
     "torch.autograd.Variable._execution_engine.queue_callback": Instead("2.6", "as before"),
 }
