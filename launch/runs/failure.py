@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.runs import hang_record, last_output
+from launch.runs import end_facts, last_output
 from launch.runs.end_facts import Facts, output_of
 from muster.errors import STOPPED
 from muster.run_files import AGENT_ERRORS, AGENT_LOG
@@ -52,7 +52,7 @@ def stopped_in_order(facts: Facts) -> Failure | None:
 
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
-    hang = hang_record.of_hang(facts.run_dir)
+    hang = end_facts.hang_cause(facts.run_dir)
     return Failure(*hang) if hang else None
 
 
@@ -85,7 +85,7 @@ def failed_by_itself(facts: Facts) -> Failure | None:
 
 def collective_timed_out(facts: Facts) -> Failure | None:
     waited = [f"rank {one['rank']}: {one['message']}" for one in facts.ordered if _timed_out(one)]
-    late = hang_record.of_timeout(facts.run_dir, waited)
+    late = end_facts.timeout_cause(facts.run_dir, waited)
     return Failure(*late) if late else None
 
 
@@ -158,7 +158,7 @@ def waited_for_in_vain(facts: Facts) -> Failure | None:
     them = "it" if len(late) == 1 else "them"
     text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
     words = f"{waiting}: {waited[0]['message']}"
-    return Failure(1, text, (words, *hang_record.at_the_end(facts.run_dir)))
+    return Failure(1, text, (words, *end_facts.seen_at_the_end(facts.run_dir)))
 
 
 def never_started(facts: Facts) -> Failure | None:

@@ -14,7 +14,7 @@ from launch.agent.inspection.diagnosis import group_name
 from launch.agent.inspection.rank_view import RankView
 from launch.agent.inspection.request_file import Asking
 from launch.agent.inspection.run_inspection import views_of
-from launch.runs import hang_record, run_state
+from launch.runs import end_facts, run_state
 from launch.runs.watching.durations import duration
 from muster.errors import MusterError
 
@@ -57,7 +57,7 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
         MusterError: nothing was.
     """
     for name, why in REASONS.items():
-        if seen := hang_record.read(run_dir, name):
+        if seen := end_facts.stacks_seen(run_dir, name):
             return seen, why
     raise MusterError(f"{run_dir.name} is over, and nothing was seen to hang in it")
 
