@@ -20,14 +20,20 @@ class Mute(Exception):
         raise ValueError("no text")
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_before():
+    """A guard leaves SIGTERM ignored, and so would all that later tests of this process start."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture
 def guard(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
     guard = ExitGuard(World())
     (tmp_path / "exits").mkdir()
     guard.run_dir = tmp_path
-    yield guard
-    signal.signal(signal.SIGTERM, before)
+    return guard
 
 
 def record(guard: ExitGuard) -> dict:
