@@ -56,7 +56,7 @@ class Recovery:
         """
         agents = end_facts.read_agents(self.before)
         offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
-        told = [
+        by_workers = [
             one["time_unix_s"] + offsets.get(rank, 0.0)
             for rank, one in end_facts.read_exits(self.before).items()
             if one["cause"] != "done"
@@ -64,10 +64,10 @@ class Recovery:
         end = read_json(run_files.EXIT.path(self.before), "time_unix_s")
         ends = [] if end is None else [float(end["time_unix_s"])]
         heard = [one["noticed_unix_s"] + one["clock_offset_s"] for one in agents]
-        if not (known := [*told, *heard, *ends]):
+        if not (known := [*by_workers, *heard, *ends]):
             return
         noticed = min([*heard, *ends], default=max(known))
-        first = min([noticed, *told])
+        first = min([noticed, *by_workers])
         records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may have had a checkpoint to write down
         yield min(first, max(min(records), first - SILENT_S)) if records else first

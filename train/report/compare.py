@@ -22,13 +22,13 @@ def main(folders: list[Path], wanted: float | None) -> int:
     print(f"## What differs\n\n{markdown_table(table) if len(table) else 'nothing'}\n")
     print("## Losses\n")
     tolerance = TOLERANCE if wanted is None else wanted
-    told = [part(runs[0], run, tolerance) for run in runs[1:]]
-    for name, (_, text) in zip(names[1:], told, strict=True):
+    parts = [part(runs[0], run, tolerance) for run in runs[1:]]
+    for name, (_, text) in zip(names[1:], parts, strict=True):
         print(f"{names[0]} and {name}: {text}")
     for name, run in zip(names, runs, strict=True):
         for note in run.notes:
             print(f"note: {name}: {note}")
-    return 0 if wanted is None or all(is_equal for is_equal, _ in told) else 1
+    return 0 if wanted is None or all(is_equal for is_equal, _ in parts) else 1
 
 
 def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:

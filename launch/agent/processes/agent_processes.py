@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from launch.nodes.channel import Channel
 from muster.run_files import AGENT_ERRORS
@@ -59,7 +59,7 @@ def start_each(commands: Sequence[AgentCommand]) -> list[AgentProcess]:
     return started
 
 
-def _opened(log: Path):  # type: ignore[no-untyped-def]
+def _opened(log: Path) -> IO[bytes]:
     with writing(log):
         log.parent.mkdir(exist_ok=True)
         return log.open("wb")

@@ -109,7 +109,7 @@ def _gather(
     Raises:
         MusterError: one did not start, or has not come for as long as nodes wait.
     """
-    heartbeat, began, told = Heartbeat(), time.monotonic(), False
+    heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
     came: dict[int, tuple[Channel, Who]] = {}
     try:
         while True:
@@ -129,8 +129,8 @@ def _gather(
                     f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
                     "sinfo and squeue --steps"
                 )
-            if waited_s > TELL_S and not told and not spec.quiet:
-                told = True
+            if waited_s > TELL_S and not is_announced and not spec.quiet:
+                is_announced = True
                 print(f"waiting for {missing}", flush=True)
             time.sleep(TICK_S)
     except BaseException:

@@ -76,7 +76,7 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     assert found.look().startswith("attempt 2: first output after ")
 
 
-def test_nothing_is_said_where_nobody_was_left_to_write_down_the_fault(run_dir):
+def test_no_line_where_nothing_recorded_the_fault(run_dir):
     """As when a job lost its first node, and was requeued."""
     before = run_dir / "attempts" / "0"
     write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})

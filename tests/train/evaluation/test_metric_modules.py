@@ -66,8 +66,8 @@ def test_a_name_is_loaded_from_the_hub_and_from_the_cache_where_evaluate_keeps_i
     first = evaluate("class_scores", **SAMPLES, average="micro")
     assert first["f1"] == 0.5 and len(hub) > 0
     assert not cache.exists()
-    kept = cache / "evaluate_modules/metrics/evaluate-metric--class_scores" / (64 * "a")
-    shutil.copytree(MODULES, kept)
+    cached = cache / "evaluate_modules/metrics/evaluate-metric--class_scores" / (64 * "a")
+    shutil.copytree(MODULES, cached)
     del hub[:]
     assert evaluate("class_scores", **SAMPLES, average="micro")["f1"] == 0.5
     assert hub == [] and not list(cache.rglob("*.lock"))

@@ -117,22 +117,22 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     except OSError:
         notes.append(f"{path.name} cannot be read and was left out")
         return rows
-    raws, told = json_lines.objects(whole), Counter[str]()
+    raws, problems = json_lines.objects(whole), Counter[str]()
     for raw in raws:
         kind = raw.get("kind", "step" if "loss" in raw else "none")
         if kind not in FIELDS or not isinstance(raw.get("step"), int):
-            told[f"record(s) of unknown kind {str(kind)[:40]!r} left out"] += 1
+            problems[f"record(s) of unknown kind {str(kind)[:40]!r} left out"] += 1
             continue
         row = {name: _known(raw.get(name)) for name in FIELDS[kind]}
         rows[kind].append(row | {"kind": kind, "rank": rank})
         for name in (one for one in FIELDS[kind] if one not in raw and one not in UNUSED):
-            told[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1
+            problems[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1
     by_step = {row["step"]: row for row in rows["step"]}
-    told["step(s) were written twice; the later one counts"] = len(rows["step"]) - len(by_step)
-    told["broken line(s) left out"] = sum(map(bool, map(bytes.strip, whole.split(b"\n"))))
-    told["broken line(s) left out"] -= len(raws)
+    problems["step(s) were written twice; the later one counts"] = len(rows["step"]) - len(by_step)
+    problems["broken line(s) left out"] = sum(map(bool, map(bytes.strip, whole.split(b"\n"))))
+    problems["broken line(s) left out"] -= len(raws)
     rows["step"] = [by_step[step] for step in sorted(by_step)]
-    notes += [f"{path.name}: {count} {text}" for text, count in told.items() if count]
+    notes += [f"{path.name}: {count} {text}" for text, count in problems.items() if count]
     return rows
 
 

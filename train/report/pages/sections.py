@@ -145,12 +145,12 @@ def _traffic(subject: Subject) -> Section:
 
 def _busiest(totals: pd.DataFrame) -> pd.DataFrame:
     """Those that a figure has room for: all, those of each run's busiest host, or one of a run."""
-    kept = totals
+    shown = totals
     for keys in (["run", "direction"], ["run"]):
-        if len(kept) > MOST_PAIRS:
+        if len(shown) > MOST_PAIRS:
             sizes = totals.assign(size=totals["expected_bytes"].astype(float).fillna(0))
-            kept = totals.loc[sizes.groupby(keys, sort=False)["size"].idxmax()]
-    return kept
+            shown = totals.loc[sizes.groupby(keys, sort=False)["size"].idxmax()]
+    return shown
 
 
 def _failures(subject: Subject) -> Section:

@@ -42,22 +42,22 @@ def steps(run: Path, count: int, *, first: int = 1, per_epoch: int = 100, step_s
         file.write('{"step": 1, "epo')  # half written
 
 
-def said(run: Path, state: State = RUNNING) -> list[str]:
+def activity(run: Path, state: State = RUNNING) -> list[str]:
     return list(run_activity.lines(run, state))
 
 
 def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
-    assert said(run) == ["its nodes start, or meet: none of them has started workers yet"]
+    assert activity(run) == ["its nodes start, or meet: none of them has started workers yet"]
     meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
     (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
-    assert said(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 10 min ago"]
+    assert activity(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 10 min ago"]
 
 
 def test_workers_without_a_step_import(tmp_path):
     run = run_folder(tmp_path)
     agents(run, 2)
-    (line,) = said(run)
+    (line,) = activity(run)
     assert line.startswith("4 workers on 2 nodes started ")
     assert line.endswith("s ago, and no step yet: they import, and load model and data")
 
@@ -66,19 +66,19 @@ def test_another_program_is_not_expected_to_leave_records(tmp_path):
     run = run_folder(tmp_path)
     (run / "config.yaml").write_text("nodes: 2\n")
     agents(run, 2)
-    assert said(run)[0].endswith("s ago; this program leaves no records of steps")
+    assert activity(run)[0].endswith("s ago; this program leaves no records of steps")
 
 
 def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     run = run_folder(tmp_path, max_steps=1000, checkpoint_every=100)
     agents(run, 2)
     steps(run, 60)
-    assert said(run) == ["10 steps per second, 94 s left", "no checkpoint yet"]
+    assert activity(run) == ["10 steps per second, 94 s left", "no checkpoint yet"]
     saved = run / "checkpoints" / "step_00000050"
     saved.mkdir(parents=True)
     (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
     os.utime(saved, (time.time() - 600,) * 2)
-    assert said(run)[1] == "last checkpoint after step 50, 10 min ago"
+    assert activity(run)[1] == "last checkpoint after step 50, 10 min ago"
     assert run_activity.brief(run, RUNNING) == (
         "step 60 of 1000, 10 steps per second, 94 s left, checkpoint 10 min ago"
     )
@@ -93,7 +93,7 @@ def bytes_read() -> int:
 def test_the_end_is_known_once_an_epoch_is_over_however_long_the_file_is(tmp_path, first):
     run = run_folder(tmp_path)
     steps(run, 49, first=first, per_epoch=10_000)
-    assert said(run) == ["10 steps per second, time left not known before the end of an epoch"]
+    assert activity(run) == ["10 steps per second, time left not known before the end of an epoch"]
     (run / "metrics" / "rank_00000.jsonl").unlink()
     steps(run, 15_000 - first, first=first, per_epoch=10_000)
     path = run / "metrics" / "rank_00000.jsonl"
@@ -108,7 +108,7 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
     run = run_folder(tmp_path, max_steps=1000)
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
-    assert said(run)[-1] == (
+    assert activity(run)[-1] == (
         "no step is on record for 5 min: it evaluates, writes, or hangs; jobs.py stacks says where "
         "each rank is"
     )
@@ -121,7 +121,7 @@ def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
     waiting = State(
         "pending", False, "job 12; Resources", ("Resources: ...", "expected start: ...")
     )
-    assert said(run, waiting) == ["Resources: ...", "expected start: ..."]
+    assert activity(run, waiting) == ["Resources: ...", "expected start: ..."]
     assert run_activity.brief(run, waiting) == "Resources: ..."
     over = State("failed", True, "exit code 1: boom")
-    assert said(run, over) == [] and run_activity.brief(run, over) == "exit code 1: boom"
+    assert activity(run, over) == [] and run_activity.brief(run, over) == "exit code 1: boom"

@@ -123,8 +123,8 @@ def test_a_notice_goes_to_the_workers(nodes, tmp_path):
     """In a job without an end none would be told but by their scheduler."""
     catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(100)"
     spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
-    told = []
-    here = nodes(notice=lambda: bool(told))
+    notices = []
+    here = nodes(notice=lambda: bool(notices))
     job = here.start(spec, here.facts())
     sent: list[dict] = []
     for agent in job._agents:
@@ -132,7 +132,7 @@ def test_a_notice_goes_to_the_workers(nodes, tmp_path):
             sent.append(message),
             real(**message),
         )
-    told.append(True)
+    notices.append(True)
     job.signals.append(signal.SIGTERM)  # after it
     job._tick()
     assert {"notice": True} in sent
