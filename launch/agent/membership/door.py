@@ -173,11 +173,15 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
     answer = _next(link)
     nonce = str(answer.get("nonce", ""))
     if not shows(answer, token, "coordinator", port, link.own_nonce, nonce):
-        raise MusterError(f"{place}: who listens there is not of this run")
+        raise MusterError(
+            f"{place}: another program listens there; start the run again, or choose --port-range"
+        )
     link.trust()
     link.channel.send(**asdict(who), shown=who.shown(token, port, link.own_nonce, nonce))
     if not _next(link).get("welcome"):
-        raise MusterError(f"{place}: it is not let in")
+        raise MusterError(
+            f"{place}: the leader closed the connection; see what the leader itself says"
+        )
     return link.keep()
 
 
