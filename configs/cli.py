@@ -1,14 +1,14 @@
 """Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
 
+import re
 import sys
-from argparse import SUPPRESS, Action
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, asdict, fields, replace
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from configs.entry_point import run as run
 from configs.plugins import REPOSITORY
@@ -33,10 +33,12 @@ def parse(
     prog: str,
     description: str,
     first: Collection[str] = (),
+    made: Sequence[type] | None = None,
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`, from `argv` and the YAML file that --config names.
 
-    `first`: the settings that --help shows, where --help-all shows all of them.
+    `first`: the settings that --help shows, where --help-all shows all of them. `made`: which of
+    the classes an instance is wanted of, where it is not all of them.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem found at once.
@@ -47,22 +49,23 @@ def parse(
     raw, problems = _typed_in(classes, argv, has_more=bool(first))
     last = {one.name: one.text for one in raw}
     shown = first if first and "help_all" not in last else known
-    parser = _parser(classes, hints, prog, description, shown)
-    path = Path(last["config"]) if "config" in last else recipe_of(last.get("task"))
+    values = {name: item.default for name, item in known.items()}
+    made = classes if made is None else made
+    path = recipe_of(last.get("task")) if TrainConfig in made else None
+    path = Path(last["config"]) if "config" in last else path
     if path is not None:
         from_path, file_problems = from_file(path, FILE_KEYS)
         wanted = [one for one in from_path if one.name in known]
-        values = _typed(parser, wanted, hints, file_problems)
+        values |= _values(wanted, hints, file_problems)
         problems = file_problems + problems
-        parser.set_defaults(values)
     if last.keys() & {"help", "help_all"}:
-        parser.print_help()
+        _parser(classes, hints, values, prog, description, shown).print_help()
         sys.exit(0)
     separators = {name: item.metadata.get("repeats") for name, item in known.items()}
     raw = joined([one for one in raw if one.name in known], separators)
-    values = _typed(parser, raw, hints, problems)
+    values |= _values(raw, hints, problems)
     refuse(problems)
-    return _build(classes, values)
+    return _build(made, values)
 
 
 def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
@@ -137,12 +140,7 @@ def to_yaml(*configs: Any) -> str:
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(message)  # `_typed` makes our own message of it
-
-
-class _Help(DefaultHelpFormatter):
+class _Help(HelpFormatter):
     """The default where it says something; the type is in the metavar already, and that once."""
 
     def __init__(self, prog: str) -> None:
@@ -161,84 +159,67 @@ class _Help(DefaultHelpFormatter):
 def _parser(
     classes: Sequence[type],
     hints: Mapping[str, Any],
+    values: Mapping[str, Any],
     prog: str,
     description: str,
     shown: Collection[str],
 ) -> ArgumentParser:
+    """What --help is printed by; `values`: the defaults that it tells of."""
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
-    parser = _Parser(
-        prog=prog,
-        usage=usage,
-        description=description,
-        formatter_class=_Help,
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", type=str, metavar="FILE", help="YAML file of settings")
+    parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
+    added = set[str]()
     for cls in classes:
-        is_whole = all(item.name in shown for item in fields(cls))
+        own = [item for item in fields(cls) if item.name not in added]
+        added |= {item.name for item in own}
+        is_whole = all(item.name in shown for item in own)
         about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
         group = parser.add_argument_group(about if is_whole else "Of every run")
-        for item in fields(cls):
-            _add_flag(group, item, hints[item.name], is_shown=item.name in shown)
+        for item in own:
+            aliases = item.metadata.get("aliases", ())
+            options = ["--" + dashed(item.name), *(one for one in aliases if one[1] != "-")]
+            text = item.metadata["help"] if item.name in shown else SUPPRESS
+            if hints[item.name] is bool:
+                options.append("--no-" + dashed(item.name))
+                group.add_argument(*options, action="store_true", help=text)
+            else:
+                kind, default = _kind(hints[item.name]), values[item.name]
+                group.add_argument(*options, metavar=kind, default=default, help=text)
     return parser
 
 
-def _add_flag(group: Any, item: Field[Any], hint: Any, *, is_shown: bool) -> None:
-    aliases = [alias for alias in item.metadata.get("aliases", ()) if not alias.startswith("--")]
-    options = ["--" + dashed(item.name), *aliases]
-    how: dict[str, Any] = {"type": _reader(hint), "metavar": _kind(hint)}
-    if hint is bool:
-        how = {"action": ActionYesNo(no_prefix="no-")}
-    text = item.metadata["help"] if is_shown else SUPPRESS
-    group.add_argument(*options, default=item.default, help=text, **how)
-
-
-def _path(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # `~` of a user who is not known, or who has no home
-        raise ValueError(f"{text}: {error}") from None
-
-
-def _reader(hint: Any) -> Any:
-    """What makes a value from its text; the parser's own way would read a name as YAML."""
-    kinds = get_args(hint) or (hint,)
-    if Nodes in kinds:
-        return lambda text: None if text == "null" else Nodes(text)
-    if Path in kinds:
-        # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
-        return lambda text: None if text == "null" else _path(text)
-    if str in kinds:
-        optional = len(kinds) > 1
-        return lambda text: None if optional and text == "null" else text
-    return hint
-
-
-def _typed(
-    parser: ArgumentParser,
-    raw: Sequence[Given],
-    hints: Mapping[str, Any],
-    problems: list[str],
-) -> dict[str, Any]:
+def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
-    right = []
+    values = {}
     for one in raw:
-        is_switch = hints[one.name] is bool
-        value = SWITCH.get(one.text.lower()) if is_switch else one.text
-        if value is None:
-            problems.append(_wrong(one, "true or false"))
-        else:
-            right.append((one, _word(one.name, value)))
-    try:
-        return vars(parser.parse_args([word for _, word in right]))
-    except (ValueError, TypeError):
-        for one, word in right:
-            try:
-                parser.parse_args([word])
-            except (ValueError, TypeError):
-                problems.append(_wrong(one, _kind(hints[one.name])))
-        return {}
+        try:
+            values[one.name] = _value(hints[one.name], one.text)
+        except (ValueError, KeyError):
+            problems.append(_wrong(one, _kind(hints[one.name])))
+    return values
+
+
+def _value(hint: Any, text: str) -> Any:
+    """What `text` is, where such a value is asked for.
+
+    Raises:
+        ValueError, KeyError: it is none.
+    """
+    kinds = get_args(hint) or (hint,)
+    if type(None) in kinds and text == "null":
+        return None
+    if hint is bool:
+        return SWITCH[text.lower()]
+    if get_origin(hint) is Literal:
+        return kinds[kinds.index(text)]
+    if Path in kinds:
+        try:  # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
+            return Path(text).expanduser()
+        except RuntimeError:  # `~` of a user who is not known, or who has no home
+            raise ValueError(text) from None
+    if int in kinds and not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        raise ValueError(text)
+    return kinds[0](text)
 
 
 def _wrong(one: Given, kind: str) -> str:
@@ -272,6 +253,7 @@ def _kind(hint: Any) -> str:
     kinds = [_kind(arg) for arg in get_args(hint) if arg is not type(None)]
     return " or ".join(kinds) or {
         Nodes: Nodes.KIND,
+        bool: "true or false",
         int: "INTEGER",
         float: "NUMBER",
         str: "TEXT",

@@ -1,5 +1,9 @@
-"""A command ends with an exit code and, where a user can act on its failure, one clear message."""
+"""How a command begins and ends: one clear message where a user can act, and an exit code.
 
+It needs the standard library alone: a command calls `begin` before it imports anything else.
+"""
+
+import importlib.util
 import os
 import select
 import signal
@@ -12,6 +16,27 @@ from typing import NoReturn
 from muster.errors import MusterError
 from muster.writing import explained, is_full
 
+NEEDED = ("yaml", "rich")  # which an environment of ours has, and a bare Python has not
+
+
+def begin() -> None:
+    """Have Ctrl-C end this process, until `run`, without a traceback of imports.
+
+    Outside the environment the process ends here: one line says what is missing, and what to do.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        root = Path(__file__).resolve().parent.parent
+        ready = (root / ".venv" / "bin" / "activate").exists()
+        do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
+        print(
+            f"error: {sys.executable} has no {missing[0]}; activate Muster's environment: {do}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+
 
 def run(main: Callable[[], int]) -> NoReturn:
     """End the process with `main`'s code; an error a user can act on becomes one clear message.
@@ -20,7 +45,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     """
     _open_what_is_closed()
     code: int | str | None
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see activation.end_at_ctrl_c
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _code(main)

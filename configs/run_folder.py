@@ -1,42 +1,52 @@
 """`logs/<run_id>/`: named so that names sort by time, and never taken over from another run."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from configs.settings.train import TrainConfig
+from configs.settings.fields import flag
+from configs.settings.program import RunConfig
 from muster import run_files
 from muster.errors import UsageError, refuse
 
-# Settings that name what a run reads.
-READ = ("model", "tokenizer", "data_dir", "cache_dir")
 
-
-def new_run_id(config: TrainConfig, size: str, what: str = "") -> str:
-    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists; `what`: no training."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what or f'{config.task}-{config.sync}'}-{size}"
-    taken = sum(1 for _ in config.logs_root.glob(f"{name}*")) if config.logs_root.is_dir() else 0
+def new_run_id(run: RunConfig, what: str, size: str) -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
+    taken = sum(1 for _ in run.logs_root.glob(f"{name}*")) if run.logs_root.is_dir() else 0
     return f"{name}-{taken + 1}" if taken else name
 
 
-def claim_new(config: TrainConfig, size: str, what: str = "") -> str:
+def claim_new(run: RunConfig, what: str, size: str) -> str:
     """A new run id whose folder is made here, so that no run that starts at once takes it too.
 
     Raises:
         UsageError: the folder cannot be made.
     """
     while True:
-        run_id = new_run_id(config, size, what)
+        run_id = new_run_id(run, what, size)
         try:
-            (config.logs_root / run_id).mkdir(parents=True)
+            (run.logs_root / run_id).mkdir(parents=True)
         except FileExistsError:
             continue
         except OSError as error:
-            raise _unusable(config.logs_root / run_id, error) from None
+            raise _unusable(run.logs_root / run_id, error) from None
         return run_id
 
 
-def claim(run_dir: Path, config: TrainConfig) -> None:
+def id_of(run: RunConfig, what: str, size: str, *, make: bool) -> str:
+    """The id of a run, which is made up where it has none; with `make`, its folder is made, too.
+
+    Raises:
+        UsageError: the folder is in use, or cannot be made.
+    """
+    if run.run_id is None:
+        return claim_new(run, what, size) if make else new_run_id(run, what, size)
+    if make:
+        claim(run.logs_root / run.run_id, run)
+    return run.run_id
+
+
+def claim(run_dir: Path, run: RunConfig) -> None:
     """Make `run_dir`; with --overwrite, clear it of an earlier run.
 
     Checkpoints stay where the new run is to go on from one.
@@ -47,10 +57,16 @@ def claim(run_dir: Path, config: TrainConfig) -> None:
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        if any(run_dir.iterdir()) and not config.overwrite:
+        if any(run_dir.iterdir()) and not run.overwrite:
             raise _in_use(run_dir)
-        refuse(_would_lose(run_dir, config))
-        run_files.clear(run_dir, resumed=config.resume is not None)
+        refuse(
+            f"--overwrite would remove {path.absolute()}, which {flag(name)} names; use another "
+            "--run-id"
+            for name, path in run.inputs().items()
+            if path.exists()
+            and run_files.clears(run_dir.absolute(), path.absolute(), resumed=run.is_resumed)
+        )
+        run_files.clear(run_dir, resumed=run.is_resumed)
     except OSError as error:
         raise _unusable(run_dir, error) from None
 
@@ -76,19 +92,6 @@ def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) 
         run_files.clear(run_dir, resumed=resumed, but=mark)
     except OSError as error:
         raise _unusable(run_dir, error) from None
-
-
-def _would_lose(run_dir: Path, config: TrainConfig) -> Iterator[str]:
-    for name in READ:
-        value = getattr(config, name)
-        path = Path(value).absolute() if value is not None else None
-        if (
-            path is not None
-            and path.exists()
-            and run_files.clears(run_dir.absolute(), path, resumed=config.resume is not None)
-        ):
-            flag = "--" + name.replace("_", "-")
-            yield f"--overwrite would remove {path}, which {flag} names; use another --run-id"
 
 
 def _in_use(run_dir: Path) -> UsageError:

@@ -7,19 +7,13 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import json
 import os
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from configs import cli
 from configs.raw import dashed
-from configs.run_folder import claim
+from configs.run_folder import id_of
 from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
@@ -37,8 +32,7 @@ from launch.checks import bandwidth
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
-from launch.programs.command_line import CLASSES, CommandLine, names
-from launch.programs.user_program import split
+from launch.programs.command_line import CLASSES, CommandLine, names, split
 from launch.runs import run_record
 from launch.runs.terminal import unhurried
 from launch.spec import Facts, LaunchSpec, Program
@@ -61,7 +55,7 @@ SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow netw
 
 def main() -> int:
     flags, words = split(env_values.reveal(env_values.own_arguments(), os.environ))
-    launch, own, ssh, slurm, train, bench, doctor = cli.parse(
+    launch, ssh, slurm, run, _, train, bench, doctor = cli.parse(
         [*CLASSES, DoctorConfig],
         flags,
         prog="python launch/doctor.py",
@@ -70,7 +64,7 @@ def main() -> int:
         first=names(DoctorConfig) | HEEDED,
     )
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
-    line = CommandLine(launch, own, ssh, slurm, train, bench, words, typed)
+    line = CommandLine(launch, ssh, slurm, words, typed, run, train=train, bench=bench)
     refuse(line.foreign())
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
@@ -106,7 +100,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0
-    spec = replace(_spec(train, facts), workers=launch.workers, ports=launch.ports)
+    spec = _spec(launch, train, facts)
     plan = launcher.plan(spec, facts)
     run_record.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
@@ -125,21 +119,12 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     return 1 if problems else 0
 
 
-def _spec(train: TrainConfig, facts: Facts) -> LaunchSpec:
-    logs = train.logs_root.absolute()
-    run_id = train.run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-doctor-{facts.size}"
-    train = replace(train, run_id=run_id, logs_dir=logs if facts.shared else None)
-    claim(logs / run_id, train)
-    return LaunchSpec(
-        run_id=run_id,
-        run_dir=logs / run_id,
-        program=Program.module(
-            MODULE, *cli.to_argv(replace(train, redirect=True, overwrite=False))
-        ),
-        join_s=train.join_timeout_s,
-        overwrite=train.overwrite,
-        quiet=True,
-    )
+def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
+    train = replace(train, run_id=id_of(train, "doctor", facts.size, make=True))
+    logs = train.logs_root.absolute() if facts.shared else None
+    on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
+    program = Program.module(MODULE, *cli.to_argv(on_nodes))
+    return replace(LaunchSpec.of(program, train, launch), env={}, quiet=True)
 
 
 def _console() -> Console:
@@ -162,4 +147,4 @@ def _show(rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

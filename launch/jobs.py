@@ -9,14 +9,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import argparse
 import json
@@ -25,13 +20,13 @@ from dataclasses import asdict
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
-from launch.runs import run_index, run_record, run_state
+from launch.runs import run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_activity
 from launch.runs.watching.step_progress import last_steps
 from muster import run_files
 from muster.errors import UsageError
-from muster.project import project_of
+from muster.run_files import project_of
 from muster.writing import read_json
 
 POLL_S = 0.5
@@ -102,7 +97,7 @@ def _runs(root: Path | None) -> list[Path]:
     roots = [root] if root else [REPOSITORY / "logs", project_of(Path.cwd()) / "logs"]
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
-        found |= {run_files.CONFIG.path(run_dir) for run_dir in run_index.run_folders()}
+        found |= {run_files.CONFIG.path(run_dir) for run_dir in run_record.run_folders()}
     times = {}
     for path in found:
         with suppress(OSError):  # a run that is being removed, or another user's
@@ -200,4 +195,4 @@ def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

@@ -1,12 +1,18 @@
 """What to start, as values: a launcher plans commands from them and starts what it planned."""
 
+import secrets
 import shlex
+import shutil
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import Slots
+from configs.settings.launch import LaunchConfig, OnHang, Slots
+from configs.settings.program import RunConfig
+from muster.run_files import SHARED
 
 # Stands in a plan for a port that node 0 finds free when all nodes have met.
 DECIDED = "<decided on node0>"
@@ -73,7 +79,7 @@ class LaunchSpec:
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never
-    on_hang: str = "warn"  # or stop, or restart
+    on_hang: OnHang = "warn"
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # text that each node's shell sources before the workers start
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
@@ -84,6 +90,49 @@ class LaunchSpec:
     overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
     resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
+
+    @classmethod
+    def of(cls, program: Program, run: RunConfig, launch: LaunchConfig) -> "LaunchSpec":
+        """The run of `program` that these settings describe; it has its id."""
+        assert run.run_id is not None
+        shows_bar = sys.stdout.isatty() and not run.quiet and not launch.detach
+        env = {"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {}
+        if run.checkpoint_dir is not None:
+            env["MUSTER_CHECKPOINTS"] = str(run.checkpoint_dir)
+        return cls(
+            run_id=run.run_id,
+            run_dir=(run.logs_root / run.run_id).absolute(),
+            program=program,
+            env=env,
+            workers=launch.workers,
+            preload=launch.preload or "",
+            join_s=run.join_timeout_s,
+            stop_grace_s=launch.stop_grace_s,
+            hang_after_s=launch.hang_after_s,
+            on_hang=launch.on_hang,
+            ports=launch.ports,
+            max_restarts=launch.max_restarts,
+            least_nodes=launch.least_nodes,
+            overwrite=run.overwrite,
+            resumed=run.is_resumed,
+            quiet=run.quiet,
+        )
+
+    @property
+    def earlier_starts(self) -> int:
+        """How often the run was started before, by its leader or by a scheduler."""
+        return self.attempt + self.requeued
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "run_dir": str(self.run_dir)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "LaunchSpec":
+        lists = {name: tuple(raw["program"][name]) for name in ("argv", "wrap")}
+        program = Program(**{**raw["program"], **lists})
+        ports = tuple(raw["ports"]) if raw["ports"] else None
+        plain = {**raw, "run_dir": Path(raw["run_dir"]), "program": program, "ports": ports}
+        return cls(**plain)
 
 
 @dataclass(frozen=True)
@@ -175,3 +224,67 @@ class NodeCommand:
         env = [f"{name}={value}" for name, value in self.env.items()]
         command = shlex.join([*(["env", *env] if env else []), *self.argv])
         return f"cd {shlex.quote(self.cwd)} && {command}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """One agent's part of a run; `index` counts agents from 0, whose node all others meet at."""
+
+    spec: LaunchSpec  # whose folder is named as this node sees it, from `cwd`
+    cwd: str
+    index: int
+    count: int
+    name: str  # of the node, in messages
+    workers: int
+    commands: tuple[NodeCommand, ...]
+    coordinator_address: str
+    coordinator_ports: tuple[int, ...]  # tried in turn; (0,) on the coordinator: any free one
+    master_port: int | None  # None: one that is free when all agents have met
+    token: str  # shown by whoever connects to the coordinator
+    network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: the way to node 0
+    address: str | None = None  # this node's own; None: the one on the way to node 0
+    proof: str = ""  # a name in the run folder, on the launcher's disk alone
+    ends_unix_s: float | None = None  # when a scheduler ends the job; None: nobody knows
+
+    def left_s(self) -> float | None:
+        """Seconds of the job's time that are left."""
+        return None if self.ends_unix_s is None else self.ends_unix_s - time.time()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "spec": self.spec.to_json()}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
+        spec = LaunchSpec.from_json(raw["spec"])
+        commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
+        ports = tuple(raw["coordinator_ports"])
+        return cls(**{**raw, "spec": spec, "commands": commands, "coordinator_ports": ports})
+
+
+def assignments_of(
+    spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand], ends_unix_s: float | None = None
+) -> list[Assignment]:
+    """What the agent of every node is told."""
+    token, proof = secrets.token_hex(16), SHARED.path(spec.run_dir, name=secrets.token_hex(8))
+    first, last = spec.ports or (0, 0)
+    seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
+    return [
+        Assignment(
+            spec=seen,
+            cwd=node.repository,
+            index=index,
+            count=len(facts.nodes),
+            name=node.name,
+            workers=int(node.nproc),
+            commands=tuple(command for command in plan if command.node_rank == index),
+            coordinator_address=facts.master_addr,
+            coordinator_ports=tuple(range(first, last + 1)),
+            master_port=facts.master_port,
+            token=token,
+            network=facts.network,
+            address=node.address,
+            proof=proof.relative_to(spec.run_dir).as_posix(),
+            ends_unix_s=ends_unix_s,
+        )
+        for index, node in enumerate(facts.nodes)
+    ]

@@ -7,14 +7,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import argparse
 import shlex
@@ -22,7 +17,7 @@ from collections.abc import Iterator
 
 from configs.plugins import REPOSITORY
 from configs.raw import dashed_flags
-from launch.programs import user_program
+from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, study_file
 from launch.studies.progress_table import Watching, conclude
 from muster import env_values
@@ -30,7 +25,7 @@ from muster.errors import UsageError, refuse
 
 
 def main() -> int:
-    own, program = user_program.split(dashed_flags(env_values.own_arguments()))
+    own, program = split(dashed_flags(env_values.own_arguments()))
     if program:
         raise UsageError(
             f"a study is of the trainer that comes with Muster; {program[0]} with several values: "
@@ -86,4 +81,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

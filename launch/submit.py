@@ -8,23 +8,21 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import os
 
+from configs.run_folder import id_of
 from configs.settings.program import ProgramConfig
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
+from launch.programs.own_program import OwnProgram
+from launch.programs.user_program import UserProgram
 from launch.runs import run_record
-from launch.spec import Facts
+from launch.spec import Facts, LaunchSpec
 from muster import env_values
 from muster.errors import MusterError, UsageError, refuse
 
@@ -32,7 +30,7 @@ from muster.errors import MusterError, UsageError, refuse
 def main() -> int:
     line = CommandLine.of(env_values.own_arguments())
     os.environ.pop(env_values.VALUES, None)  # the run has them; nothing else that starts here does
-    launch, ssh, slurm, train = line.launch, line.ssh, line.slurm, line.train
+    launch, ssh, slurm = line.launch, line.ssh, line.slurm
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
     if ssh.setup:
@@ -40,13 +38,13 @@ def main() -> int:
     program = line.program(Path.cwd())
     if launch.dry_run:
         facts = launcher.assume()
-        print(launcher.show(program.spec(facts, make=False), facts))
+        print(launcher.show(_spec(program, launcher, facts, make=False), facts))
         return 0
     facts = _ask(launcher)
-    spec = program.spec(facts, make=True, snapshot=launcher.takes_snapshot)
+    spec = _spec(program, launcher, facts, make=True)
     plan = launcher.plan(spec, facts)
     run_record.write_down(spec, plan, launcher.name, program.settings(launch, ssh, slurm))
-    if not train.quiet:
+    if not line.run.quiet:
         print(f"run {spec.run_id}: {_size(facts)}, {program.title} -> {spec.run_dir}")
         sys.stdout.flush()
     if launch.detach and not run_record.go_on_in_background(spec):
@@ -66,10 +64,24 @@ def _ask(launcher: Launcher) -> Facts:
         raise UsageError(str(error)) from None
 
 
+def _spec(
+    program: OwnProgram | UserProgram, launcher: Launcher, facts: Facts, *, make: bool
+) -> LaunchSpec:
+    """The run on these nodes; with `make`, its folder is this run's from here on.
+
+    Raises:
+        UsageError: the program cannot start, or the folder is not free.
+    """
+    program.check(facts.nodes[0].python, facts.world_size)
+    program.change(run_id=id_of(program.run, program.name, facts.size, make=make))
+    is_sent = not facts.shared
+    return program.spec(make=make, snapshot=launcher.takes_snapshot, is_sent=is_sent)
+
+
 def _problems(line: CommandLine) -> Iterator[str]:
-    nodes, train = line.launch.nodes or 1, line.train
-    if line.launch.least_nodes < nodes and train.split_weights() is not None:
-        yield f"--split {train.split} is for so many workers; with --nodes {nodes} use auto or even"
+    nodes, split = line.launch.nodes or 1, line.train.split if line.train else "even"
+    if line.launch.least_nodes < nodes and split not in ("even", "auto"):
+        yield f"--split {split} is for so many workers; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
@@ -92,4 +104,4 @@ def _size(facts: Facts) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

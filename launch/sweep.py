@@ -7,14 +7,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import argparse
 import os
@@ -22,7 +17,7 @@ import shlex
 
 from configs.plugins import REPOSITORY
 from configs.raw import dashed_flags
-from launch.programs import user_program
+from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.cell_process import run_all
@@ -31,12 +26,12 @@ from launch.studies.progress_record import Notes
 from launch.studies.progress_table import Watching, conclude
 from muster import env_values, run_files
 from muster.errors import UsageError
-from muster.project import project_of
+from muster.run_files import project_of
 
 
 def main() -> int:
     cwd = Path.cwd()
-    own, program = user_program.split(dashed_flags(env_values.own_arguments()))
+    own, program = split(dashed_flags(env_values.own_arguments()))
     args, flags = _parser().parse_known_args(own)
     if args.at_once < 1:
         raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
@@ -46,7 +41,7 @@ def main() -> int:
         sweep = cells.from_file(args.cells, flags, args.name)
     else:
         sweep = cells.from_grid(args.over, flags, program, args.name)
-    root = args.logs_dir or sweep.first.train.logs_dir or _project(sweep) / "logs"
+    root = args.logs_dir or sweep.first.run.logs_dir or _project(sweep) / "logs"
     folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
     places = None if is_array else cell_runs.Places(sweep, args.at_once, folder)
@@ -138,4 +133,4 @@ def _project(sweep: Sweep) -> Path:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

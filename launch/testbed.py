@@ -7,14 +7,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import activation
+from configs import entry_point
 
-activation.end_at_ctrl_c()
-
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    activation.explain(missing)
+entry_point.begin()
 
 import argparse
 import os
@@ -230,4 +225,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    entry_point.run(main)

@@ -23,9 +23,8 @@ from typing import Any
 
 from muster import arguments, env_values
 from muster.errors import UsageError, refuse, text_of
-from muster.project import project_of
 from muster.remote_job import Job, job, run_command
-from muster.run_files import SWEEPS
+from muster.run_files import SWEEPS, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 
 # Of a command line only: who waits, and what is run.

@@ -204,3 +204,15 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def _number(path: Path) -> int:
     return int(path.name) if path.name.isdigit() else -1
+
+
+def project_of(cwd: Path) -> Path:
+    """The project of the user's that keeps the runs of `cwd`: what git says, else `cwd` itself."""
+    import subprocess  # here: workers name files, and start nothing
+
+    asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
+    try:
+        done = subprocess.run(asked, capture_output=True, check=False)
+    except OSError:
+        return cwd
+    return cwd if done.returncode else Path(os.fsdecode(done.stdout.removesuffix(b"\n")))

@@ -173,7 +173,7 @@ def test_a_folder_is_seen_at_a_glance(most, is_top):
 def test_no_file_hides_a_library():
     """`python launch/submit.py` puts launch/ first on sys.path, where a queue.py would win."""
     libraries = (
-        "ClusterShell accelerate datasets evaluate jsonargparse numpy psutil pytest rich"
+        "ClusterShell accelerate datasets evaluate numpy psutil pytest rich"
         " safetensors scipy sklearn submitit tensorboard tokenizers torch tqdm transformers yaml"
     )
     installed = sys.stdlib_module_names | set(libraries.split())

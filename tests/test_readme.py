@@ -15,8 +15,7 @@ from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
 from launch import submit
-from launch.programs import user_program
-from launch.programs.command_line import CommandLine
+from launch.programs.command_line import CommandLine, split
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue
@@ -177,7 +176,7 @@ def make_accepts(words: list[str]) -> bool:
 
 def accepts_flags(classes: list[type], argv: list[str]) -> None:
     """Flags, of our trainer too; before a program of the user's, `--`, none of that."""
-    flags, program = user_program.split(argv)
+    flags, program = split(argv)
     cli.parse(classes, flags, prog="", description="")
     if program:
         CommandLine.of(argv)

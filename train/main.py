@@ -13,13 +13,11 @@ if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    from configs import activation
+    from configs import entry_point
 
-    activation.explain(missing)
+    entry_point.begin()
 
+from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from train import worker
 from train.distributed.world import World

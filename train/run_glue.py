@@ -18,13 +18,11 @@ if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-try:
-    from configs import cli
-except ModuleNotFoundError as missing:
-    from configs import activation
+    from configs import entry_point
 
-    activation.explain(missing)
+    entry_point.begin()
 
+from configs import cli
 from configs.run_folder import new_run_id
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
@@ -106,7 +104,8 @@ def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
             text = text.replace(ours, theirs)
         raise UsageError(text) from None
     if world.is_main:  # it chooses the name for all, and needs it afterwards
-        run_id = args.run_id or world.run_id or new_run_id(config, str(world.world_size))
+        run_id = args.run_id or world.run_id
+        run_id = run_id or new_run_id(config, config.name, str(world.world_size))
         config = replace(config, run_id=run_id)
     return CourseRun(config, by_hand, world, args.output_dir, _note(args, config, world))
 

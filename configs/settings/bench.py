@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from configs.settings.fields import setting, too_low
-from muster.errors import refuse
+from configs.settings.fields import Config, setting
 
 OPERATIONS = (
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
@@ -18,29 +17,24 @@ OF_MEASUREMENT = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchConfig:
+class BenchConfig(Config):
     """Of --program bench_collectives: which collectives, and of what sizes.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    min_bytes: int = setting(1024, "smallest size")
+    min_bytes: int = setting(1024, "smallest size", least=4)
     max_bytes: int = setting(64 * MIB, "largest size")
-    factor: float = setting(4.0, "each size is so many times the one before")
+    factor: float = setting(4.0, "each size is so many times the one before", least=1.1)
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
-    def __post_init__(self) -> None:
-        refuse(self._problems())
-
     def _problems(self) -> Iterator[str]:
-        yield from too_low("min_bytes", self.min_bytes, 4)
         if self.max_bytes < self.min_bytes:
             yield (
                 f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
                 "sizes go from the smallest to the largest"
             )
-        yield from too_low("factor", self.factor, 1.1)
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"

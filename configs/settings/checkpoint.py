@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from configs.settings.fields import setting, too_low
+from configs.settings.fields import neutral, setting
 
 
 class Interval(NamedTuple):
@@ -19,32 +18,25 @@ class Interval(NamedTuple):
 class CheckpointConfig:
     """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
-    checkpoint_dir: Path | None = setting(
-        None, "where checkpoints go (default: checkpoints/ of the run folder)", affects="nothing"
-    )
     checkpoint_every: str = setting(
         "never",
         "how often: N steps, epoch, or Nmin (minutes); a run that is stopped writes one too",
         affects="computing",
     )
-    keep_last: int = setting(2, "how many checkpoints are kept", affects="sharing")
+    keep_last: int = setting(2, "how many checkpoints are kept", affects="sharing", least=1)
     keep_best: str | None = setting(
         None,
         "also keep the one with the best value of this metric, such as accuracy",
         affects="sharing",
     )
-    resume: str | None = setting(
-        None,
-        "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)",
-        affects="nothing",
+    resume: str | None = neutral(
+        None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
-    stop_signal: Literal["USR1", "USR2"] = setting(
-        "USR2",
-        "a signal that, as TERM and INT do, stops a run cleanly at the end of a step",
-        affects="nothing",
+    stop_signal: Literal["USR1", "USR2"] = neutral(
+        "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
     )
     save_model: bool = setting(
         True, "save the trained model into model/ of the run folder", affects="sharing"
@@ -52,7 +44,6 @@ class CheckpointConfig:
 
     def checkpoint_problems(self) -> Iterator[str]:
         """A line for every one of these settings that is wrong."""
-        yield from too_low("keep_last", self.keep_last, 1)
         try:
             self.checkpoint_interval()
         except ValueError:

@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, fields
+from functools import partial
 from typing import Any, Literal
+
+from configs import plugins
+from muster.errors import refuse
 
 # What a setting changes of a run, beside its name:
 # losses     what is computed, and with it the losses
@@ -13,14 +17,21 @@ from typing import Any, Literal
 # computing  how the same is computed: seconds alone, but steps are not the same work
 # nothing    no number of the run
 Affects = Literal["losses", "gradients", "sending", "sharing", "computing", "nothing"]
+MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
 
 
 def setting(default: Any, help: str, *, affects: Affects | None = None, **more: Any) -> Any:
     """A field with the text that --help shows; `aliases` are further flags for it.
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
+    Its value may have a limit: `least`, `positive` or `share`, which is at least 0 and below 1; or
+    be the name of a file of the folder `files`, or one of the words `also`. None is always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
+
+
+# A setting that changes no number of the run.
+neutral = partial(setting, affects="nothing")
 
 
 def flag(name: str) -> str:
@@ -28,19 +39,40 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def too_low(name: str, value: Any, least: float) -> Iterator[str]:
-    """A line where the setting `name` is below `least`, or not finite; None is always right."""
-    if value is not None and not (value >= least and math.isfinite(value)):
+class Config:
+    """What dataclasses of settings have in common: a wrong value is refused on creation."""
+
+    def __post_init__(self) -> None:
+        refuse([*self._beyond_limits(), *self._problems()])
+
+    def _problems(self) -> Iterator[str]:
+        """A line for each thing that is wrong beside the limits of single values."""
+        yield from ()
+
+    def _beyond_limits(self) -> Iterator[str]:
+        for item in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
+            name, value, limits = flag(item.name), getattr(self, item.name), item.metadata
+            if value is None:
+                continue
+            if "least" in limits:
+                yield from too_low(item.name, value, limits["least"])
+            if "positive" in limits and not (value > 0 and math.isfinite(value)):
+                yield f"{name} must be a finite number above 0 (got {value})"
+            if "share" in limits and not 0 <= value < 1:
+                yield f"{name} must be at least 0 and below 1 (got {value})"
+            if "files" in limits:
+                known = [*limits.get("also", ()), *plugins.names(limits["files"])]
+                if value not in known:
+                    yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
+
+
+def too_low(name: str, value: float, least: float) -> Iterator[str]:
+    """A line where the setting `name` is below `least`, or not finite."""
+    if not (value >= least and math.isfinite(value)):
         yield f"{flag(name)} must be at least {least} (got {value})"
 
 
-def not_positive(name: str, value: Any) -> Iterator[str]:
-    """A line where the setting `name` is not a finite number above 0."""
-    if not (value > 0 and math.isfinite(value)):
-        yield f"{flag(name)} must be a finite number above 0 (got {value})"
-
-
-def no_share(name: str, value: Any) -> Iterator[str]:
-    """A line where the setting `name` is not at least 0 and below 1; None is always right."""
-    if value is not None and not 0 <= value < 1:
-        yield f"{flag(name)} must be at least 0 and below 1 (got {value})"
+def port_problems(port: int | None) -> Iterator[str]:
+    """What is wrong with a port that workers should meet at."""
+    if port is not None and not MIN_PORT <= port <= MAX_PORT:
+        yield f"--master-port must be between {MIN_PORT} and {MAX_PORT} (got {port})"

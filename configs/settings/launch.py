@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from configs import plugins
-from configs.settings.fields import setting, too_low
-from configs.settings.train import MIN_PORT, port_problems
-from muster.errors import refuse
+from configs.settings.fields import MAX_PORT, MIN_PORT, Config, port_problems, setting, too_low
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-MAX_PORT = 65535
 # As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
@@ -40,7 +36,7 @@ class Nodes(int):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchConfig:
+class LaunchConfig(Config):
     """On what, and through what, the workers start.
 
     Raises:
@@ -48,7 +44,10 @@ class LaunchConfig:
     """
 
     launcher: str = setting(
-        "auto", "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name"
+        "auto",
+        "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name",
+        files="launch.launchers",
+        also=("auto",),
     )
     nodes: Nodes | None = setting(
         None,
@@ -65,7 +64,11 @@ class LaunchConfig:
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the bench of collectives"
     )
-    workers: str = setting("torchrun", "what starts a node's workers, a file of launch/starters/")
+    workers: str = setting(
+        "torchrun",
+        "what starts a node's workers, a file of launch/starters/",
+        files="launch.starters",
+    )
     preload: str | None = setting(
         None,
         "modules such as torch,transformers that --workers preload imports first, beside those "
@@ -85,16 +88,20 @@ class LaunchConfig:
     )
     preflight: bool = setting(True, "look at every node before anything starts there")
     max_restarts: int = setting(
-        0, "how often a run that lost a worker or a node starts again, from its last checkpoint"
+        0,
+        "how often a run that lost a worker or a node starts again, from its last checkpoint",
+        least=0,
     )
     stop_grace_s: float = setting(
         60.0,
         "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none",
+        least=0,
     )
     hang_after_s: float | None = setting(
         None,
         "seconds without progress of any worker that are a hang; 0: never (default: ten times its "
         "longest pause, and at least 60)",
+        least=0,
     )
     on_hang: OnHang = setting(
         "warn", "what to do then, besides saying where each rank is: warn, stop, or restart"
@@ -102,16 +109,7 @@ class LaunchConfig:
     detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
     dry_run: bool = setting(False, "print the commands that would run, and run nothing")
 
-    def __post_init__(self) -> None:
-        refuse(self._problems())
-
     def _problems(self) -> Iterator[str]:
-        known = ["auto", *plugins.names("launch.launchers")]
-        if self.launcher not in known:
-            yield f"--launcher: unknown {self.launcher!r}; known: {', '.join(known)}"
-        starters = plugins.names("launch.starters")
-        if self.workers not in starters:
-            yield f"--workers: unknown {self.workers!r}; known: {', '.join(starters)}"
         if self.preload is not None:
             yield from _module_problems(self.preload, self.workers)
         if self.nodes is not None:
@@ -125,11 +123,8 @@ class LaunchConfig:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
         yield from _range_problems(self.port_range)
-        yield from too_low("stop_grace_s", self.stop_grace_s, 0)
-        yield from too_low("hang_after_s", self.hang_after_s, 0)
         if self.on_hang == "restart" and not self.max_restarts:
             yield "--on-hang restart needs --max-restarts, which is 0: say how often"
-        yield from too_low("max_restarts", self.max_restarts, 0)
 
     def _nproc_problems(self) -> Iterator[str]:
         raw = self.nproc_per_node
@@ -158,11 +153,6 @@ class LaunchConfig:
         first, _, last = self.port_range.partition(":")
         return int(first), int(last)
 
-    @property
-    def measures(self) -> str:
-        """The program in a run's name, where it does not train."""
-        return "" if self.program == "worker" else self.program
-
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
         counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
@@ -173,7 +163,7 @@ class LaunchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SshConfig:
+class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and where Muster lies on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
@@ -186,9 +176,6 @@ class SshConfig:
     )
     setup: bool = setting(False, "make the environment on every node, and run nothing")
 
-    def __post_init__(self) -> None:
-        refuse(self._problems())
-
     def _problems(self) -> Iterator[str]:
         if self.remote_dir is not None and not is_plain(self.remote_dir):
             yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
@@ -197,7 +184,7 @@ class SshConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmConfig:
+class SlurmConfig(Config):
     """What is asked of Slurm; each is sbatch's option of that name."""
 
     partition: str | None = setting(None, "partition", aliases=["-p"])
@@ -212,15 +199,12 @@ class SlurmConfig:
     )
     gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
     gres: str | None = setting(None, "generic resources per node, such as gpu:4")
-    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"])
+    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: str = setting(
         "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats="\n"
     )
     wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
-
-    def __post_init__(self) -> None:
-        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
         for name, value in vars(self).items():
@@ -233,8 +217,6 @@ class SlurmConfig:
                 f"--time {self.time!r} is not a time above 0; use minutes (30), "
                 "hours:minutes:seconds (1:30:00) or days-hours (1-12)"
             )
-        if self.cpus_per_task is not None:
-            yield from too_low("cpus_per_task", self.cpus_per_task, 1)
         if self.gpus_per_node is not None and self.gres is not None:
             yield "--gpus-per-node and --gres both ask for GPUs; give one of them"
         for line in filter(None, self.slurm.split("\n")):

@@ -1,13 +1,12 @@
-"""What a program of the user's needs on the nodes, beside its own arguments."""
+"""What holds for a run of any program, and what one of the user's needs beside its arguments."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dotenv.parser import parse_stream
-
-from configs.settings.fields import setting
+from configs import plugins
+from configs.settings.fields import Config, neutral, setting
 from muster.errors import UsageError, refuse
 
 BETWEEN = "\0"  # variables: what no variable can hold
@@ -20,7 +19,49 @@ OURS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramConfig:
+class RunConfig(Config):
+    """Where a run of any program is kept, and how long its nodes wait for each other.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    run_id: str | None = neutral(None, "name of the run folder (default: time, what runs, size)")
+    logs_dir: Path | None = neutral(
+        None, "where run folders go (default: logs/ of this checkout, or of your program's project)"
+    )
+    checkpoint_dir: Path | None = neutral(
+        None, "where checkpoints go (default: checkpoints/ of the run folder)"
+    )
+    overwrite: bool = neutral(
+        False, "clear the run folder of an earlier run (its checkpoints stay with --resume)"
+    )
+    join_timeout_s: float = neutral(
+        300.0, "seconds that workers and nodes may take to come", positive=True
+    )
+    quiet: bool = neutral(False, "print errors only", aliases=["-q"])
+
+    def _problems(self) -> Iterator[str]:
+        if self.run_id is not None and not _is_name(self.run_id):
+            yield f"--run-id {self.run_id!r}: use letters, digits, '.', '_', '-', '+' and '='"
+
+    @property
+    def logs_root(self) -> Path:
+        """The folder that holds the run folders."""
+        return self.logs_dir if self.logs_dir is not None else plugins.REPOSITORY / "logs"
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether it goes on from a checkpoint, as far as that is known before it starts."""
+        return False
+
+    def inputs(self) -> dict[str, Path]:
+        """The files and folders that it reads, by the settings that name them."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramConfig(Config):
     """What your own program (after --) needs on the nodes; its arguments follow its name.
 
     Raises:
@@ -46,9 +87,6 @@ class ProgramConfig:
     include: str = setting(
         "", "pattern of files that the snapshot takes as well; may be repeated", repeats="\n"
     )
-
-    def __post_init__(self) -> None:
-        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
         for line in filter(None, self.env.split(BETWEEN)):
@@ -98,8 +136,15 @@ def _text_problems(flag: str, path: Path) -> Iterator[str]:
         yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
+def _is_name(text: str) -> bool:
+    plain = text.translate(str.maketrans("", "", "._-+="))
+    return plain.isascii() and plain.isalnum() and not text.startswith((".", "-"))
+
+
 def _read(path: Path) -> dict[str, str]:
     """The variables of an `.env` file, as python-dotenv has its form; a `$` stays a `$`."""
+    from dotenv.parser import parse_stream  # here: workers read settings, too, and no such file
+
     found, problems = {}, []
     with path.open(encoding="utf-8") as stream:
         for binding in parse_stream(stream):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configs import plugins
-from configs.settings.fields import not_positive, setting, too_low
+from configs.settings.fields import setting
 
 COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
@@ -16,12 +16,16 @@ class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
     sync: str = setting(
-        "ddp", "how gradients are synchronised, a file of train/sync/modes/", affects="sharing"
+        "ddp",
+        "how gradients are synchronised, a file of train/sync/modes/",
+        affects="sharing",
+        files="train.sync.modes",
     )
     bucket_mb: float | None = setting(
         None,
         "MiB of gradients per collective; 0: one per parameter (default: the mode's own)",
         affects="sending",
+        least=0,
     )
     overlap: bool = setting(
         True,
@@ -37,31 +41,27 @@ class SyncingConfig:
         "none",
         "send less than the gradients: none, or a file of train/sync/compression/",
         affects="gradients",
+        files="train.sync.compression",
+        also=("none",),
     )
-    compress_rank: int = setting(4, "rank of PowerSGD's matrices", affects="gradients")
+    compress_rank: int = setting(4, "rank of PowerSGD's matrices", affects="gradients", least=1)
     compress_share: float = setting(
-        0.01, "share of the gradients' values that topk sends", affects="gradients"
+        0.01, "share of the gradients' values that topk sends", affects="gradients", positive=True
     )
     sync_every: int = setting(
-        16, "steps that local_sgd takes between two averages", affects="gradients"
+        16, "steps that local_sgd takes between two averages", affects="gradients", least=1
     )
     outer_lr: float = setting(
-        1.0, "local_sgd's step towards the average; DiLoCo: 0.7", affects="gradients"
+        1.0, "local_sgd's step towards the average; DiLoCo: 0.7", affects="gradients", positive=True
     )
-    outer_momentum: float = setting(0.0, "its Nesterov momentum; DiLoCo: 0.9", affects="gradients")
+    outer_momentum: float = setting(
+        0.0, "its Nesterov momentum; DiLoCo: 0.9", affects="gradients", share=True
+    )
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for every one of these settings that is wrong, beside --precision, --compile."""
-        if self.bucket_mb is not None:
-            yield from too_low("bucket_mb", self.bucket_mb, 0)
-        for name in ("compress_rank", "sync_every"):
-            yield from too_low(name, getattr(self, name), 1)
-        for name in ("compress_share", "outer_lr"):
-            yield from not_positive(name, getattr(self, name))
         if self.compress_share > 1:
             yield f"--compress-share must be at most 1 (got {self.compress_share})"
-        if not 0 <= self.outer_momentum < 1:
-            yield f"--outer-momentum must be at least 0 and below 1 (got {self.outer_momentum})"
         if self.sync == "local_sgd" and precision == "fp16":
             yield (
                 "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
@@ -74,14 +74,10 @@ class SyncingConfig:
             )
         if self.sync == "fsdp" and compiles:
             yield "--compile does not go with --sync fsdp; use --sync zero1"
-        if self.compress != "none":
+        if self.compress in plugins.names("train.sync.compression"):
             yield from self._compression_problems(precision)
 
     def _compression_problems(self, precision: str) -> Iterator[str]:
-        known = plugins.names("train.sync.compression")
-        if self.compress not in known:
-            yield f"--compress: unknown {self.compress!r}; known: none, {', '.join(known)}"
-            return
         if self.sync == "single":
             yield f"--compress {self.compress}: --sync single sends nothing to compress"
         elif self.sync not in COMPRESSED:

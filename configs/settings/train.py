@@ -1,4 +1,4 @@
-"""Every setting of a run: one field is one flag, one YAML key and one line of --help."""
+"""Every setting of our trainer: one field is one flag, one YAML key and one line of --help."""
 
 import math
 from collections.abc import Iterator
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from configs import plugins
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import no_share, not_positive, setting, too_low
+from configs.settings.fields import Config, neutral, port_problems, setting
 from configs.settings.learning import LearningConfig
+from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
-from muster.errors import refuse
 
-MIN_PORT = 1024  # below it only root may listen, and the courses forbid it
+INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
+class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     """What is trained, on what, how long, and how its gradients are synchronised.
 
     Raises:
@@ -25,19 +24,17 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     """
 
     # what
-    task: str = setting("quickstart", "what to train, a file of train/tasks/")
-    data_dir: Path | None = setting(
-        None, "folder with the task's own files (default: the Hub)", affects="nothing"
-    )
+    task: str = setting("quickstart", "what to train, a file of train/tasks/", files="train.tasks")
+    data_dir: Path | None = neutral(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
-    tokenizer: str | None = setting(
-        None, "Hub name, folder, or vocab.txt (default: the model's)", affects="nothing"
-    )
+    tokenizer: str | None = neutral(None, "Hub name, folder, or vocab.txt (default: the model's)")
     random_weights: bool = setting(False, "start from random weights, not the model's own")
     lower_case: Literal["auto", "yes", "no"] = setting(
         "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
     )
-    max_seq_length: int = setting(128, "tokens per sample at most; longer ones are truncated")
+    max_seq_length: int = setting(
+        128, "tokens per sample at most; longer ones are truncated", least=1
+    )
     pad: Literal["max_length", "longest"] = setting(
         "longest",
         "pad to max_seq_length, or to the longest sample of the batch: same loss",
@@ -48,26 +45,34 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
         "cut batches so that all workers have as many tokens, padding included: same loss",
         affects="computing",
     )
-    dropout: float | None = setting(None, "probability of every dropout (default: the model's)")
+    dropout: float | None = setting(
+        None, "probability of every dropout (default: the model's)", share=True
+    )
     batchnorm: Literal["synced", "local"] = setting(
         "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"
     )
-    mask_probability: float = setting(0.15, "share of tokens that pre-training predicts")
+    mask_probability: float = setting(
+        0.15, "share of tokens that pre-training predicts", share=True
+    )
     whole_word: bool = setting(False, "pre-training masks whole words")
-    train_samples: int | None = setting(None, "use the first n training samples only")
-    eval_samples: int | None = setting(None, "use the first n samples of an evaluation set only")
+    train_samples: int | None = setting(None, "use the first n training samples only", least=1)
+    eval_samples: int | None = setting(
+        None, "use the first n samples of an evaluation set only", least=1
+    )
 
     # how long
-    epochs: int = setting(3, "passes over the training set; 0 only evaluates")
+    epochs: int = setting(3, "passes over the training set; 0 only evaluates", least=0)
     max_steps: int | None = setting(
-        None, "stop after this many steps; changes nothing else", affects="sharing"
+        None, "stop after this many steps; changes nothing else", affects="sharing", least=1
     )
     schedule_steps: int | None = setting(
-        None, "length of the learning-rate schedule in steps (default: all epochs)"
+        None, "length of the learning-rate schedule in steps (default: all epochs)", least=1
     )
-    batch_size: int = setting(64, "samples per step over all workers together")
-    eval_batch_size: int = setting(64, "evaluation samples per worker at a time", affects="sharing")
-    accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into")
+    batch_size: int = setting(64, "samples per step over all workers together", least=1)
+    eval_batch_size: int = setting(
+        64, "evaluation samples per worker at a time", affects="sharing", least=1
+    )
+    accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into", least=1)
     split: str = setting(
         "even",
         "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4",
@@ -78,13 +83,13 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
     evaluate: Literal["epoch", "end", "never"] = setting(
         "epoch", "when to evaluate", affects="sharing"
     )
-    metrics: str | None = setting(
-        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py", affects="nothing"
+    metrics: str | None = neutral(
+        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py"
     )
-    log_every: int = setting(
-        0, "print the loss of every n-th step; 0: of the first five only", affects="nothing"
+    log_every: int = neutral(
+        0, "print the loss of every n-th step; 0: of the first five only", least=0
     )
-    seed: int = setting(42, "seed of weights, sample order and dropout")
+    seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
     # where it runs
     device: Literal["auto", "cpu", "cuda"] = setting(
@@ -94,65 +99,31 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
         "auto", "auto: nccl on cuda, gloo on cpu", affects="sharing"
     )
     threads: int | None = setting(
-        None, "threads per worker (default: its share of the cores)", affects="computing"
+        None, "threads per worker (default: its share of the cores)", affects="computing", least=1
     )
-    data_workers: int = setting(0, "processes per worker that prepare batches", affects="computing")
-    join_timeout_s: float = setting(
-        300.0, "seconds that workers and nodes may take to come", affects="nothing"
+    data_workers: int = setting(
+        0, "processes per worker that prepare batches", affects="computing", least=0
     )
-    timeout_s: float = setting(
+    timeout_s: float = neutral(
         120.0,
         "seconds that a worker may come late to a collective (but for loading and saving)",
-        affects="nothing",
+        positive=True,
     )
 
     # what is written where
-    logs_dir: Path | None = setting(
-        None, "where run folders go (default: logs/ of this checkout)", affects="nothing"
-    )
-    run_id: str | None = setting(
-        None, "name of the run folder (default: time, task, mode, size)", affects="nothing"
-    )
-    overwrite: bool = setting(
-        False,
-        "clear the run folder of an earlier run (its checkpoints stay with --resume)",
-        affects="nothing",
-    )
-    cache_dir: Path | None = setting(
-        None, "tokenised data (default: ~/.cache/muster)", affects="nothing"
-    )
-    tensorboard: bool = setting(
-        False, "also write TensorBoard events into the run folder", affects="nothing"
-    )
+    cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
+    tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
     profile: bool = setting(
         False, "trace steps 3 to 7 of each worker, for Perfetto", affects="computing"
     )
-    quiet: bool = setting(False, "print errors only", affects="nothing", aliases=["-q"])
-    redirect: bool = setting(
-        False, "send this worker's output to the run folder (for launchers)", affects="nothing"
-    )
-
-    def __post_init__(self) -> None:
-        refuse(self._problems())
+    redirect: bool = neutral(False, "send this worker's output to the run folder (for launchers)")
 
     def _problems(self) -> Iterator[str]:
-        for name, package in (("task", "train.tasks"), ("sync", "train.sync.modes")):
-            value, known = getattr(self, name), plugins.names(package)
-            if value not in known:
-                yield f"--{name}: unknown {value!r}; known: {', '.join(known)}"
-        for name in ("batch_size", "eval_batch_size", "accumulation", "max_seq_length"):
-            yield from too_low(name, getattr(self, name), 1)
-        for name in ("max_steps", "schedule_steps", "threads", "train_samples", "eval_samples"):
-            yield from too_low(name, getattr(self, name), 1)
-        for name in ("epochs", "data_workers", "seed", "log_every"):
-            yield from too_low(name, getattr(self, name), 0)
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
-        for name in ("join_timeout_s", "timeout_s"):
-            yield from not_positive(name, getattr(self, name))
-        for name in ("dropout", "mask_probability"):
-            yield from no_share(name, getattr(self, name))
-        yield from self.learning_problems()
+        yield from super()._problems()
+        if self.end_lr > self.lr > 0:
+            yield f"--end-lr {self.end_lr} is above --lr {self.lr}"
         yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
         if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
@@ -162,8 +133,6 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
             )
         if self.backend == "nccl" and self.device == "cpu":
             yield "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"
-        if self.run_id is not None and not _is_name(self.run_id):
-            yield f"--run-id {self.run_id!r}: use letters, digits, '.', '_', '-', '+' and '='"
         yield from self._split_problems()
 
     def _split_problems(self) -> Iterator[str]:
@@ -198,29 +167,32 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig):
             )
 
     @property
-    def logs_root(self) -> Path:
-        """The folder that holds the run folders."""
-        return self.logs_dir if self.logs_dir is not None else plugins.REPOSITORY / "logs"
+    def name(self) -> str:
+        """What it does, in the run's name."""
+        return f"{self.task}-{self.sync}"
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.resume is not None
+
+    def inputs(self) -> dict[str, Path]:
+        named = {name: getattr(self, name) for name in INPUTS}
+        return {name: Path(value) for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByHand:
+class ByHand(Config):
     """Which worker this is, where no launcher says so: given on each node, as the courses do."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
     master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
-    world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"])
+    world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(
         None, "which one this is, from 0; -1: a single process", aliases=["--local-rank"]
     )
 
-    def __post_init__(self) -> None:
-        refuse(self._problems())
-
     def _problems(self) -> Iterator[str]:
         yield from port_problems(self.master_port)
-        if self.world_size is not None:
-            yield from too_low("world_size", self.world_size, 1)
         if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
             yield (
                 f"--rank {self.rank} is not below --world-size {self.world_size}; "
@@ -228,14 +200,3 @@ class ByHand:
             )
         if self.rank is not None and self.rank < -1:
             yield f"--rank must be 0 or more, or -1 for a single process (got {self.rank})"
-
-
-def port_problems(port: int | None) -> Iterator[str]:
-    """What is wrong with a port that workers should meet at."""
-    if port is not None and not MIN_PORT <= port <= 65535:
-        yield f"--master-port must be between {MIN_PORT} and 65535 (got {port})"
-
-
-def _is_name(text: str) -> bool:
-    plain = text.translate(str.maketrans("", "", "._-+="))
-    return plain.isascii() and plain.isalnum() and not text.startswith((".", "-"))

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.entry_point import run
-from launch.agent.assignment import Assignment
-from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.supervisor import TICK_S, Agent
-from launch.nodes.channel import Channel
+from launch.nodes.channel import SILENT_S, Channel, Heartbeat
+from launch.spec import Assignment
 
 
 def main() -> int:

@@ -9,20 +9,19 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from launch.agent import log_sync, recovery
-from launch.agent.assignment import Assignment
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.door import sealed
-from launch.agent.membership.heartbeat import SILENT_S, Heartbeat
 from launch.agent.processes import process_tree
-from launch.agent.processes.agent_processes import AgentProcess
+from launch.nodes.channel import SILENT_S, AgentProcess, Heartbeat
 from launch.runs.log_tail import Follower
 from launch.runs.signals import on_stop, on_suspend
+from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster.errors import STOPPED
+from muster.writing import writing
 
 TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.
@@ -65,7 +64,7 @@ class _AgentConnection:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
         patience_s = SILENT_S
         if not self.channel.has_message:  # it has yet to log in, and to load what it needs
-            patience_s = max(SILENT_S, self.assignment.join_s)
+            patience_s = max(SILENT_S, self.assignment.spec.join_s)
         if self.channel.silent_s > patience_s:
             return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
         return None
@@ -89,15 +88,16 @@ class AgentJob:
 
     def __init__(
         self,
-        run_dir: Path,
-        assignments: Sequence[Assignment],
+        spec: LaunchSpec,
+        facts: Facts,
+        plan: Sequence[NodeCommand],
         start: Callable[[], Sequence[AgentProcess]],
         *,
         prefixes: bool,
-        quiet: bool,
         is_local: bool = False,  # the agents are on this machine, and below this process
         patience_s: float = 0.0,  # for what has started the agents to end after them
         inside: SchedulersJob | None = None,
+        ends_unix_s: float | None = None,  # when a scheduler ends the job
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster, self.attempt = inside.job_id, inside.cluster, inside.attempt
@@ -106,28 +106,32 @@ class AgentJob:
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
         self._to_suspend = False
-        self._run_dir = run_dir
+        self._run_dir = run_dir = spec.run_dir
         self._is_local = is_local
         self._heartbeat = Heartbeat()
         self._fed = 0.0  # when a node last sent something of its files
         self._patient_until = 0.0  # for workers that are stopping in order
-        self._quiet = quiet
+        self._quiet = spec.quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
-        self._recovery = recovery.of_last_attempt(run_dir)
+        self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
         on_stop(self._note)
         on_suspend(self._note_suspend)
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
+        assignments = assignments_of(spec, facts, plan, ends_unix_s)
+        self._proof = run_dir / assignments[0].proof
+        with writing(self._proof):
+            self._proof.parent.mkdir(exist_ok=True)
+            self._proof.touch()
         started = zip(assignments, start(), strict=True)
         self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        self._inspection = RunInspection(
-            run_dir, len(self._agents), self._send_all, self._say, assignments[0]
-        )
+        count = len(self._agents)
+        self._inspection = RunInspection(run_dir, count, self._send_all, self._say, spec)
 
     @property
     def shown(self) -> bytes:
@@ -152,7 +156,7 @@ class AgentJob:
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
-            (self._run_dir / self._agents[0].assignment.proof).unlink(missing_ok=True)
+            self._proof.unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)

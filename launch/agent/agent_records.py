@@ -10,12 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from launch.agent.assignment import Assignment
 from launch.agent.processes.process_tree import Victim
 from launch.runs.run_record import process_start
+from launch.spec import Assignment
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, MEETING, RANK_END, RunFile
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
+
+CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
@@ -61,7 +63,7 @@ def write_waiting(assignment: Assignment, text: str | None) -> None:
     """Write down for which nodes this one waits, as the first does; None: for nobody any more."""
     if assignment.index == 0:
         waiting = {"text": text, "since_unix_s": time.time()}
-        write_json(MEETING.path(Path(assignment.run_dir)), waiting)
+        write_json(MEETING.path(assignment.spec.run_dir), waiting)
 
 
 def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
@@ -83,7 +85,7 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
 
     Not where it has not even begun: why that was is in the agent's log.
     """
-    run_dir = Path(assignment.run_dir)
+    run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
     if path.exists() or not ERRORS.path(run_dir, rank=rank).exists():
         return
@@ -147,11 +149,37 @@ def write_exit(
 
 
 def _records_of(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    run_dir = Path(assignment.run_dir)
+    run_dir = assignment.spec.run_dir
     paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
     records = {rank: read_json(path) for rank, path in paths.items()}
     return {rank: record for rank, record in records.items() if record is not None}
 
 
 def _path(file: RunFile, assignment: Assignment) -> Path:
-    return file.path(Path(assignment.run_dir), node=assignment.index)
+    return file.path(assignment.spec.run_dir, node=assignment.index)
+
+
+def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+    """How many processes the kernel has killed in this cgroup for lack of memory; 0: not known.
+
+    A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
+    `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            file = root / path.lstrip("/") / "memory.events"
+        elif "memory" in controllers.split(","):
+            file = root / "memory" / path.lstrip("/") / "memory.oom_control"
+        else:
+            continue
+        try:
+            pairs = [pair.split() for pair in file.read_text(encoding="utf-8").splitlines()]
+        except OSError:
+            continue
+        return next((int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]), 0)
+    return 0

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from configs.run_folder import claim_on_node
-from launch.agent.assignment import Assignment
 from launch.nodes.channel import Channel
+from launch.spec import Assignment
 from muster import run_files
 from muster.errors import MusterError, UsageError
 from muster.run_files import RunFile
@@ -166,12 +166,12 @@ def make_room(assignment: Assignment) -> None:
     Raises:
         UsageError: another run's files are there, and are not to be overwritten.
     """
-    run_dir = Path(assignment.run_dir)
-    if assignment.attempt:
-        run_files.archive_attempt(run_dir, assignment.attempt - 1)
+    spec = assignment.spec
+    if spec.earlier_starts:
+        run_files.archive_attempt(spec.run_dir, spec.earlier_starts - 1)
         return
     start = assignment.proof.rpartition("-")[2]
     try:
-        claim_on_node(run_dir, start, overwrite=assignment.overwrite, resumed=assignment.resumed)
+        claim_on_node(spec.run_dir, start, overwrite=spec.overwrite, resumed=spec.resumed)
     except UsageError as error:
         raise UsageError(f"{assignment.name}: {error}") from None

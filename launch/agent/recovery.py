@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.agent.membership.heartbeat import SILENT_S
+from launch.nodes.channel import SILENT_S
 from launch.runs import end_facts
 from muster import run_files
 from muster.writing import CannotWrite, read_json, write_json

@@ -19,22 +19,31 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.agent.agent_records import stopped_cleanly, write_exit, write_here, write_waiting
-from launch.agent.assignment import Assignment
+from launch.agent.agent_records import (
+    oom_kills,
+    stopped_cleanly,
+    write_exit,
+    write_here,
+    write_waiting,
+)
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
-from launch.agent.membership.heartbeat import SILENT_S
-from launch.agent.processes import out_of_memory, process_tree
+from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.spawn import after_prologue
-from launch.agent.processes.worker_environment import INSPECTION, environment_of, with_tmpdir
+from launch.agent.processes.spawn import (
+    INSPECTION,
+    after_prologue,
+    environment_of,
+    with_tmpdir,
+)
 from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
-from launch.nodes.channel import Channel
-from launch.nodes.interface import name_of
+from launch.nodes.channel import SILENT_S, Channel
+from launch.nodes.this_machine import interface_of
 from launch.runs.signals import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
+from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError
 
 TICK_S = 0.05
@@ -53,9 +62,9 @@ class Agent:
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment = assignment
         self._launcher = launcher
-        self._run_dir = Path(assignment.run_dir)
+        self._run_dir = assignment.spec.run_dir
         self._signals: list[int] = []
-        self._oom_kills = out_of_memory.kills()  # before the workers start
+        self._oom_kills = oom_kills()  # before the workers start
         self._noticed = False
         self._hurry = False
         self._stop_request: Ended | None = None  # by the launcher, to stop
@@ -79,14 +88,14 @@ class Agent:
 
     def _live(self, scratch: str) -> int:
         self._scratch = scratch
-        self._workers = Stoppable(scratch, self._assignment.stop_grace_s, self._say)
+        self._workers = Stoppable(scratch, self._assignment.spec.stop_grace_s, self._say)
         assignment = self._assignment
         self._inspection = NodeInspection(
             Path(scratch, INSPECTION),
             assignment.index,
             assignment.name,
             lambda message: self._say(inspected=message),
-            assignment.hang_after_s,
+            assignment.spec.hang_after_s,
         )
         try:
             if self._log_sync is not None:
@@ -194,7 +203,7 @@ class Agent:
 
     def _start(self, peers: Coordinator | CoordinatorClient, master_port: int) -> Workload:
         assignment = self._assignment
-        interface = name_of(peers.own_address, assignment.network, assignment.name)
+        interface = interface_of(peers.own_address, assignment.network, assignment.name)
         self._say(here=write_here(assignment, peers.own_address, interface, peers.ranks))
         if self._log_sync is not None:
             self._log_sync.ranks = peers.ranks
@@ -247,7 +256,7 @@ class Agent:
             noticed_unix_s=ended.time_unix_s,
             clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
             victims=victims,
-            oom_kills=out_of_memory.kills() - self._oom_kills,
+            oom_kills=oom_kills() - self._oom_kills,
         )
 
     def _wait_for_others(self, peers: Coordinator | CoordinatorClient) -> None:

@@ -1,5 +1,7 @@
 """What `--launcher` chooses: through what a run starts, and who is asked about it afterwards."""
 
+import shutil
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +12,13 @@ from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.examination import Examination
 from launch.programs.command_line import CommandLine
 from launch.runs.run_state import LeaderWatcher, Watcher
-from launch.slurm.partitions import is_login_node
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+
+LOOK_S = 2.0
+# Slurm's commands are installed, but belong to no cluster: this is nobody's login node.
+NO_CLUSTER = b"Could not establish a configuration source"
 
 
 class Job(Protocol):
@@ -145,4 +150,20 @@ def chosen(config: LaunchConfig) -> str:
         return config.launcher
     if config.hosts is not None:
         return "ssh"
-    return "slurm" if is_login_node() else "local"
+    return "slurm" if _is_login_node() else "local"
+
+
+def _is_login_node() -> bool:
+    """Whether there is an sbatch here that belongs to a cluster.
+
+    A controller that is slow, or does not answer, is no reason to train here.
+    """
+    if shutil.which("sbatch") is None:
+        return False
+    try:
+        asked = subprocess.run(
+            ["sinfo", "--noheader"], capture_output=True, check=False, timeout=LOOK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return asked.returncode == 0 or NO_CLUSTER not in asked.stderr

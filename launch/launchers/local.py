@@ -7,14 +7,12 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
-from launch.agent.assignment import assignments_of
-from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
-from launch.nodes import gpus
+from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.ports import among, free_port, is_free
 from launch.nodes.survey import Probe, Survey, here
+from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from muster.errors import MusterError, UsageError
@@ -37,7 +35,7 @@ class Local(Launcher):
             raise UsageError(
                 "--hosts is for --launcher ssh; --launcher local has this machine only"
             )
-        counts = [gpus.count() if count == "gpu" else count for count in config.nproc()]
+        counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
         if not all(counts):
             raise MusterError(
                 "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
@@ -71,13 +69,12 @@ class Local(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
-        commands = AgentCommand.of_each([argv] * len(facts.nodes), REPOSITORY, spec.run_dir)
         return AgentJob(
-            spec.run_dir,
-            assignments_of(spec, facts, plan),
-            lambda: start_each(commands),
+            spec,
+            facts,
+            plan,
+            lambda: start_each([argv] * len(facts.nodes), spec.run_dir),
             prefixes=False,
-            quiet=spec.quiet,
             is_local=True,
         )
 

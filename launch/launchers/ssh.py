@@ -10,11 +10,10 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
-from launch.agent.assignment import assignments_of
-from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
+from launch.nodes.channel import start_each
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
@@ -99,14 +98,7 @@ class Ssh(Launcher):
         for index, node in enumerate(facts.nodes):
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
             argvs.append(openssh.command(node.spec, self._ssh, words, index))
-        commands = AgentCommand.of_each(argvs, REPOSITORY, spec.run_dir)
-        return AgentJob(
-            spec.run_dir,
-            assignments_of(spec, facts, plan),
-            lambda: start_each(commands),
-            prefixes=True,
-            quiet=spec.quiet,
-        )
+        return AgentJob(spec, facts, plan, lambda: start_each(argvs, spec.run_dir), prefixes=True)
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:
         """What each node says of itself; with --nodes 2:4, those that answer if they are enough.

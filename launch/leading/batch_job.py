@@ -15,18 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs import cli
-from configs.run_folder import claim, claim_new
+from configs.entry_point import run
+from configs.run_folder import id_of
 from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
-from configs.settings.train import TrainConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.launchers.slurm import Slurm
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
-from launch.programs.own_program import program_of
-from launch.programs.run_spec import run_spec
-from launch.programs.user_program import UserProgram
+from launch.programs.own_program import OwnProgram
 from launch.runs import continuation, restart, run_record
 from launch.slurm import job_files, requeue
 from launch.slurm.allocation import Allocation
@@ -98,55 +95,33 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
         UsageError: wrong flags; every problem at once.
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
-    launch, train = line.launch, line.train
+    launch, attempt = line.launch, allocation.attempt
     program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
-    user = program if isinstance(program, UserProgram) else None
-    if user is not None:
-        user.check(sys.executable)
-        train = user.run
     refuse(_problems(line, allocation))
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
-    if user is None and "gpu" not in counts:
-        refuse(train.world_problems(sum(map(int, counts))))
-    suffix = f"job{allocation.name}"
-    suffix += f"-attempt{allocation.attempt}" if allocation.attempt else ""
-    what = launch.measures if user is None else user.name
-    train = _named(train, f"{size_of(counts)}-{suffix}", what, allocation.attempt)
-    earlier = requeue.runs_of_job(train.logs_root, allocation.name, allocation.cluster)
-    first = None
-    if allocation.attempt and earlier is not None:  # a requeued job goes on from there
+    program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
+    size = f"{size_of(counts)}-job{allocation.name}" + (f"-attempt{attempt}" if attempt else "")
+    if attempt and program.run.run_id is not None:  # each has a folder of its own
+        program.change(run_id=f"{program.run.run_id}-attempt{attempt}")
+    program.change(run_id=id_of(program.run, program.name, size, make=True))
+    logs, first = program.run.logs_root, None
+    earlier = requeue.runs_of_job(logs, allocation.name, allocation.cluster)
+    if attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
-        first = train.logs_root / run_ids[0]
-        train = replace(train, checkpoint_dir=train.checkpoint_dir or last)
-        if user is None:
-            train = continuation.continued(train, train.checkpoint_dir or last, run_ids)
-    if user is None:
-        on_nodes = replace(train, redirect=True, overwrite=False)
-        spec = run_spec(program_of(launch, on_nodes, line.bench), train, launch)
-        settings = cli.to_yaml(train, launch, line.bench)
-    else:
-        spec = user.run_spec(train, make=True, snapshot=True, earlier=first)
-        settings = user.settings(launch, run=train)
+        first, folder = logs / run_ids[0], program.run.checkpoint_dir or last
+        program.change(checkpoint_dir=folder)
+        if isinstance(program, OwnProgram):
+            program.run = continuation.continued(program.run, folder, run_ids)
     spec = replace(
-        spec,
-        requeued=allocation.attempt,
+        program.spec(make=True, snapshot=True, earlier=first),
+        requeued=attempt,
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
     job_files.write_spec(spec, job)
-    run_record.write_down(spec, [], "slurm", settings)
+    run_record.write_down(spec, [], "slurm", program.settings(launch))
     return spec, job
-
-
-def _named(train: TrainConfig, size: str, what: str, attempt: int) -> TrainConfig:
-    """The settings with the run's id, whose folder is made; a requeued job has a new one."""
-    if train.run_id is None:
-        return replace(train, run_id=claim_new(train, size, what))
-    if attempt:
-        train = replace(train, run_id=f"{train.run_id}-attempt{attempt}")
-    claim(train.logs_root / str(train.run_id), train)
-    return train
 
 
 def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
@@ -184,4 +159,4 @@ def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    run(main)

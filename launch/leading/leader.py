@@ -15,6 +15,7 @@ from launch.runs.signals import Stopped, between_attempts
 from launch.runs.terminal import unhurried
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
+from muster.run_files import SNAPSHOT
 
 ASK_AGAIN_S = 2.0
 
@@ -40,7 +41,7 @@ def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
         outcome = conclude(job, facts.world_size, spec)
-        if launcher.restarts_jobs or not restart.is_due(spec, outcome):
+        if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
@@ -52,8 +53,9 @@ def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
     """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
     code = job.wait()
-    for line in new_files(spec.run_dir):
-        print(line, file=sys.stderr)
+    if SNAPSHOT.path(spec.run_dir).exists():
+        for line in new_files(spec.run_dir):
+            print(line, file=sys.stderr)
     if code in BY_SIGNAL:
         return Outcome(_stopped(spec, code), by_signal=True)
     failure = in_own_words(

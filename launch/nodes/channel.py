@@ -1,4 +1,4 @@
-"""Messages between launcher and agents, and among agents: JSON objects, one a line.
+"""Agents that a launcher starts, and their messages, also among agents: JSON objects, one a line.
 
 Neither side ever blocks: what cannot be written yet waits in memory, and what has come is taken
 when it is asked for, so much at a time. Nothing that comes is run or unpickled. Any thread may
@@ -8,15 +8,28 @@ send; one receives.
 import errno
 import json
 import os
+import signal
+import subprocess
 import threading
 import time
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from configs.plugins import REPOSITORY
+from muster.run_files import AGENT_ERRORS
+from muster.writing import writing
 
 # A login shell may print what it likes before the first of ours.
 MARK = b"muster:"
 LINE_BYTES = 4_000_000
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold this process
+BEAT_S = 1.0
+# Of one that is not heard for so long nothing more is expected: on a link that is down nothing
+# says so.
+SILENT_S = 15.0
 
 
 class Channel:
@@ -139,3 +152,77 @@ class Channel:
                 except OSError:
                     continue
             self._reads = self._writes = -1
+
+
+class Heartbeat:
+    """Say every second, from a thread of its own, that this process lives; on each channel given.
+
+    A slow disk, a slow terminal or a slow file server hold up the thread that waits for them. They
+    are no reason to take a process, or its node, for dead.
+    """
+
+    def __init__(self) -> None:
+        self._wires: list[Channel] = []
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, channel: Channel) -> None:
+        """Beat on this wire, too, from now on."""
+        self._wires = [*self._wires, channel]  # a new list: the thread may be reading the other
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        # Signals are the main thread's, which a blocking call of its own must not hide them from.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            for channel in self._wires:
+                channel.beat()
+            if self._over.wait(BEAT_S):
+                return
+
+
+@dataclass(frozen=True)
+class AgentProcess:
+    """One agent that was started: the way to it, and what this process has started for it."""
+
+    channel: Channel
+    process: "subprocess.Popen[bytes]"
+    token: str | None = None  # that shows it what is from here, where a network is between
+
+
+def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProcess]:
+    """Start agents, in the order of their nodes, with pipes to and from them.
+
+    They start in this checkout; what goes to their stderr is kept in the run folder.
+    """
+    started = []
+    for index, argv in enumerate(argvs):
+        with _opened(AGENT_ERRORS.path(run_dir, node=index)) as errors:
+            process = subprocess.Popen(
+                argv,
+                cwd=REPOSITORY,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
+            )
+        assert process.stdin is not None and process.stdout is not None
+        channel = Channel(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
+        process.stdout.close()
+        process.stdin.close()
+        started.append(AgentProcess(channel, process))
+    return started
+
+
+def _opened(log: Path) -> IO[bytes]:
+    with writing(log):
+        log.parent.mkdir(exist_ok=True)
+        return log.open("wb")

@@ -11,14 +11,15 @@ from configs import cli
 from configs.raw import Given, dashed
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig
+from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import TrainConfig
 from launch.programs.own_program import OwnProgram
-from launch.programs.user_program import UserProgram, split
+from launch.programs.user_program import UserProgram
 from muster import env_values
-from muster.errors import refuse
+from muster.errors import UsageError, refuse
 
-CLASSES = (LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, TrainConfig, BenchConfig)
+OF_LAUNCH = (LaunchConfig, SshConfig, SlurmConfig)
+CLASSES = (*OF_LAUNCH, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
 ABOUT = (
     "Start a program in every worker of a run, on this machine or on a cluster: "
     "muster run [--flag VALUE ...] -- train.py --lr 1e-3. Without a program it is the trainer that "
@@ -31,11 +32,26 @@ def names(*classes: type) -> frozenset[str]:
     return frozenset(item.name for cls in classes for item in fields(cls))
 
 
-# The settings of a run that hold whatever its program is; all others are those of our own trainer.
-OF_ANY_RUN = frozenset("run_id logs_dir checkpoint_dir overwrite quiet join_timeout_s".split())
-OF_TRAINER = names(TrainConfig, BenchConfig) - OF_ANY_RUN
+OF_TRAINER = names(TrainConfig, BenchConfig) - names(RunConfig)
 OF_SBATCH = names(SshConfig, SlurmConfig) | {"launcher", "detach", "dry_run", "hosts"}
 DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags before the first `--`, and the program after it, of which nothing is touched.
+
+    Raises:
+        UsageError: there is no program after it, as when a shell's variable is empty.
+    """
+    words = list(argv)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    if not any(words[at + 1 : at + 2]):
+        raise UsageError(
+            "no program follows after --; name one, as in -- train.py, or leave out --"
+        )
+    return words[:at], words[at + 1 :]
 
 
 @dataclass(frozen=True)
@@ -43,13 +59,14 @@ class CommandLine:
     """The settings of one run, and its program: no words for one of Muster's own."""
 
     launch: LaunchConfig
-    own: ProgramConfig
     ssh: SshConfig
     slurm: SlurmConfig
-    train: TrainConfig
-    bench: BenchConfig
     words: Sequence[str]
     given: Sequence[Given]  # what was typed, or is in the file of --config, whatever its value
+    run: RunConfig  # of a program of Muster's own: `train`
+    own: ProgramConfig | None = None  # of the user's program
+    train: TrainConfig | None = None  # of our trainer, as is `bench`
+    bench: BenchConfig | None = None
 
     @classmethod
     def of(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
@@ -60,9 +77,12 @@ class CommandLine:
             SystemExit: 0, after --help.
         """
         flags, words = split(env_values.reveal(argv, os.environ))
-        settings, given = _read(tuple(flags), prog)
-        launch, own, ssh, slurm, train, bench = settings
-        made = cls(launch, own, ssh, slurm, train, bench, words, given)
+        settings, given = _read(tuple(flags), prog, bool(words))
+        launch, ssh, slurm, run, more = settings
+        if words:
+            made = cls(launch, ssh, slurm, words, given, run, own=more)
+        else:
+            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         refuse(made.foreign())
         return made
 
@@ -73,14 +93,15 @@ class CommandLine:
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """What the workers become; `cwd`: the folder that the command was called in."""
-        if self.words:
-            return UserProgram(self.words, self.own, self.launch, self.train, cwd)
+        if self.own is not None:
+            return UserProgram(self.words, self.own, self.launch, self.run, cwd)
+        assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench)
 
     @property
     def what_runs(self) -> list[str]:
         """What makes a run another one: the program's words, or the settings of our trainer."""
-        if self.words:
+        if self.train is None:
             return list(self.words)
         # where it is kept is the sweep's business
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
@@ -128,9 +149,12 @@ class CommandLine:
 
 
 @cache  # of many programs the flags are the same
-def _read(flags: tuple[str, ...], prog: str) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
+def _read(
+    flags: tuple[str, ...], prog: str, is_users: bool
+) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
-    settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first)
+    made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
+    settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
     return settings, tuple(cli.given(CLASSES, flags))
 
 

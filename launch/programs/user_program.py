@@ -4,45 +4,31 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.run_folder import claim, claim_new, new_run_id
 from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig
-from configs.settings.train import TrainConfig
-from launch.programs.program_checks import problems, python_problems
+from configs.settings.program import ProgramConfig, RunConfig
 from launch.programs.project_snapshot import take
-from launch.programs.run_spec import run_spec
-from launch.spec import Facts, LaunchSpec, Program
+from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
-from muster.errors import UsageError, refuse
-from muster.project import project_of
-from muster.run_files import FUNCTION, SNAPSHOT
-from muster.worker.function_call import ABOUT
+from muster.errors import refuse
+from muster.run_files import FUNCTION, SNAPSHOT, project_of
+from muster.worker.function_call import ABOUT, CALL
 
-SEPARATOR = "--"
-
-
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags before the first `--`, and the program after it, of which nothing is touched.
-
-    Raises:
-        UsageError: there is no program after it, as when a shell's variable is empty.
-    """
-    words = list(argv)
-    if SEPARATOR not in words:
-        return words, []
-    at = words.index(SEPARATOR)
-    if not any(words[at + 1 : at + 2]):
-        raise UsageError(
-            "no program follows after --; name one, as in -- train.py, or leave out --"
-        )
-    return words[:at], words[at + 1 :]
+# What is wrong with the script on stdin, after the number of the line, or 0.
+COMPILE = """
+import sys
+try:
+    compile(sys.stdin.buffer.read(), "script", "exec", dont_inherit=True)
+except (SyntaxError, ValueError) as error:
+    print(getattr(error, "lineno", 0) or 0, getattr(error, "msg", error))
+"""
 
 
 class UserProgram:
@@ -53,7 +39,7 @@ class UserProgram:
         words: Sequence[str],
         config: ProgramConfig,
         launch: LaunchConfig,
-        run: TrainConfig,
+        run: RunConfig,
         cwd: Path,
     ) -> None:
         self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
@@ -67,8 +53,10 @@ class UserProgram:
             checkpoint_dir=checkpoints and checkpoints.absolute(),
         )
 
-    def check(self, python: str) -> None:
+    def check(self, python: str, world_size: int | None = None) -> None:
         """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
+
+        Any number of workers suits it, as far as is known.
 
         Raises:
             UsageError: the program is not there, or its Python lacks what starts it.
@@ -76,7 +64,7 @@ class UserProgram:
         python = self._python or python
         refuse(
             [
-                *problems(self._words, self._cwd, python),
+                *_problems(self._words, self._cwd, python),
                 *python_problems(python, self._launch.workers),
                 *starter_of(self._launch.workers).problems(self._planned()),
             ]
@@ -87,38 +75,25 @@ class UserProgram:
         wrap = tuple(shlex.split(self._config.wrap or ""))
         return replace(of_words(self._words, self._cwd), wrap=wrap)
 
-    def spec(self, facts: Facts, *, make: bool, snapshot: bool = False) -> LaunchSpec:
-        """The run on these nodes; with `make`, its folder is this run's from here on.
+    def change(self, **settings: Any) -> None:
+        """Give the run other settings, such as its id."""
+        self.run = replace(self.run, **settings)
 
-        `snapshot`: what runs is a copy of the project, unless the user says otherwise.
-
-        Raises:
-            UsageError: the program cannot start, or the folder is not free.
-        """
-        self.check(facts.nodes[0].python)
-        run = self.run
-        if run.run_id is None:
-            run_id = (claim_new if make else new_run_id)(run, facts.size, self.name)
-            run = replace(run, run_id=run_id)
-        elif make:
-            claim(run.logs_root / run.run_id, run)
-        return self.run_spec(run, make=make, snapshot=snapshot, is_sent=not facts.shared)
-
-    def run_spec(
+    def spec(
         self,
-        run: TrainConfig,
         *,
         make: bool,
-        snapshot: bool,
+        snapshot: bool = False,
         is_sent: bool = False,
         earlier: Path | None = None,
     ) -> LaunchSpec:
-        """`run`, whose settings have its id: its folder is known.
+        """The run, which has its id; its folder is filled with `make`.
 
-        `is_sent`: nodes have disks of their own. `earlier`: the folder of the same job's first
-        run, whose snapshot a requeued job goes on with.
+        `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
+        nodes have disks of their own. `earlier`: the folder of the same job's first run, whose
+        snapshot a requeued job goes on with.
         """
-        run_dir = run.logs_root / str(run.run_id)
+        run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
         root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
@@ -143,17 +118,17 @@ class UserProgram:
         )
         prologue = self._config.prologue
         return replace(
-            run_spec(program, run, self._launch),
+            LaunchSpec.of(program, run, self._launch),
             secrets=self._config.variables(os.environ),
             prologue=prologue.read_text(encoding="utf-8") if prologue else "",
         )
 
-    def settings(self, *launch: Any, run: TrainConfig | None = None) -> str:
-        """The settings of the launch, and where `run` or, by itself, this one has its checkpoints.
+    def settings(self, *launch: Any) -> str:
+        """The settings of the launch, and where the run has its checkpoints.
 
         The program is in launch.json.
         """
-        folder = (run or self.run).checkpoint_dir
+        folder = self.run.checkpoint_dir
         return cli.to_yaml(*launch) + (
             f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
         )
@@ -208,3 +183,92 @@ def name_of(words: Sequence[str]) -> str:
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
     plain = Path(word).name.removesuffix(".py")
     return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
+
+
+def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
+    """What would keep the program from starting, as far as that is seen from here."""
+    if words[0] == "-m":
+        yield from _module_problems(words, cwd, python)
+    elif words[0] == "--function":
+        yield from _function_problems(words, python)
+    elif words[0].endswith(".py"):
+        yield from _script_problems(cwd / words[0], words[0], python)
+    else:
+        found = cwd / words[0] if "/" in words[0] else words[0]
+        if shutil.which(found) is None:
+            yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
+
+
+def python_problems(python: str, workers: str) -> Iterator[str]:
+    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    needed = starter_of(workers).needs
+    if needed is None or not Path(python).exists():
+        return
+    if not _has(python, needed):
+        yield (
+            f"{python} has no {needed}, which --workers {workers} needs; name another with "
+            "--python, or use --workers manual"
+        )
+
+
+def _has(python: str, package: str) -> bool:
+    """Whether that Python finds a package, which is not imported for it."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return not subprocess.run([python, "-Ic", code], capture_output=True, check=False).returncode
+
+
+def _function_problems(words: Sequence[str], python: str) -> Iterator[str]:
+    folder = Path(*words[1:2])
+    if not all((folder / name).is_file() for name in (CALL, ABOUT)):
+        yield f"--function {folder}: nothing that muster.launch has left"
+    elif Path(python).exists() and not _has(python, "cloudpickle"):
+        name = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["name"]
+        yield (
+            f"{python} has no cloudpickle, by which {name} was pickled; install it there, or name "
+            "another Python with python="
+        )
+
+
+def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
+    """`python` is to judge the syntax, which is another one in each version."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        yield f"{name}: {error.strerror}; looked in {path.parent}"
+        return
+    if not Path(python).exists():
+        return  # the nodes have another Python, which says so there
+    asked = [python, "-Ic", COMPILE]
+    printed = subprocess.run(
+        asked, input=text, capture_output=True, check=False
+    ).stdout.splitlines()
+    for line in printed[-1:]:  # a Python may say more at its start
+        number, _, problem = line.decode(errors="replace").partition(" ")
+        if number.isdigit() and problem:
+            where = f":{number}" if number != "0" else ""
+            yield f"{name}{where}: {problem}: it does not compile"
+
+
+def _module_problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
+    if len(words) < 2:
+        yield "-m needs the name of a module: -- -m package.module"
+        return
+    module = words[1]
+    if Path(python).exists() and not _is_found_by(python, module, cwd):
+        yield f"-m {module}: no such module in {cwd} or in the packages of {python}"
+
+
+def _is_found_by(python: str, module: str, cwd: Path) -> bool:
+    """Whether it has such a module; unlike `find_spec`, this runs no package's `__init__.py`."""
+    code = (
+        "import importlib.machinery, sys\n"
+        "path, name = None, ''\n"
+        "if sys.argv[1].partition('.')[0] in sys.builtin_module_names: sys.exit(0)\n"
+        "for part in sys.argv[1].split('.'):\n"
+        "    name = name + '.' + part if name else part\n"
+        "    spec = importlib.machinery.PathFinder.find_spec(name, path)\n"
+        "    if spec is None: sys.exit(1)\n"
+        "    path = list(spec.submodule_search_locations or ())\n"
+    )
+    asked = [python, "-c", code, module]
+    return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode

@@ -1,20 +1,21 @@
 """What a run folder says of its run: how it was started, as what job, and how it ended.
 
-`launch.json` is what was planned, `job.json` who leads it now, `exit.json` that it is over.
+`launch.json` is what was planned, `job.json` who leads it now, `exit.json` that it is over. Where
+this user's runs are, of whatever project, is said by links in one folder, for `launch/jobs.py`.
 """
 
+import hashlib
 import os
 import shlex
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.runs import run_index
 from launch.spec import LaunchSpec, NodeCommand
 from muster import env_values, run_files
 from muster.errors import MusterError
@@ -43,7 +44,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
         "nodes": [asdict(command) for command in plan],
     }
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
-    run_index.note(spec.run_dir)
+    remember(spec.run_dir)
     begin(spec, launcher, NOT_YET)
 
 
@@ -208,3 +209,28 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
     if "boot_id" in record and "boot_id" in found:
         return all(record[name] == found[name] for name in ("boot_id", "start_ticks"))
     return abs(float(found["started_unix_s"]) - float(record["started_unix_s"])) < 0.1
+
+
+def remember(run_dir: Path, env: Mapping[str, str] = os.environ) -> None:
+    """Remember a run folder; where that cannot be written, the run is found by its folder alone."""
+    digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
+    with suppress(OSError, RuntimeError):
+        _links(env).mkdir(parents=True, exist_ok=True)
+        (_links(env) / f"{run_dir.name}-{digest}").symlink_to(run_dir)
+
+
+def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
+    """The run folders that are there now.
+
+    A link to another stays: its disk may be away, or be another machine's that shares this home.
+    """
+    with suppress(OSError, RuntimeError):
+        links = [link for link in _links(env).iterdir() if link.is_symlink()]
+        return [link.readlink() for link in links if os.path.isdir(link)]  # noqa: PTH112 (is_dir raises where it may not look)
+    return []
+
+
+def _links(env: Mapping[str, str]) -> Path:
+    """Raises RuntimeError where the user has no home, as in some containers."""
+    state = env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "muster", "runs")

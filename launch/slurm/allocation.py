@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launch.nodes.interface import addresses, own_address_in
+from launch.nodes.this_machine import addresses, own_address_in
 from muster.errors import MusterError
 
 # A scheduler's variables confuse what is submitted from inside one of its jobs.

@@ -6,11 +6,10 @@ comma or a quote would change its meaning: it is read from here.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.spec import LaunchSpec, Program
+from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import MusterError
 from muster.writing import read_json, write_json
@@ -22,7 +21,7 @@ def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
     That is `nproc` (workers of each node), `network`, `master_port`, and in a job that is not the
     run's own `step`, the name of its steps there.
     """
-    plain = {**asdict(spec), "run_dir": str(spec.run_dir)}
+    plain = spec.to_json()
     if secrets := plain.pop("secrets"):
         write_json(run_files.SECRETS.path(spec.run_dir), secrets, mode=0o600)
     write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
@@ -41,14 +40,9 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
             f"{path} is not there; the run folder must be on a file system that all nodes share: "
             "choose one with --logs-dir"
         )
-    raw = job["spec"]
     hidden = run_files.SECRETS.path(run_dir)
     found = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
-    lists = {name: tuple(raw["program"][name]) for name in ("argv", "wrap")}
-    program = Program(**{**raw["program"], **lists})
-    ports = tuple(raw["ports"]) if raw["ports"] else None
-    plain = {**raw, "run_dir": Path(raw["run_dir"]), "program": program, "ports": ports}
-    return LaunchSpec(**plain, secrets=found), job
+    return LaunchSpec.from_json({**job["spec"], "secrets": found}), job
 
 
 def step_of(run_dir: Path) -> str | None:

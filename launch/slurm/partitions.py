@@ -4,7 +4,6 @@ Nothing here needs accounting (sacct), which many small clusters do not run.
 """
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from launch.slurm.allocation import scrubbed
 from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
-LOOK_S = 2.0
-# Slurm's commands are installed, but belong to no cluster: this is nobody's login node.
-NO_CLUSTER = b"Could not establish a configuration source"
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 
@@ -59,22 +55,6 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
         ) from None
     except subprocess.TimeoutExpired:
         raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
-
-
-def is_login_node() -> bool:
-    """Whether there is an sbatch here that belongs to a cluster.
-
-    A controller that is slow, or does not answer, is no reason to train here.
-    """
-    if shutil.which("sbatch") is None:
-        return False
-    try:
-        asked = subprocess.run(
-            ["sinfo", "--noheader"], capture_output=True, check=False, timeout=LOOK_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return True
-    return asked.returncode == 0 or NO_CLUSTER not in asked.stderr
 
 
 def partitions(env: Mapping[str, str]) -> list[Partition]:

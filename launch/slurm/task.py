@@ -16,7 +16,7 @@ from configs.entry_point import run
 from launch.agent.__main__ import serve
 from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes.die_with_parent import die_with_parent
-from launch.nodes import gpus
+from launch.nodes.this_machine import gpu_count
 from launch.slurm.allocation import Task, first_address
 from muster.errors import MusterError, UsageError
 from muster.writing import read_json
@@ -30,7 +30,7 @@ def main() -> int:
     die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     task, meeting = Task.from_env(os.environ), _wait_for(Path(sys.argv[1]))
     address = first_address(task.num_nodes, meeting["network"]) if task.rank == 0 else ""
-    workers = gpus.count() if meeting["counts_gpus"] else 0
+    workers = gpu_count() if meeting["counts_gpus"] else 0
     own = Who(task.rank, task.host, workers, address)
     token = str(meeting["token"])
     launcher = enter(task.leader_address, int(meeting["port"]), token, own)

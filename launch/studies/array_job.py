@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.run_folder import claim
+from configs.run_folder import id_of
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
 from launch.programs.command_line import CommandLine
+from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import take
-from launch.programs.user_program import UserProgram
 from launch.runs import run_record, run_state
 from launch.slurm.inside.current_job import current_job
 from launch.spec import Facts, LaunchSpec
@@ -21,7 +21,7 @@ from launch.studies.progress_record import Note, Notes
 from launch.studies.progress_table import Watching
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
-from muster.project import project_of
+from muster.run_files import project_of
 
 POLL_S = 1.0
 
@@ -96,7 +96,7 @@ def _submit(
     number = 1 + sum(1 for _ in (folder / "submissions").glob("*"))
     submission = folder / "submissions" / f"{number:03d}"
     own = sweep.first.own
-    if sweep.first.words and own.snapshot:
+    if own is not None and own.snapshot:
         print(take(project_of(cwd), submission, own.patterns), file=sys.stderr)
     submission.mkdir(parents=True, exist_ok=True)
     ids = {note.id for note in wanted}
@@ -131,12 +131,10 @@ def _prepare(
 ) -> LaunchSpec:
     """A run with its folder, as launch/submit.py makes it; all share one snapshot."""
     program = one.program(cwd)
-    if isinstance(program, UserProgram):
-        train = program.run
-        claim(train.logs_root / str(train.run_id), train)
-        spec = program.run_spec(train, make=True, snapshot=True, earlier=submission)
-    else:
-        spec = program.spec(facts, make=True)
+    if isinstance(program, OwnProgram):  # the others were looked at before
+        program.check(facts.nodes[0].python, facts.world_size)
+    id_of(program.run, program.name, facts.size, make=True)
+    spec = program.spec(make=True, snapshot=True, earlier=submission)
     settings = program.settings(one.launch, one.ssh, one.slurm)
     run_record.write_down(spec, launcher.plan(spec, facts), "slurm", settings)
     return spec

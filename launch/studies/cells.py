@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from configs.settings.train import TrainConfig
+from configs.settings.program import RunConfig
 from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
@@ -97,7 +97,7 @@ def from_grid(
         for name in block
         if not program and not any(grid.alike(name, one) for one in known)
     )
-    prefix = user_program.name_of(program) if program else base.train.task
+    prefix = base.train.task if base.train else user_program.name_of(program)
     points = list(grid.points(block))
     cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
@@ -161,7 +161,8 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
         kind = (*one.words[:2], one.launch)
         if one.words and kind not in programs:
             programs.add(kind)
-            program = UserProgram(one.words, one.own, one.launch, one.train, Path.cwd())
+            program = one.program(Path.cwd())
+            assert isinstance(program, UserProgram)
             program.check(launcher_of(one).assume().nodes[0].python)
     return tuple(cells)
 
@@ -173,7 +174,7 @@ def checked_name(flag: str, name: str) -> str:
         UsageError: it cannot.
     """
     try:
-        TrainConfig(run_id=name)
+        RunConfig(run_id=name)
     except UsageError as error:
         raise UsageError(str(error).replace("--run-id ", flag)) from None
     return name
@@ -181,9 +182,9 @@ def checked_name(flag: str, name: str) -> str:
 
 def _problems(one: CommandLine) -> Iterator[str]:
     yield from launcher_of(one).problems()
-    if one.train.run_id is not None:
+    if one.run.run_id is not None:
         yield "--run-id: each run is named by its values; --name names the sweep"
-    if one.train.checkpoint_dir is not None:
+    if one.run.checkpoint_dir is not None:
         yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
     if one.ssh.setup:
         yield "--setup runs nothing; give it to launch/ssh.sh, before the sweep"

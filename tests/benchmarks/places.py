@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.nodes.ports import free_port
+from launch.nodes.this_machine import free_port
 from launch.virtual_cluster import lifecycle
 from launch.virtual_cluster.options import rate_bits
 from muster.errors import MusterError, UsageError

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from configs import run_folder
+from configs.settings.program import RunConfig
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
@@ -13,7 +14,7 @@ from muster.errors import UsageError
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form: "20260821-143000")
     config = TrainConfig(task="synthetic", sync="single", logs_dir=tmp_path / "new")
-    names = [run_folder.claim_new(config, "1x1") for _ in range(3)]
+    names = [run_folder.claim_new(config, config.name, "1x1") for _ in range(3)]
     first = "20260821-143000-synthetic-single-1x1"
     assert names == [first, f"{first}-2", f"{first}-3"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
@@ -21,15 +22,15 @@ def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
 
 def test_of_two_runs_that_choose_the_same_name_one_chooses_again(tmp_path, monkeypatch):
     chosen = iter(["same", "same", "other"])
-    monkeypatch.setattr(run_folder, "new_run_id", lambda config, size, what: next(chosen))
+    monkeypatch.setattr(run_folder, "new_run_id", lambda run, what, size: next(chosen))
     config = TrainConfig(logs_dir=tmp_path)
-    assert [run_folder.claim_new(config, "1x1") for _ in range(2)] == ["same", "other"]
+    assert [run_folder.claim_new(config, "x", "1x1") for _ in range(2)] == ["same", "other"]
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --logs-dir"):
-        run_folder.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "1x1")
+        run_folder.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1")
 
 
 def fill(run_dir, names):
@@ -54,8 +55,8 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     fill(tmp_path, ["model.partial/model.safetensors", "attempts/0/metrics/rank_00000.jsonl"])
     fill(tmp_path, ["thesis.txt", "metrics/mine.txt", "plots/metrics/rank_00000.jsonl"])
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        run_folder.claim(tmp_path, TrainConfig())
-    run_folder.claim(tmp_path, TrainConfig(overwrite=True))
+        run_folder.claim(tmp_path, RunConfig())
+    run_folder.claim(tmp_path, RunConfig(overwrite=True))
     assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
 

@@ -26,14 +26,7 @@ def test_other_modes_name_the_one_that_can(mode):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"compress": "zip"}, "--compress: unknown 'zip'; known: none, bf16, fp16, int8, "),
         ({"compress": "fp16", "sync": "single"}, "--sync single sends nothing to compress"),
-        ({"compress_rank": 0}, "--compress-rank must be at least 1"),
-        ({"compress_share": 0.0}, "--compress-share must be a finite number above 0"),
-        ({"compress_share": 1.5}, "--compress-share must be at most 1"),
-        ({"sync_every": 0}, "--sync-every must be at least 1"),
-        ({"outer_lr": 0.0}, "--outer-lr must be a finite number above 0"),
-        ({"outer_momentum": 1.0}, "--outer-momentum must be at least 0 and below 1"),
         ({"sync": "local_sgd", "precision": "fp16"}, "fp16 skips a step"),
         ({"sync": "zero1", "precision": "fp16"}, "--sync zero1 leaves each worker a part"),
         ({"sync": "fsdp", "precision": "fp16"}, "skips a step where any part overflows"),
@@ -52,11 +45,9 @@ def test_what_does_not_go_is_refused(flags, message):
     ("words", "message"),
     [
         (["--levels", "2"], "there is no --levels any more: all workers are one ring; leave it"),
-        (["--bucket-mb", "auto"], "got 'auto'; no size is found by trying any more; leave it out"),
-        (["--levels=auto"], "there is no --levels any more"),
+        (["--bucket-mb", "auto"], "expected NUMBER, got 'auto'; no size is found by trying any mo"),
         (["--local-group", "node"], "there is no --local-group any more: each worker of --sync l"),
         (["--local_group", "node"], "there is no --local-group any more: each worker"),
-        (["--bucket-mb", "auto"], "--bucket-mb: expected NUMBER, got 'auto'"),
     ],
 )
 def test_flags_that_were_are_refused_by_name(words, message):

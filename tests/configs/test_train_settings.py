@@ -3,121 +3,117 @@ import dataclasses
 import pytest
 
 from configs.settings.launch import LaunchConfig
+from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
 
-TRAIN_PROBLEMS = [
+NAME = "use letters, digits, '.', '_', '-', '+' and '='"
+WEIGHTS = "weights must not be negative, and one must be above 0"
+SPLIT = "use even, auto, or a number per worker: 3,1,0,4"
+EVERY = "use never, a number of steps, epoch, or minutes such as 10min"
+PORT = "must be between 1024 and 65535"
+POSITIVE = "must be a finite number above 0"
+# A class of settings, one value that is wrong, and what is said of it after the flag's name.
+LIMITS = [
+    (TrainConfig, "batch_size", 0, "must be at least 1"),
+    (TrainConfig, "eval_batch_size", 0, "must be at least 1"),
+    (TrainConfig, "accumulation", 0, "must be at least 1"),
+    (TrainConfig, "max_seq_length", 0, "must be at least 1"),
+    (TrainConfig, "max_steps", 0, "must be at least 1"),
+    (TrainConfig, "schedule_steps", 0, "must be at least 1"),
+    (TrainConfig, "threads", 0, "must be at least 1"),
+    (TrainConfig, "keep_last", 0, "must be at least 1"),
+    (TrainConfig, "compress_rank", 0, "must be at least 1"),
+    (TrainConfig, "sync_every", 0, "must be at least 1"),
+    (TrainConfig, "epochs", -1, "must be at least 0"),
+    (TrainConfig, "warmup_steps", -1, "must be at least 0"),
+    (TrainConfig, "data_workers", -1, "must be at least 0"),
+    (TrainConfig, "seed", -1, "must be at least 0"),
+    (TrainConfig, "seed", 2**63, "must be below 2**63"),
+    (TrainConfig, "bucket_mb", -1.0, "must be at least 0"),
+    (TrainConfig, "bucket_mb", float("nan"), "must be at least 0"),
+    (TrainConfig, "weight_decay", -0.1, "must be at least 0"),
+    (TrainConfig, "max_grad_norm", float("inf"), "must be at least 0"),
+    (TrainConfig, "lr", 0.0, POSITIVE),
+    (TrainConfig, "lr", float("nan"), POSITIVE),
+    (TrainConfig, "adam_eps", 0.0, POSITIVE),
+    (TrainConfig, "timeout_s", float("inf"), POSITIVE),
+    (TrainConfig, "compress_share", 0.0, POSITIVE),
+    (TrainConfig, "compress_share", 1.5, "must be at most 1"),
+    (TrainConfig, "outer_lr", 0.0, POSITIVE),
+    (TrainConfig, "outer_momentum", 1.0, "must be at least 0 and below 1"),
+    (TrainConfig, "adam_beta2", 1.0, "must be at least 0 and below 1"),
+    (TrainConfig, "dropout", 1.0, "must be at least 0 and below 1"),
+    (TrainConfig, "dropout", -0.1, "must be at least 0 and below 1"),
+    (RunConfig, "join_timeout_s", 0.0, POSITIVE),
+    (LaunchConfig, "nodes", 0, "must be at least 1"),
+    (LaunchConfig, "max_restarts", -1, "must be at least 0"),
+    (LaunchConfig, "master_port", 1023, PORT),
+    (LaunchConfig, "master_port", 65536, PORT),
+    (ByHand, "world_size", 0, "must be at least 1"),
+    (ByHand, "master_port", 80, PORT),
+]
+PROBLEMS = [
+    (TrainConfig, {"end_lr": 1.0}, "--end-lr 1.0 is above --lr 5e-05"),
+    (TrainConfig, {"checkpoint_every": "0"}, f"--checkpoint-every '0': {EVERY}"),
+    (TrainConfig, {"checkpoint_every": "nanmin"}, f"--checkpoint-every 'nanmin': {EVERY}"),
     (
-        {"sync": "magic"},
-        (
-            "--sync: unknown 'magic'; "
-            "known: accelerate, all_reduce, ddp, fsdp, gather_scatter, local_sgd, single, zero1"
-        ),
-    ),
-    ({"batch_size": 0}, "--batch-size must be at least 1 (got 0)"),
-    ({"eval_batch_size": 0}, "--eval-batch-size must be at least 1 (got 0)"),
-    ({"accumulation": 0}, "--accumulation must be at least 1 (got 0)"),
-    ({"max_seq_length": 0}, "--max-seq-length must be at least 1 (got 0)"),
-    ({"max_steps": 0}, "--max-steps must be at least 1 (got 0)"),
-    ({"schedule_steps": 0}, "--schedule-steps must be at least 1 (got 0)"),
-    ({"threads": 0}, "--threads must be at least 1 (got 0)"),
-    ({"epochs": -1}, "--epochs must be at least 0 (got -1)"),
-    ({"warmup_steps": -1}, "--warmup-steps must be at least 0 (got -1)"),
-    ({"data_workers": -1}, "--data-workers must be at least 0 (got -1)"),
-    ({"seed": -1}, "--seed must be at least 0 (got -1)"),
-    ({"seed": 2**63}, f"--seed must be below 2**63 (got {2**63})"),
-    ({"bucket_mb": -1.0}, "--bucket-mb must be at least 0 (got -1.0)"),
-    ({"bucket_mb": float("nan")}, "--bucket-mb must be at least 0 (got nan)"),
-    ({"weight_decay": -0.1}, "--weight-decay must be at least 0 (got -0.1)"),
-    ({"max_grad_norm": float("inf")}, "--max-grad-norm must be at least 0 (got inf)"),
-    ({"lr": 0.0}, "--lr must be a finite number above 0 (got 0.0)"),
-    ({"lr": float("nan")}, "--lr must be a finite number above 0 (got nan)"),
-    ({"adam_eps": 0.0}, "--adam-eps must be a finite number above 0 (got 0.0)"),
-    ({"timeout_s": float("inf")}, "--timeout-s must be a finite number above 0 (got inf)"),
-    ({"adam_beta2": 1.0}, "--adam-beta2 must be at least 0 and below 1 (got 1.0)"),
-    ({"end_lr": 1.0}, "--end-lr 1.0 is above --lr 5e-05"),
-    ({"keep_last": 0}, "--keep-last must be at least 1 (got 0)"),
-    (
-        {"checkpoint_every": "0"},
-        "--checkpoint-every '0': use never, a number of steps, epoch, or minutes such as 10min",
-    ),
-    (
-        {"checkpoint_every": "nanmin"},
-        "--checkpoint-every 'nanmin': use never, a number of steps, epoch, or minutes such as 10min",  # noqa: E501
-    ),
-    (
+        TrainConfig,
         {"reset_data": True},
         "--reset-data changes how a run is resumed; give --resume as well",
     ),
-    ({"dropout": 1.0}, "--dropout must be at least 0 and below 1 (got 1.0)"),
-    ({"dropout": -0.1}, "--dropout must be at least 0 and below 1 (got -0.1)"),
     (
+        TrainConfig,
         {"warmup_steps": 5, "schedule_steps": 3},
         "--warmup-steps 5 is longer than --schedule-steps 3",
     ),
     (
+        TrainConfig,
         {"backend": "nccl", "device": "cpu"},
         "--backend nccl needs a GPU, but --device is cpu; use --backend gloo",
     ),
-    ({"run_id": "../x"}, "--run-id '../x': use letters, digits, '.', '_', '-', '+' and '='"),
-    ({"run_id": ".."}, "--run-id '..': use letters, digits, '.', '_', '-', '+' and '='"),
-    ({"run_id": "-x"}, "--run-id '-x': use letters, digits, '.', '_', '-', '+' and '='"),
-    ({"split": "odd"}, "--split 'odd': use even, auto, or a number per worker: 3,1,0,4"),
-    ({"split": "1,,2"}, "--split '1,,2': use even, auto, or a number per worker: 3,1,0,4"),
-    ({"split": "0,0"}, "--split 0,0: weights must not be negative, and one must be above 0"),
-    ({"split": "3,-1"}, "--split 3,-1: weights must not be negative, and one must be above 0"),
-    ({"split": "1,inf"}, "--split 1,inf: weights must not be negative, and one must be above 0"),
+    (RunConfig, {"run_id": "../x"}, f"--run-id '../x': {NAME}"),
+    (RunConfig, {"run_id": ".."}, f"--run-id '..': {NAME}"),
+    (TrainConfig, {"run_id": "-x"}, f"--run-id '-x': {NAME}"),
+    (TrainConfig, {"split": "odd"}, f"--split 'odd': {SPLIT}"),
+    (TrainConfig, {"split": "1,,2"}, f"--split '1,,2': {SPLIT}"),
+    (TrainConfig, {"split": "0,0"}, f"--split 0,0: {WEIGHTS}"),
+    (TrainConfig, {"split": "3,-1"}, f"--split 3,-1: {WEIGHTS}"),
+    (TrainConfig, {"split": "1,inf"}, f"--split 1,inf: {WEIGHTS}"),
+    (LaunchConfig, {"nproc_per_node": "0"}, "--nproc-per-node must be at least 1 (got 0)"),
+    (
+        ByHand,
+        {"rank": 4, "world_size": 4},
+        "--rank 4 is not below --world-size 4; ranks go from 0 to 3",
+    ),
+    (ByHand, {"rank": -2}, "--rank must be 0 or more, or -1 for a single process (got -2)"),
+]
+PROBLEMS += [
+    (cls, {name: value}, f"--{name.replace('_', '-')} {said} (got {value})")
+    for cls, name, value, said in LIMITS
 ]
 
 
-@pytest.mark.parametrize(("setting", "line"), TRAIN_PROBLEMS, ids=lambda value: str(value)[:40])
-def test_each_wrong_setting_is_one_line(setting, line):
+@pytest.mark.parametrize(("cls", "setting", "line"), PROBLEMS, ids=lambda value: str(value)[:40])
+def test_each_wrong_setting_is_one_line(cls, setting, line):
     with pytest.raises(UsageError) as caught:
-        TrainConfig(**setting)
+        cls(**setting)
     assert str(caught.value) == line
-
-
-def test_an_unknown_task_lists_the_known():
-    with pytest.raises(UsageError, match=r"^--task: unknown 'chess'; known: .*quickstart"):
-        TrainConfig(task="chess")
 
 
 @pytest.mark.parametrize(
-    ("setting", "line"),
+    ("cls", "name", "known"),
     [
-        ({"nodes": 0}, "--nodes must be at least 1 (got 0)"),
-        ({"nproc_per_node": "0"}, "--nproc-per-node must be at least 1 (got 0)"),
-        ({"master_port": 1023}, "--master-port must be between 1024 and 65535 (got 1023)"),
-        ({"master_port": 65536}, "--master-port must be between 1024 and 65535 (got 65536)"),
+        (TrainConfig, "task", ".*quickstart"),
+        (TrainConfig, "sync", "accelerate, all_reduce, ddp, .*zero1$"),
+        (TrainConfig, "compress", "none, bf16, fp16, int8, "),
+        (LaunchConfig, "launcher", "auto, .*local"),
+        (LaunchConfig, "workers", ".*torchrun"),
     ],
 )
-def test_each_wrong_launch_setting_is_one_line(setting, line):
-    with pytest.raises(UsageError) as caught:
-        LaunchConfig(**setting)
-    assert str(caught.value) == line
-
-
-def test_an_unknown_launcher_lists_the_known_and_auto():
-    with pytest.raises(UsageError, match=r"^--launcher: unknown 'lsf'; known: auto, .*local"):
-        LaunchConfig(launcher="lsf")
-
-
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        (
-            {"rank": 4, "world_size": 4},
-            "--rank 4 is not below --world-size 4; ranks go from 0 to 3",
-        ),
-        ({"rank": -2}, "--rank must be 0 or more, or -1 for a single process (got -2)"),
-        ({"world_size": 0}, "--world-size must be at least 1 (got 0)"),
-        ({"master_port": 80}, "--master-port must be between 1024 and 65535 (got 80)"),
-    ],
-)
-def test_each_wrong_setting_by_hand_is_one_line(setting, line):
-    with pytest.raises(UsageError) as caught:
-        ByHand(**setting)
-    assert str(caught.value) == line
+def test_an_unknown_file_of_a_folder_lists_the_known(cls, name, known):
+    with pytest.raises(UsageError, match=f"^--{name}: unknown 'chess'; known: {known}"):
+        cls(**{name: "chess"})
 
 
 def test_all_problems_are_named_at_once():
@@ -128,7 +124,7 @@ def test_all_problems_are_named_at_once():
 
 @pytest.mark.parametrize("run_id", ["a", "2026-11-21_12.00_ddp+4=x", "0"])
 def test_a_run_id_is_a_file_name(run_id):
-    assert TrainConfig(run_id=run_id).run_id == run_id
+    assert RunConfig(run_id=run_id).run_id == run_id
 
 
 def test_single_runs_one_process():
@@ -159,7 +155,7 @@ def test_configurations_are_values():
         TrainConfig().lr = 1.0
 
 
-@pytest.mark.parametrize("cls", [TrainConfig, LaunchConfig, ByHand])
+@pytest.mark.parametrize("cls", [TrainConfig, LaunchConfig, ProgramConfig, ByHand])
 def test_every_setting_has_its_line_of_help(cls):
     for item in dataclasses.fields(cls):
         text = item.metadata["help"]

@@ -6,32 +6,26 @@ from pathlib import Path
 
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
-from launch.agent.assignment import Assignment
-from launch.agent.processes.agent_processes import AgentCommand, start_each
 from launch.launchers.base import Launcher
 from launch.leading.leader import lead
-from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
-from tests.launch.submit import REPOSITORY
+from launch.nodes.channel import start_each
+from launch.spec import (
+    Assignment,
+    Facts,
+    LaunchSpec,
+    NodeCommand,
+    NodeFacts,
+    NodeSpec,
+    Program,
+    assignments_of,
+)
 
 FACTS = Facts((NodeFacts(NodeSpec("localhost", 1), "node0", "python", "/", 1),), "127.0.0.1")
 
 
 def assignment(run_dir: Path) -> Assignment:
-    return Assignment(
-        run_id="run",
-        run_dir=str(run_dir),
-        cwd="/",
-        index=0,
-        count=1,
-        name="node0",
-        workers=1,
-        commands=(),
-        coordinator_address="127.0.0.1",
-        coordinator_ports=(0,),
-        master_port=None,
-        token="secret",
-        proof="proof",
-    )
+    (one,) = assignments_of(LaunchSpec("run", run_dir, Program(())), FACTS, [])
+    return one
 
 
 class Pretended(Launcher):
@@ -56,15 +50,11 @@ class Pretended(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         self.launched += 1
         argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
-        commands = AgentCommand.of_each([argv], REPOSITORY, spec.run_dir)
-        agents = [assignment(spec.run_dir)]
-        return AgentJob(
-            spec.run_dir, agents, lambda: start_each(commands), prefixes=False, quiet=True
-        )
+        return AgentJob(spec, facts, plan, lambda: start_each([argv], spec.run_dir), prefixes=False)
 
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", takes_resume=True)
 
 if __name__ == "__main__":  # pretended.py MODE RUN_DIR: lead one run, as submit.py does
-    run = LaunchSpec("run", Path(sys.argv[2]), PROGRAM, join_s=20.0)
+    run = LaunchSpec("run", Path(sys.argv[2]), PROGRAM, join_s=20.0, quiet=True)
     sys.exit(lead(Pretended(sys.argv[1]), run, FACTS))

@@ -24,7 +24,7 @@ def main() -> int:
         for message in launcher.receive():
             assignment = message.get("assignment", assignment)
         time.sleep(0.01)
-    code = _listen(launcher, Path(assignment["run_dir"])) if sys.argv[1] == "listens" else 1
+    code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code
 

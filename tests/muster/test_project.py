@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from muster.project import project_of
+from muster.run_files import project_of
 
 
 def test_a_folder_below_belongs_to_the_project_whose_name_need_not_be_utf_8(tmp_path):

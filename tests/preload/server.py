@@ -45,7 +45,6 @@ LIBRARIES = (
     "evaluate",
     "h5py",
     "jinja2",
-    "jsonargparse",
     "psutil",
     "rich.table",
     "safetensors.torch",

@@ -31,7 +31,7 @@ PROGRAM = Path(__file__).with_name("program.py")
 # What the library's tests import beside torch.
 PACKAGES = (
     "numpy psutil safetensors cloudpickle threadpoolctl pytest pytest-timeout hypothesis vermin"
-    " jsonargparse PyYAML python-dotenv tqdm"
+    " PyYAML python-dotenv tqdm"
 ).split()
 # Those of what a user's program loads; not those that train with the toolkit's own trainer.
 TESTS = """

@@ -28,7 +28,7 @@ def open_run_folder(config: TrainConfig, peers: "Peers", what: str = "") -> Path
     def choose() -> str:
         run_id = config.run_id or world.run_id
         if run_id is None:
-            run_id = claim_new(config, str(world.world_size), what)
+            run_id = claim_new(config, what or config.name, str(world.world_size))
         elif not config.redirect:
             claim(config.logs_root / run_id, config)
         run_dir = config.logs_root / run_id

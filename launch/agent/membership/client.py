@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from launch.agent.assignment import Assignment
 from launch.agent.membership.door import Who
 from launch.agent.membership.peers import Link, Peers, shows
+from launch.spec import Assignment
 
 CONNECT_S = 1.0
 # Whoever listens at a port that may be the coordinator's has so long to show that it is.
@@ -29,7 +29,7 @@ class CoordinatorClient(Peers):
         self._best_s = float("inf")
 
     def tick(self) -> None:
-        if not self._welcome and self._waited_s() > self.assignment.join_s:
+        if not self._welcome and self._waited_s() > self.assignment.spec.join_s:
             self._give_up()
             return
         if self._link is None:
@@ -60,7 +60,7 @@ class CoordinatorClient(Peers):
         address, ports = self.assignment.coordinator_address, self.assignment.coordinator_ports
         self.trouble = self.trouble or (
             f"{self.assignment.name} could not reach node 0 at {address} (port "
-            f"{', '.join(map(str, ports))}) for {self.assignment.join_s:.0f} s; is that its "
+            f"{', '.join(map(str, ports))}) for {self.assignment.spec.join_s:.0f} s; is that its "
             "address on this network, and is no firewall between?"
         )
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from launch.agent.assignment import Assignment
 from launch.agent.membership.door import Door, listen
 from launch.agent.membership.peers import TELL_S, Link, Peers
-from launch.nodes.ports import among, free_port, is_free
+from launch.nodes.this_machine import among, free_port, is_free
+from launch.spec import Assignment
 from muster.errors import MusterError
 
 
@@ -83,9 +83,9 @@ class Coordinator(Peers):
         missing = set(range(1, self.assignment.count)) - set(self._clients)
         if missing:
             names = ", ".join(f"node {index}" for index in sorted(missing))
-            if self._waited_s() > self.assignment.join_s:
+            if self._waited_s() > self.assignment.spec.join_s:
                 self._lose(
-                    f"after {self.assignment.join_s:.0f} s still missing: {names} of "
+                    f"after {self.assignment.spec.join_s:.0f} s still missing: {names} of "
                     f"{self.assignment.count}; can it reach "
                     f"{self.assignment.coordinator_address}, and is no firewall between?"
                 )
@@ -118,7 +118,7 @@ def _door(assignment: Assignment) -> Door:
 
 def _master_port(assignment: Assignment) -> int:
     if assignment.master_port is None:
-        return free_port(ports=among(assignment.ports))
+        return free_port(ports=among(assignment.spec.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
             f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "

@@ -16,12 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from launch.agent.assignment import Assignment
 from launch.agent.membership.peers import Link, proof, shows
 from launch.nodes.channel import Channel
+from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
@@ -187,7 +186,7 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
 
 def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
     """The message that tells an agent what to do, through a network."""
-    plain = replace(assignment, env={}).to_json()
+    plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
     return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
 
 
@@ -201,8 +200,8 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
     if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:
         raise MusterError("what this agent was told to do is not from its leader")
     assignment = Assignment.from_json(plain)
-    secrets = read_json(SECRETS.path(Path(assignment.run_dir)))
-    return replace(assignment, env=secrets or {})
+    secrets = read_json(SECRETS.path(assignment.spec.run_dir))
+    return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))
 
 
 def _text(plain: Mapping[str, Any]) -> str:

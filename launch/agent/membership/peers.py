@@ -15,9 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launch.agent.assignment import Assignment
-from launch.agent.membership.heartbeat import BEAT_S, SILENT_S, Heartbeat
-from launch.nodes.channel import LINE_BYTES, Channel
+from launch.nodes.channel import BEAT_S, LINE_BYTES, SILENT_S, Channel, Heartbeat
+from launch.spec import Assignment
 
 TELL_S = 10.0  # after which whoever waits says for whom
 HELLO_BYTES = 4_096  # that one may send before it has shown the token

@@ -1,5 +1,6 @@
-"""The processes that an agent starts: torchrun, or workers; before them what a shell is told."""
+"""The processes that an agent starts: torchrun, or workers; their environment, and a prologue."""
 
+import math
 import os
 import shutil
 import signal
@@ -10,11 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.agent.assignment import Assignment
 from launch.agent.processes import die_with_parent
-from launch.spec import NodeCommand
+from launch.agent.stopping import STOPPABLE
+from launch.nodes.this_machine import gpu_count, interface_variables
+from launch.spec import Assignment, NodeCommand
 from muster.errors import MusterError
+from muster.run_files import CHECKPOINTS
 
+INSPECTION = "inspection"  # below an agent's scratch folder
+SHUTDOWN_S = 5
 LINES = 5  # of what a prologue that failed has printed
 
 
@@ -74,10 +79,10 @@ def after_prologue(
     Raises:
         MusterError: it failed, or there is no bash; with the end of what it printed.
     """
-    if not assignment.prologue:
+    if not assignment.spec.prologue:
         return env
     script, result, output = (Path(scratch, name) for name in ("prologue.sh", "result", "printed"))
-    script.write_text(assignment.prologue, encoding="utf-8")
+    script.write_text(assignment.spec.prologue, encoding="utf-8")
     # Python itself writes the environment down: a PATH that has changed may lack `env`.
     dump = (
         "import os, sys\n"
@@ -102,3 +107,44 @@ def after_prologue(
         )
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def environment_of(
+    assignment: Assignment, interface: str | None, address: str, scratch: str
+) -> dict[str, str]:
+    """The environment of torchrun, or of each worker, on this node.
+
+    In `scratch` there are the folders where workers say that they can stop in order, and answer
+    what they are doing.
+    """
+    run_dir = assignment.spec.run_dir.absolute()
+    env = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "MUSTER_RUN_DIR": str(run_dir),
+        "MUSTER_RUN_ID": assignment.spec.run_id,
+        "MUSTER_ATTEMPT": str(assignment.spec.earlier_starts),
+        "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
+        "MUSTER_STOPPABLE": str(Path(scratch, STOPPABLE)),
+        "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),
+        # a worker that starts as all is ending can tell that it is late
+        "MUSTER_LAUNCHER": str(os.getpid()),
+        **assignment.spec.secrets,
+    }
+    # torchrun's own patience with workers that were sent SIGTERM; how long they have is ours to say
+    patience_s = math.ceil(assignment.spec.stop_grace_s) + SHUTDOWN_S
+    env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
+    if not gpu_count():  # else Accelerate takes every worker for a run of its own
+        env.setdefault("ACCELERATE_USE_CPU", "true")
+    for name, value in interface_variables(interface, address).items():
+        env.setdefault(name, value)
+    return env
+
+
+def with_tmpdir(env: Mapping[str, str], scratch: str) -> dict[str, str]:
+    """`scratch` for torchrun's temporary folders, which it never removes; the user's for workers.
+
+    Theirs is the one that --env or a prologue has set, else the node's own; `worker_main.py` puts
+    it back.
+    """
+    return {**env, "TMPDIR": scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}

@@ -15,12 +15,10 @@ from secrets import token_hex
 
 from configs.plugins import REPOSITORY
 from launch.agent.membership.door import Door, Who, listen
-from launch.agent.membership.heartbeat import Heartbeat
 from launch.agent.membership.peers import TELL_S
 from launch.agent.processes import process_tree
-from launch.agent.processes.agent_processes import AgentProcess
-from launch.nodes.channel import Channel
-from launch.nodes.ports import among
+from launch.nodes.channel import AgentProcess, Channel, Heartbeat
+from launch.nodes.this_machine import among
 from launch.spec import RUN_MODULE, LaunchSpec
 from muster import run_files
 from muster.errors import MusterError

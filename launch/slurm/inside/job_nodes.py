@@ -14,7 +14,6 @@ from types import FrameType
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Slots
 from launch.agent.agent_job import AgentJob, SchedulersJob
-from launch.agent.assignment import assignments_of
 from launch.agent.membership.door import Who
 from launch.runs.signals import NOTICE_SIGNALS, between_attempts
 from launch.slurm import node_health
@@ -107,13 +106,14 @@ class JobNodes:
             facts = _known(facts, [who for _, who in started])
             ends_unix_s = end_unix_s(self.slurm_id, self.env)
             return AgentJob(
-                spec.run_dir,
-                assignments_of(spec, facts, commands_of(spec, facts), ends_unix_s),
+                spec,
+                facts,
+                commands_of(spec, facts),
                 lambda: agents,
                 prefixes=False,
-                quiet=spec.quiet,
                 patience_s=SRUN_ENDS_S,
                 inside=self.inside,
+                ends_unix_s=ends_unix_s,
             )
         except BaseException:
             for agent in agents:

@@ -3,23 +3,24 @@
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
-from launch.agent.assignment import Assignment
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.membership.peers import Link, proof
 from launch.nodes.channel import MARK
-from launch.spec import NodeCommand
+from launch.spec import Assignment, LaunchSpec, NodeCommand, Program
 from muster.errors import MusterError
 from tests.launch.submit import wait_until
 
 
-def assignment(index: int, count: int, port: int = 0, **more) -> Assignment:
+def assignment(
+    index: int, count: int, port: int = 0, ports=None, join_s=120.0, **more
+) -> Assignment:
     plain = {
-        "run_id": "r",
-        "run_dir": "/nowhere",
+        "spec": LaunchSpec("r", Path("/nowhere"), Program(()), ports=ports, join_s=join_s),
         "cwd": "/",
         "index": index,
         "count": count,
@@ -208,7 +209,7 @@ def test_one_whose_disk_is_slow_is_not_gone(meet, monkeypatch):
     """Its heartbeat goes on while whatever calls `tick` waits for a file."""
     monkeypatch.setattr("launch.agent.membership.peers.SILENT_S", 4.0)
     monkeypatch.setattr("launch.agent.membership.peers.BEAT_S", 0.2)
-    monkeypatch.setattr("launch.agent.membership.heartbeat.BEAT_S", 0.2, raising=False)
+    monkeypatch.setattr("launch.nodes.channel.BEAT_S", 0.2, raising=False)
     agents = meet(3)
     assert tick(agents, lambda: all(one.master_port for one in agents))
     for others in (agents[1:], agents[:1]):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.agent.processes import out_of_memory
+from launch.agent.agent_records import oom_kills
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ def test_what_the_own_cgroup_counts(tmp_path, own, file, text):
     path = tmp_path / "cgroup" / file
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert out_of_memory.kills(tmp_path / "cgroup", tmp_path / "own") == 2
+    assert oom_kills(tmp_path / "cgroup", tmp_path / "own") == 2
 
 
 def test_what_cannot_be_read_counts_nothing(tmp_path):
-    assert out_of_memory.kills(tmp_path, tmp_path / "none") == 0
+    assert oom_kills(tmp_path, tmp_path / "none") == 0
     (tmp_path / "own").write_text("0::/nowhere\n")
-    assert out_of_memory.kills(tmp_path, tmp_path / "own") == 0
-    assert out_of_memory.kills() >= 0
+    assert oom_kills(tmp_path, tmp_path / "own") == 0
+    assert oom_kills() >= 0

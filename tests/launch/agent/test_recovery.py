@@ -6,7 +6,7 @@ import os
 import pytest
 
 from launch.agent import recovery
-from launch.agent.membership.heartbeat import SILENT_S
+from launch.nodes.channel import SILENT_S
 
 
 def write(path, **record):

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from configs.settings.launch import LaunchConfig
-from launch.nodes.ports import PORTS, among, free_port
+from launch.nodes.this_machine import PORTS, among, free_port
 from muster.errors import MusterError, UsageError
 
 

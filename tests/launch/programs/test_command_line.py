@@ -3,8 +3,9 @@
 import pytest
 
 from configs import cli
+from configs.settings.program import RunConfig
 from launch.launchers.base import launcher_of
-from launch.programs.command_line import OF_ANY_RUN, OF_TRAINER, CommandLine
+from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from muster.errors import UsageError
 from tests.launch.submit import submit
@@ -51,9 +52,10 @@ def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
 
 
 def test_what_holds_for_any_run_may_be_given(tmp_path):
-    assert not OF_ANY_RUN & OF_TRAINER
     words = ["--run-id", "a", "--overwrite", "--quiet", "--logs-dir", str(tmp_path)]
-    assert CommandLine.of([*OWN, *words, *PROGRAM]).train.run_id == "a"
+    line = CommandLine.of([*OWN, *words, *PROGRAM])
+    assert line.run == RunConfig(run_id="a", overwrite=True, quiet=True, logs_dir=tmp_path)
+    assert line.train is None and line.bench is None
 
 
 def test_there_are_not_two_programs():

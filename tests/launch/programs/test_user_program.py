@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launch.programs import user_program
-from launch.programs.command_line import CommandLine
-from launch.programs.user_program import UserProgram, split
+from launch.programs.command_line import CommandLine, split
+from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
 from tests.launch.submit import submit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.runs import run_index
+from launch.runs import run_record
 
 # Root looks into all folders, unless it gives up the right to.
 AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -27,26 +27,26 @@ def run_dir(folder: Path) -> Path:
 
 def test_a_run_whose_disk_was_away_is_found_again(tmp_path, env):
     here, away = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
-    run_index.note(here, env)
-    run_index.note(away, env)
-    assert sorted(run_index.run_folders(env)) == sorted([here, away])
+    run_record.remember(here, env)
+    run_record.remember(away, env)
+    assert sorted(run_record.run_folders(env)) == sorted([here, away])
     (tmp_path / "disk").rename(tmp_path / "away")
-    assert run_index.run_folders(env) == [here]
+    assert run_record.run_folders(env) == [here]
     (tmp_path / "away").rename(tmp_path / "disk")
-    assert sorted(run_index.run_folders(env)) == sorted([here, away])
+    assert sorted(run_record.run_folders(env)) == sorted([here, away])
     shutil.rmtree(here)
-    assert run_index.run_folders(env) == [away]
+    assert run_record.run_folders(env) == [away]
 
 
 def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):
     runs = [run_dir(tmp_path / f"disk{number}" / "run") for number in range(3)]
     for run in runs:
-        run_index.note(run, env)
+        run_record.remember(run, env)
     index = tmp_path / "state" / "muster" / "runs"
     (index / "notes.txt").touch()  # somebody's own
     first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
     first.parent.chmod(0o000)
-    look = "from launch.runs import run_index; print(*run_index.run_folders(), sep='\\n')"
+    look = "from launch.runs import run_record; print(*run_record.run_folders(), sep='\\n')"
     done = subprocess.run(
         [*AS_ANY_USER, sys.executable, "-c", look],
         env={**os.environ, **env}, capture_output=True, text=True, check=False,
@@ -57,5 +57,5 @@ def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):
 
 @pytest.mark.usefixtures("no_home")
 def test_a_user_without_a_home_has_no_index(tmp_path):
-    run_index.note(run_dir(tmp_path / "run"), {})
-    assert run_index.run_folders({}) == []
+    run_record.remember(run_dir(tmp_path / "run"), {})
+    assert run_record.run_folders({}) == []

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes.ports import free_port
+from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
 from muster.worker import imported_modules

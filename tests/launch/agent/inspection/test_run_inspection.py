@@ -26,7 +26,7 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
 
 def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     """Its workers move, as they end."""
-    rule, messages = replace(assignment(tmp_path), hang_after_s=15.0, on_hang="stop"), []
+    rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
     inspection = RunInspection(tmp_path, 1, lambda **message: None, messages.append, rule)
 
     def agent_says(**more):

@@ -105,8 +105,9 @@ def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypa
 
 
 def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
-    mine = sealed(assignment(tmp_path), "token")
-    assert unsealed(mine, "token", 0) == assignment(tmp_path)
+    own = assignment(tmp_path)
+    mine = sealed(own, "token")
+    assert unsealed(mine, "token", 0) == own
     forged = json.loads(json.dumps(mine))
     forged["assignment"]["cwd"] = "/elsewhere"
     for message, token, index in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):

@@ -1,0 +1,106 @@
+"""What the machine has that this runs on: free ports, interfaces, GPUs; found without torch."""
+
+import ipaddress
+import itertools
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.errors import MusterError
+
+# Below the range from which the kernel gives ports to outgoing connections.
+PORTS = range(20_000, 32_000)
+
+
+def among(ports: Sequence[int] | None) -> range:
+    """All ports from the first of `ports` to the last; `PORTS` where none are given."""
+    return range(ports[0], ports[1] + 1) if ports else PORTS
+
+
+def free_port(start: int | None = None, ports: range = PORTS) -> int:
+    """A free port; the search begins at `start`, counted from the first of `ports`.
+
+    Raises:
+        MusterError: none is free.
+    """
+    # Two launchers at the same moment should not try the same ports in the same order.
+    first = os.getpid() * 7919 if start is None else start
+    for offset in range(len(ports)):
+        port = ports[(first + offset) % len(ports)]
+        if is_free(port):
+            return port
+    raise MusterError(
+        f"no free port between {ports[0]} and {ports[-1]}; give --master-port, or another "
+        "--port-range"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a store like torch's could listen on `port` at all addresses of this machine."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def interface_of(address: str, network: str | None, node: str) -> str | None:
+    """The interface that has `address`; None if no interface shows it.
+
+    Raises:
+        MusterError: `address` is not in the `network` that was asked for.
+    """
+    own = addresses()
+    if network is not None and ipaddress.ip_address(address) not in ipaddress.ip_network(network):
+        here = ", ".join(f"{one} on {name}" for one, name in own.items())
+        raise MusterError(
+            f"{node} reaches node 0 from {address}, which is not in --network {network}; "
+            f"it has {here}"
+        )
+    return own.get(address)
+
+
+def interface_variables(interface: str | None, address: str) -> dict[str, str]:
+    """The variables that make gloo and nccl use the interface, and nccl IPv6 where it has to."""
+    if interface is None:
+        return {}
+    # Without the "=" nccl would match prefixes: eth1 would be eth10 as well.
+    found = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
+
+
+def addresses() -> dict[str, str]:
+    """This machine's addresses that other machines may reach, each with its interface's name."""
+    import psutil  # here, since --help and --dry-run do not need it
+
+    return {
+        one.address: name
+        for name, several in psutil.net_if_addrs().items()
+        for one in several
+        if one.family in (socket.AF_INET, socket.AF_INET6) and "%" not in one.address
+    }
+
+
+def own_address_in(network: str, node: str) -> str:
+    """This machine's address in `network`.
+
+    Raises:
+        MusterError: it has none there; the message lists those it has.
+    """
+    wanted = ipaddress.ip_network(network)
+    found = addresses()
+    for address in found:
+        if ipaddress.ip_address(address) in wanted:
+            return address
+    here = ", ".join(f"{one} on {name}" for one, name in found.items())
+    raise MusterError(f"{node} has no address in --network {network}; it has {here}")
+
+
+def gpu_count() -> int:
+    """Those of CUDA_VISIBLE_DEVICES where it is set, else all that the driver shows."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = [name.strip() for name in visible.split(",")]
+        return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
+    return sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
