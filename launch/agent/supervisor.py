@@ -32,13 +32,13 @@ from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.spawn import (
+from launch.agent.processes.workers import (
     INSPECTION,
+    Workload,
     after_prologue,
     environment_of,
     with_tmpdir,
 )
-from launch.agent.processes.workers import Workload
 from launch.agent.stopping import Ended, Stoppable
 from launch.nodes.channel import SILENT_S, Channel
 from launch.nodes.this_machine import interface_of

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from launch.agent.processes import process_tree
-from launch.agent.processes.spawn import spawn
+from launch.agent.processes.workers import spawn
 from launch.spec import NodeCommand
 from tests.launch.submit import wait_until
 
@@ -138,7 +138,7 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
     code = (
         "import os, subprocess, sys\n"
         "from launch.spec import NodeCommand\n"
-        "from launch.agent.processes.spawn import spawn\n"
+        "from launch.agent.processes.workers import spawn\n"
         f"argv = (sys.executable, '-c', {survives + SLEEP!r})\n"
         "child = spawn(NodeCommand('node0', 0, argv, {}, '/'), os.environ, None)\n"
         "print(child.pid, flush=True)\n"

@@ -11,9 +11,8 @@ import pytest
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
-from launch.agent.inspection.node_inspection import NodeInspection
+from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.processes import process_state
-from launch.agent.processes.activity import Activity
 from launch.agent.processes.process_state import state_of, tree_of
 from tests.launch.submit import wait_until
 
