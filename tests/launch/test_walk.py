@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from muster import run_files
 from muster.writing import read_json
@@ -11,16 +12,25 @@ from tests.launch.submit import REPOSITORY
 MOST = 44  # launcher and first agent together; they were 67
 
 
+def traced(folder: Path) -> dict[str, str]:
+    """The environment in which a launcher, a leader and agents write down what they enter."""
+    (folder / "notes").mkdir()
+    tracer = str(REPOSITORY / "tests" / "launch" / "walked")
+    return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
+
+
+def entered(folder: Path, *pids: int) -> list[str]:
+    """Our files that these processes have entered."""
+    return sorted({line for pid in pids for line in (folder / "notes" / str(pid)).open()})
+
+
 def test_a_run_of_two_nodes_enters_few_files(tmp_path):
     (tmp_path / "t.py").write_text("print('here')\n")
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    walked = str(REPOSITORY / "tests" / "launch" / "walked")
     command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
     process = subprocess.Popen(
         [*command, "--nodes", "2", "--workers", "manual", "--", "t.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": walked, "MUSTER_TEST_WALK": str(notes)},
+        env={**os.environ, **traced(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -29,9 +39,5 @@ def test_a_run_of_two_nodes_enters_few_files(tmp_path):
     assert process.returncode == 0, output
     assert "here" in output
     first = read_json(run_files.AGENT.path(tmp_path / "logs" / "walk", node=0))
-    assert first is not None
-    launcher, agent = (
-        set((notes / str(pid)).read_text().split()) for pid in (process.pid, first["pid"])
-    )
-    files = sorted(launcher | agent)
-    assert len(files) <= MOST, "\n".join([f"{len(files)} files:", *files])
+    files = entered(tmp_path, process.pid, first["pid"])
+    assert len(files) <= MOST, f"{len(files)} files:\n{''.join(files)}"

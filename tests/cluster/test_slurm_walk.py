@@ -1,0 +1,37 @@
+"""A run on Slurm goes through few files, where it is submitted and in its job."""
+
+import os
+import subprocess
+import sys
+
+from muster import run_files
+from muster.writing import read_json
+from tests.cluster.testbeds import REPOSITORY
+from tests.launch.test_walk import entered, traced
+
+MOST_AT_SUBMISSION, MOST_IN_JOB = 37, 49
+
+
+def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):
+    (tmp_path / "t.py").write_text("print('here')\n")
+    command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
+    flags = ["--launcher", "slurm", "--wait", "--nodes", "2", "--workers", "manual"]
+    process = subprocess.Popen(
+        [*command, *flags, "--", "t.py"],
+        cwd=tmp_path,
+        env={**os.environ, **cluster.env, **traced(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    run_dir = tmp_path / "logs" / "walk"
+    leader, agent = (
+        read_json(path)["pid"]
+        for path in (run_files.JOB.path(run_dir), run_files.AGENT.path(run_dir, node=0))
+    )
+    at_submission, in_job = entered(tmp_path, process.pid), entered(tmp_path, leader, agent)
+    shown = "\n".join([*at_submission, "in the job:", *in_job])
+    assert len(at_submission) <= MOST_AT_SUBMISSION, f"{len(at_submission)}\n{shown}"
+    assert len(in_job) <= MOST_IN_JOB, f"{len(in_job)}\n{shown}"
