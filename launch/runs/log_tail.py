@@ -3,8 +3,10 @@
 import math
 import os
 import re
+import select
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
+PIPE_BYTES = 4_096  # so much a pipe takes at once, where it takes anything (PIPE_BUF)
 LIST_S = 1.0
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 REDRAWN_S = 5.0  # between two lines of one progress bar
@@ -59,15 +62,21 @@ class Follower:
         self._files: dict[str, _File] = {}
         self._changed_ns = 0  # when the folder last was
         self._listed = 0.0
+        self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for its reader
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of what was shown, without prefixes
 
     def poll(self, *, last: bool = False) -> None:
         """Show what came since the last time; with `last` all of it, also lines without an end.
 
+        Else it does not wait for a reader, such as a terminal that is stopped: what that does not
+        take yet stays in the files.
+
         Raises:
             BrokenPipeError: whoever read what is shown has gone.
         """
+        if not self._write_waiting(wait=last):
+            return
         self._list(anew=last)
         for file in sorted(
             self._files.values(), key=lambda one: (one.stream == "stderr", one.rank)
@@ -99,13 +108,26 @@ class Follower:
     def _show(self, file: _File, *, last: bool) -> None:
         """Show what is new in a file; with `last` to its end, also where that ends no line."""
         stream = getattr(sys, file.stream).buffer
-        while _unread_bytes(file) and (new := _read(file)):
+        while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             self.tail = (self.tail + new)[-TAIL_BYTES:]
-            _write(stream, self._to_show(file, new))
+            self._waiting.append((stream, memoryview(self._to_show(file, new))))
+            self._write_waiting(wait=last)
             if not last:
                 break
         if last and file.begun:
             _write(stream, self._prefixed(file, b"\n"))
+
+    def _write_waiting(self, *, wait: bool) -> bool:
+        """Write as much as readers take, or, with `wait`, all; whether that was all."""
+        while self._waiting:
+            stream, text = self._waiting[0]
+            if not wait and not _is_ready(stream):
+                return False
+            _write(stream, text[:PIPE_BYTES])
+            self._waiting.popleft()
+            if rest := text[PIPE_BYTES:]:
+                self._waiting.appendleft((stream, rest))
+        return True
 
     def _to_show(self, file: _File, new: bytes) -> bytes:
         if self._prefixes:
@@ -170,7 +192,15 @@ def _read(file: _File) -> bytes:
     return new
 
 
-def _write(stream: BinaryIO, what: bytes) -> None:
+def _is_ready(stream: BinaryIO) -> bool:
+    """Whether it takes something without waiting."""
+    try:
+        return bool(select.select([], [stream], [], 0)[1])
+    except (OSError, ValueError):  # no file, but something of a test's; or closed
+        return True
+
+
+def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
     try:
         stream.write(what)
         stream.flush()

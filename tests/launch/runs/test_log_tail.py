@@ -1,5 +1,8 @@
 """What workers write is shown as it comes, whatever else happens to their files."""
 
+import os
+import sys
+
 import pytest
 
 from launch.runs import log_tail
@@ -100,6 +103,25 @@ def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, worke
     follower.poll()
     follower.poll(last=True)
     assert capfdbinary.readouterr().out == b"the first attempt said much\nthe second\n"
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypatch, prefixes):
+    follower = Follower(tmp_path, prefixes=prefixes)
+    lines = "".join(f"{number:099}\n" for number in range(10_000))
+    workers(0, lines)
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", out)
+        follower.poll()  # which a pipe of 64 KiB would hold up
+        workers(0, "the end\n")
+        found = b""
+        while not found.endswith(b"the end\n"):
+            follower.poll()
+            found += os.read(reads, 100_000)
+    os.close(reads)
+    prefix = b"node?.0| " if prefixes else b""
+    assert found.replace(prefix, b"") == lines.encode() + b"the end\n"
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):
