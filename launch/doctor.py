@@ -34,7 +34,6 @@ from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names, split
 from launch.runs import run_record
-from launch.runs.terminal import unhurried
 from launch.spec import Facts, LaunchSpec, Program
 from muster import env_values
 from muster.errors import UsageError, refuse
@@ -105,8 +104,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     run_record.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
     run_record.begin(spec, name, job.job_id, cluster=job.cluster)
-    with unhurried():
-        outcome = conclude(job, facts.world_size, spec)
+    outcome = conclude(job, facts.world_size, spec)
     if outcome.code:
         return outcome.code
     result = NETWORK.path(spec.run_dir)

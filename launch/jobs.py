@@ -72,9 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="the latest runs, newest first")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
-    table = verbs.add_parser(
-        "top", help="all runs and what they do, refreshed; q or Ctrl-C ends it"
-    )
+    table = verbs.add_parser("top", help="all runs and what they do, refreshed; Ctrl-C ends it")
     table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
     table.add_argument("--once", action="store_true", help="show it once, as in a script")
     one = argparse.ArgumentParser(add_help=False)

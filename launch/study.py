@@ -19,7 +19,7 @@ from configs.plugins import REPOSITORY
 from configs.raw import dashed_flags
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, study_file
-from launch.studies.progress_table import Watching, conclude
+from launch.studies.progress_table import conclude, teller
 from muster import env_values
 from muster.errors import UsageError, refuse
 
@@ -42,8 +42,8 @@ def main() -> int:
     with cell_runs.alone(folder):
         notes = cell_runs.begin(study, folder)
         notes.write(folder / study.record)
-        with Watching(notes, folder / study.record) as watching:
-            stopped_by = around_runs.run(study, notes, folder, more, watching.tell, watching.redraw)
+        tell = teller(notes, folder / study.record)
+        stopped_by = around_runs.run(study, notes, folder, more, tell)
         code = conclude(notes, folder, stopped_by)
         print(f"study folder: {folder}")
         if any(one.state == "done" for one in notes.cells):

@@ -23,7 +23,7 @@ from launch.studies import array_job, cell_runs, cells
 from launch.studies.cell_process import run_all
 from launch.studies.cells import Sweep
 from launch.studies.progress_record import Notes
-from launch.studies.progress_table import Watching, conclude
+from launch.studies.progress_table import conclude, teller
 from muster import env_values, run_files
 from muster.errors import UsageError
 from muster.run_files import project_of
@@ -72,8 +72,7 @@ def main() -> int:
             for cell, note in zip(sweep.cells, notes.cells, strict=True)
             if note.state != "done"
         ]
-        with Watching(notes, folder / run_files.SWEEP) as watching:
-            _, stopped_by = run_all(works, args.at_once, watching.tell, watching.redraw)
+        _, stopped_by = run_all(works, args.at_once, teller(notes, folder / run_files.SWEEP))
         return _concluded(notes, folder, stopped_by)
 
 

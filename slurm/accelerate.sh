@@ -34,9 +34,8 @@ trap '' USR1
 
 # $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given,
 # or where sbatch was called.
-file=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*/slurm)/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-[[ -e $file/../muster/run_module.py ]] || file=$SLURM_SUBMIT_DIR/slurm
-cd "${MUSTER_DIR:-$file/..}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
+checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
+cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
 command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
 
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this

@@ -13,8 +13,18 @@ Direction = tuple[int, int]  # from a rank to a rank
 # noise of busy machines. Not of the median: one slow node of three makes two of three pairs slow.
 SLOW = 0.5
 SHOWN = 4  # pairs in a sentence
-# What nccl-tests prints, in its order.
-COLUMNS = ("size(B)", "count", "type", "redop", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong")
+# What nccl-tests prints, in its order, and how.
+COLUMNS = {
+    "": "{name}",
+    "size(B)": "{bytes}",
+    "count": "{count}",
+    "type": "{type}",
+    "redop": "{redop}",
+    "time(us)": "{time_us:.1f}",
+    "algbw(GB/s)": "{algbw_gb_s:.3f}",
+    "busbw(GB/s)": "{busbw_gb_s:.3f}",
+    "#wrong": "{wrong}",
+}
 
 
 def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
@@ -111,19 +121,9 @@ def _matrix(measured: Measured, called: Sequence[str]) -> Table:
 
 
 def _collectives(measured: Measured) -> Table:
-    table = Table("", *COLUMNS, box=box.SIMPLE, pad_edge=False)
+    table = Table(*COLUMNS, box=box.SIMPLE, pad_edge=False)
     for one in measured["collectives"]:
-        table.add_row(
-            one["name"],
-            str(one["bytes"]),
-            str(one["count"]),
-            one["type"],
-            one["redop"],
-            f"{one['time_us']:.1f}",
-            f"{one['algbw_gb_s']:.3f}",
-            f"{one['busbw_gb_s']:.3f}",
-            str(one["wrong"]),
-        )
+        table.add_row(*(text.format_map(one) for text in COLUMNS.values()))
     for column in (*table.columns[1:3], *table.columns[5:]):
         column.justify = "right"
     return table

@@ -1,7 +1,7 @@
 """Look at every node, and try every pair of them; the nodes need Python and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
@@ -82,16 +82,14 @@ def judge_nodes(
         for index, probe in probes.items()
     )
     code = node_facts.code_hash(str(REPOSITORY))
-    findings = Findings(launcher, nodes, (), code, master_port, chosen, trouble)
-    return examination(findings, silent)
+    return examination(Findings(launcher, nodes, tuple(silent), code, master_port, chosen, trouble))
 
 
-def examination(findings: Findings, silent: Sequence[str] = ()) -> Examination:
+def examination(findings: Findings) -> Examination:
     """The rows that the findings make; only one where no node answers."""
-    findings = replace(findings, silent=(*findings.silent, *silent))
     if not findings.nodes:
         return Examination([network_checks.reach(findings)])
-    checks = (*network_checks.FIRST, *node_checks.ROWS, *network_checks.REST)
+    checks = (network_checks.reach, *node_checks.ROWS, *network_checks.ROWS)
     return Examination([check(findings) for check in checks])
 
 

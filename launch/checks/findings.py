@@ -50,7 +50,7 @@ class Findings:
         """The interface that has that address."""
         address = self.address(node)
         found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "mtu": 0, "state": "unknown"}
+        return found[0] if found else {"name": "?", "state": "unknown"}
 
 
 @dataclass(frozen=True)

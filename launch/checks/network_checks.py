@@ -1,9 +1,8 @@
-"""Rows on how nodes are reached: names, the network between them, every pair, the clocks."""
+"""Rows on how nodes are reached: the network between them, every pair, the clocks."""
 
-import ipaddress
 from collections.abc import Callable, Sequence
 
-from launch.checks.findings import Findings, Node, Row, alike, groups, listed, shortened
+from launch.checks.findings import Findings, Row, groups, listed, shortened
 
 SKEW_S = 1.0  # with more, the worker that failed first is not found by its time
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
@@ -30,17 +29,6 @@ def reach(findings: Findings) -> Row:
         return Row("reach", "FAIL", found, *fixes)
     each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
     return Row("reach", "FAIL", found, "\n".join(each))
-
-
-def names(findings: Findings) -> Row:
-    """Each node's own name resolves to its address on the chosen network."""
-    if findings.launcher == "local":
-        return Row("own name", "ok", ("not used: all on this machine",))
-    odd = {node.name: why for node in findings.nodes if (why := _resolution(findings, node))}
-    if odd:
-        fix = "Muster uses addresses and is not misled; other programs may be: see /etc/hosts there"
-        return Row("own name", "warn", groups(odd, len(findings.nodes)), fix)
-    return Row("own name", "ok", ("resolves to the chosen network on all",))
 
 
 def port(findings: Findings) -> Row:
@@ -75,14 +63,6 @@ def network(findings: Findings) -> Row:
     others = ", ".join(findings.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
     return Row("network", "ok", found, fix)
-
-
-def mtu(findings: Findings) -> Row:
-    """Packets of one size fit everywhere."""
-    if findings.chosen is None:
-        return Row("MTU", "warn", ("no network to look at",))
-    fix = "large transfers may hang or crawl; give all the same: ip link set INTERFACE mtu N"
-    return alike("MTU", findings, lambda node: str(findings.interface(node)["mtu"]), fix)
 
 
 def pairs(findings: Findings) -> Row:
@@ -133,26 +113,6 @@ def clocks(findings: Findings) -> Row:
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 
 
-def _resolution(findings: Findings, node: Node) -> str:
-    """What is odd about how a node's own name resolves; "" if nothing is."""
-    address = node.probe["resolves"]
-    if address is None:
-        return f"{node.probe['host']} does not resolve there"
-    if ipaddress.ip_address(address).is_loopback:
-        return f"{node.probe['host']} resolves to {address} there, which no other node reaches"
-    if findings.chosen is None or address == findings.address(node):
-        return ""
-    if ipaddress.ip_address(address) in ipaddress.ip_network(findings.chosen.network):
-        return f"{node.probe['host']} resolves to {address} there, which is another node's"
-    nets = [
-        ipaddress.ip_network(f"{one['address']}/{one['netmask']}", strict=False)
-        for one in node.probe["interfaces"]
-        if one["address"] == address
-    ]
-    of = f"on {nets[0]}" if nets else "none of its own"
-    return f"its name resolves {of}, not on {findings.chosen.network}"
-
-
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
     """What went wrong: one line for a node that no other reaches, or that reaches no other."""
     found = []
@@ -173,5 +133,4 @@ def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[s
     return shortened(found)
 
 
-FIRST: Sequence[Callable[[Findings], Row]] = (reach, names)
-REST: Sequence[Callable[[Findings], Row]] = (port, network, mtu, pairs, clocks)
+ROWS: Sequence[Callable[[Findings], Row]] = (port, network, pairs, clocks)

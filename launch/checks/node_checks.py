@@ -1,4 +1,4 @@
-"""Rows on each node by itself: its Python, code, processors, memory and disk."""
+"""Rows on each node by itself: its Python, code, processors and disk."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,14 +6,7 @@ from typing import Any
 from launch.checks.findings import Findings, Row, alike, groups, listed, shortened
 
 GB = 1_000_000_000
-# What the courses' exercises ask of a machine; a machine of 12 GB shows a little less.
-MEMORY_BYTES, DISK_BYTES = 11.5 * GB, 10 * GB
-# The usual limit. Each rank has sockets to all others, and a file descriptor for each tensor that
-# a data loader's worker has made and nobody has taken.
-OPEN_FILES = 1024
-# Two batches ahead of each of four loader's workers, each 64 images of 3 x 224 x 224 floats.
-# A container's default is 64 MB: the first batches fill it, and the worker dies of SIGBUS.
-SHM_BYTES = 2 * 4 * 64 * 3 * 224 * 224 * 4
+DISK_BYTES = 10 * GB  # what the courses' exercises ask of a machine
 NEEDED = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "launch/ssh.sh HOSTS --setup"
@@ -99,22 +92,6 @@ def writing(findings: Findings) -> Row:
     return Row("writing", "ok", ("allowed on all",))
 
 
-def tools(findings: Findings) -> Row:
-    """rsync where code has to be sent, venv where an environment has yet to be made."""
-    apart = [node for node in findings.nodes if not node.probe["shared"]]
-    if findings.launcher != "ssh" or not apart:
-        return Row("tools", "ok", ("none needed: all see this checkout",))
-    without = [node.name for node in apart if not node.probe["rsync"]]
-    if without:
-        found = (f"{listed(without)}: no rsync, so the code cannot be sent",)
-        return Row("tools", "FAIL", found, "there: sudo apt-get install rsync")
-    bare = [node.name for node in apart if not node.probe["venv"] and not node.probe["versions"]]
-    if bare:
-        found = (f"{listed(bare)}: python3 cannot make environments",)
-        return Row("tools", "FAIL", found, "there: sudo apt-get install python3-venv")
-    return Row("tools", "ok", ("rsync is there",))
-
-
 def gpus(findings: Findings) -> Row:
     """The same number, kind and driver everywhere."""
     return alike("GPUs", findings, lambda node: _gpus(node.probe["gpus"]), SLOWEST)
@@ -123,16 +100,6 @@ def gpus(findings: Findings) -> Row:
 def cores(findings: Findings) -> Row:
     """What a worker may use of the processors."""
     return alike("cores", findings, lambda node: _cores(node.probe), SLOWEST)
-
-
-def memory(findings: Findings) -> Row:
-    """Enough for the courses' models."""
-    amounts = {node.name: node.probe["memory_bytes"] for node in findings.nodes}
-    low = [f"{name}: {one / GB:.1f} GB" for name, one in amounts.items() if one < MEMORY_BYTES]
-    if low:
-        fix = "below the 12 GB to have; take larger machines, or a smaller --model"
-        return Row("memory", "warn", shortened(low), fix)
-    return Row("memory", "ok", (_span(amounts.values()),))
 
 
 def disk(findings: Findings) -> Row:
@@ -150,21 +117,6 @@ def disk(findings: Findings) -> Row:
         fix = "10 GB are to be free; make room, or use another --logs-dir or --data-dir"
         return Row("free disk", "warn", shortened(odd), fix)
     return Row("free disk", "ok", (_span(free),))
-
-
-def limits(findings: Findings) -> Row:
-    """A worker may open enough files, and share enough memory with its data loaders."""
-    few = {one.name: one.probe["open_files"] for one in findings.nodes}
-    small = {one.name: one.probe["shm_bytes"] for one in findings.nodes}
-    few = {name: count for name, count in few.items() if 0 <= count < OPEN_FILES}
-    small = {name: size for name, size in small.items() if size < SHM_BYTES}
-    lines = [f"{name}: {count} open files, below {OPEN_FILES}" for name, count in few.items()]
-    lines += [f"{name}: /dev/shm of {size / 1e6:.0f} MB, below 308" for name, size in small.items()]
-    if lines:
-        fixes = ["there: ulimit -n 65536"] if few else []
-        fixes += ["of a container: --shm-size 8g; else --num-workers 0"] if small else []
-        return Row("limits", "warn", shortened(lines), "; ".join(fixes))
-    return Row("limits", "ok", ("enough open files and /dev/shm on all",))
 
 
 def _span(amounts: Iterable[float]) -> str:
@@ -190,4 +142,4 @@ def _cores(probe: Mapping[str, Any]) -> str:
 
 
 ROWS: Sequence[Callable[[Findings], Row]]
-ROWS = (python, code, shared, writing, tools, gpus, cores, memory, disk, limits)
+ROWS = (python, code, shared, writing, gpus, cores, disk)

@@ -11,7 +11,7 @@ from configs import plugins
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.examination import Examination
 from launch.programs.command_line import CommandLine
-from launch.runs.run_state import LeaderWatcher, Watcher
+from launch.runs.run_state import LeaderWatcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
@@ -76,7 +76,7 @@ class Launcher(ABC):
         return False
 
     @classmethod
-    def watcher(cls) -> Watcher:
+    def watcher(cls) -> LeaderWatcher:
         """Who knows what its runs are doing, and ends them, from any process."""
         return LeaderWatcher()
 

@@ -19,7 +19,7 @@ from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
 from launch.nodes import interpreter
 from launch.programs.command_line import names
-from launch.slurm import batch_script, job_files, node_survey, partitions
+from launch.slurm import batch_script, controller, job_files, node_survey
 from launch.slurm.batch_script import UNHEARD
 from launch.slurm.inside.current_job import CurrentJob, current_job
 from launch.slurm.inside.job_nodes import JobNodes
@@ -28,7 +28,7 @@ from launch.slurm.queue.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob, become
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
-from muster.errors import MusterError, UsageError, refuse
+from muster.errors import MusterError, UsageError
 from muster.run_files import SUBMITIT
 from muster.writing import write_text
 
@@ -88,17 +88,9 @@ class Slurm(Launcher):
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
-        if self._config.preflight:
-            found = partitions.partitions(self._env)
-            asked = replace(
-                self._slurm, partition=self._slurm.partition or self._env.get("SBATCH_PARTITION")
-            )
-            refuse(partitions.problems(self._config, asked, found))
         facts = self._facts(interpreter.python())
         if self._config.preflight:
-            batch_script.refuse_what_slurm_refuses(
-                self._slurm, self._env, self._config.workers, facts
-            )
+            self._refuse_what_slurm_refuses(facts)
         return facts
 
     def assume(self) -> Facts:
@@ -108,10 +100,14 @@ class Slurm(Launcher):
         if self._current is not None:
             return self._look(facts, disks)
         # Slurm itself would let one wait for what never comes, and then call the nodes busy.
-        found = partitions.partitions(os.environ)
-        if problems := list(partitions.problems(self._config, self._slurm, found)):
-            return examination(Findings(self.name, ()), problems)
+        try:
+            self._refuse_what_slurm_refuses(facts)
+        except UsageError as error:
+            return examination(Findings(self.name, (), str(error).splitlines()))
         return self._look(facts, disks)
+
+    def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
+        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, self._config.workers, facts)
 
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
@@ -150,7 +146,7 @@ class Slurm(Launcher):
             setup=[UNHEARD],
             additional_parameters=self._options(spec, facts),
         )
-        cluster = partitions.name(self._env)
+        cluster = controller.name(self._env)
         with _environment_is(self._env):
             submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
         watcher = Watcher(self._env)
@@ -179,12 +175,12 @@ class Slurm(Launcher):
         command = f'{UNHEARD}\nruns=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"\n'
         script = folder / "array.sh"
         write_text(script, batch_script.text(given, command))
-        asked = partitions.ask(["sbatch", "--parsable", str(script)], self._env)
+        asked = controller.ask(["sbatch", "--parsable", str(script)], self._env)
         if asked.returncode:
             raise MusterError(
-                f"Slurm does not take the array: {partitions.last_line(asked.stderr)}"
+                f"Slurm does not take the array: {controller.last_line(asked.stderr)}"
             )
-        return asked.stdout.strip().partition(";")[0], partitions.name(self._env)
+        return asked.stdout.strip().partition(";")[0], controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
         return {
@@ -200,7 +196,7 @@ class Slurm(Launcher):
         if not spec.quiet:
             print(current.use(count), flush=True)
         return JobNodes(
-            SchedulersJob(current.job_id, partitions.name(self._env)),
+            SchedulersJob(current.job_id, controller.name(self._env)),
             current.job_id,
             current.nodes[:count],
             [node.nproc for node in facts.nodes],

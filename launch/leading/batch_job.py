@@ -27,8 +27,8 @@ from launch.programs.own_program import OwnProgram
 from launch.runs import continuation, restart, run_record
 from launch.slurm import job_files, requeue
 from launch.slurm.allocation import Allocation
+from launch.slurm.controller import host_names
 from launch.slurm.inside.job_nodes import JobNodes, Notice
-from launch.slurm.partitions import host_names
 from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, UsageError, refuse

@@ -12,7 +12,6 @@ from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
 from launch.runs.signals import Stopped, between_attempts
-from launch.runs.terminal import unhurried
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
@@ -26,7 +25,7 @@ def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
     Raises:
         MusterError: it could not be started, or not once more.
     """
-    with unhurried(), run_record.ending(spec):
+    with run_record.ending(spec):
         try:
             return _lead(launcher, spec, facts)
         except Stopped as stopped:

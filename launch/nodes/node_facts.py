@@ -9,11 +9,9 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 
 PACKAGES = ("configs", "launch", "muster", "train")
@@ -47,7 +45,6 @@ def describe(asked):  # type: ignore[no-untyped-def]
     disks = dict(request["disks"], checkout=folder)
     return {
         "host": socket.gethostname(),
-        "resolves": _resolved(socket.gethostname()),
         "shared": shared,
         "folder": folder,
         "python": python,
@@ -58,15 +55,11 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "shm_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0,
         "writable": _writable(folder),
         "gpus": _gpus(),
         "busy_ports": [port for port in request["ports"] if not _is_free(port)],
         "rsync": shutil.which("rsync") is not None,
-        "venv": _can_make_environments(),
     }
 
 
@@ -129,13 +122,6 @@ def _remove(path):  # type: ignore[no-untyped-def]
         os.unlink(path)
 
 
-def _resolved(host):  # type: ignore[no-untyped-def]
-    try:
-        return socket.gethostbyname(host)
-    except OSError:
-        return None
-
-
 def _versions(python):  # type: ignore[no-untyped-def]
     try:
         lines = _output([python, "-c", VERSIONS], timeout_s=60)
@@ -161,7 +147,6 @@ def _interfaces():  # type: ignore[no-untyped-def]
                         "name": link["ifname"],
                         "address": one["local"],
                         "netmask": str(one["prefixlen"]),
-                        "mtu": link["mtu"],
                         "state": link["operstate"].lower(),  # unknown, of a tunnel
                     }
                 )
@@ -214,8 +199,3 @@ def _is_free(port):  # type: ignore[no-untyped-def]
         except OSError:
             return False
     return True
-
-
-def _can_make_environments():  # type: ignore[no-untyped-def]
-    argv = [sys.executable or "python3", "-c", "import ensurepip, venv"]
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import select
 import sys
 import time
 from collections import deque
@@ -11,16 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from launch.runs.terminal import waiting_bytes, write_later
 from muster.run_files import ERRORS, OUTPUT
 from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
-# So much may wait for a slow reader; the rest stays in the files.
-WAITING_BYTES = 1_048_576
 READ_BYTES = 4_194_304  # of one file at a time
-# Files that say nothing are looked at in turn, so many at a time.
-QUIET_FILES = 64
+PIPE_BYTES = 4_096  # so much a pipe takes at once, where it takes anything (PIPE_BUF)
 LIST_S = 1.0
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 REDRAWN_S = 5.0  # between two lines of one progress bar
@@ -46,10 +43,9 @@ class Follower:
 
     Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
     after `node.rank| `. Of a progress bar, which draws itself anew in one line, that is a line
-    every few seconds. Files and ranks may come into being at any time, and anew. A look costs as
-    much as there is to show, not as there are ranks: files that say nothing take turns. That a
-    worker ended because another one had is shown only with `consequences`: who waits for the run
-    sees the cause.
+    every few seconds. Files and ranks may come into being at any time, and anew. That a worker
+    ended because another one had is shown only with `consequences`: who waits for the run sees the
+    cause.
     """
 
     def __init__(
@@ -64,27 +60,28 @@ class Follower:
         self._prefixes, self._consequences = prefixes, consequences
         self._only = only if only is not None or prefixes else 0
         self._files: dict[str, _File] = {}
-        self._lively: list[_File] = []  # those that said something when last looked at
-        self._quiet: deque[_File] = deque()
         self._changed_ns = 0  # when the folder last was
         self._listed = 0.0
+        self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for its reader
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of what was shown, without prefixes
 
     def poll(self, *, last: bool = False) -> None:
         """Show what came since the last time; with `last` all of it, also lines without an end.
 
+        Else it does not wait for a reader, such as a terminal that is stopped: what that does not
+        take yet stays in the files.
+
         Raises:
             BrokenPipeError: whoever read what is shown has gone.
         """
-        if not last and waiting_bytes() > WAITING_BYTES:
+        if not self._write_waiting(wait=last):
             return
         self._list(anew=last)
-        turn = len(self._quiet) if last else min(QUIET_FILES, len(self._quiet))
-        looked = [*self._lively, *(self._quiet.popleft() for _ in range(turn))]
-        self._lively = []
-        for file in sorted(looked, key=lambda one: (one.stream == "stderr", one.rank)):
-            (self._lively if self._show(file, last=last) else self._quiet).append(file)
+        for file in sorted(
+            self._files.values(), key=lambda one: (one.stream == "stderr", one.rank)
+        ):
+            self._show(file, last=last)
 
     def _list(self, *, anew: bool) -> None:
         """Find files that have come into being."""
@@ -106,49 +103,31 @@ class Follower:
             for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
                 fields = kind.match(f"{self._workers.name}/{entry.name}")
                 if fields and self._only in (None, int(fields["rank"])):
-                    file = _File(Path(entry.path), int(fields["rank"]), stream)
-                    self._files[entry.name] = file
-                    self._lively.append(file)
+                    self._files[entry.name] = _File(Path(entry.path), int(fields["rank"]), stream)
 
-    def _show(self, file: _File, *, last: bool) -> bool:
-        """Show what is new in a file; whether there was anything."""
+    def _show(self, file: _File, *, last: bool) -> None:
+        """Show what is new in a file; with `last` to its end, also where that ends no line."""
         stream = getattr(sys, file.stream).buffer
-        is_new = False
-        while _unread_bytes(file):
-            if last and waiting_bytes() > WAITING_BYTES and self._show_later(file, stream):
-                return True
-            if not (new := _read(file)):
-                break
-            is_new = True
+        while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             self.tail = (self.tail + new)[-TAIL_BYTES:]
-            _write(stream, self._to_show(file, new))
+            self._waiting.append((stream, memoryview(self._to_show(file, new))))
+            self._write_waiting(wait=last)
             if not last:
                 break
         if last and file.begun:
             _write(stream, self._prefixed(file, b"\n"))
-        return is_new
 
-    def _show_later(self, file: _File, stream: BinaryIO) -> bool:
-        """Have the rest of a file read only when it is its turn to be written; whether that goes.
-
-        It is opened here: it may be put aside, for another attempt of the run, before it is read.
-        """
-        try:
-            opened = file.path.open("rb")
-        except OSError:  # too many are open, say
-            return False
-        opened.seek(max(file.offset, opened.seek(0, os.SEEK_END) - TAIL_BYTES))
-        self.tail = (self.tail + opened.read(TAIL_BYTES))[-TAIL_BYTES:]
-        opened.seek(file.offset)
-        write_later(stream, self._rest(file, opened))
+    def _write_waiting(self, *, wait: bool) -> bool:
+        """Write as much as readers take, or, with `wait`, all; whether that was all."""
+        while self._waiting:
+            stream, text = self._waiting[0]
+            if not wait and not _is_ready(stream):
+                return False
+            _write(stream, text[:PIPE_BYTES])
+            self._waiting.popleft()
+            if rest := text[PIPE_BYTES:]:
+                self._waiting.appendleft((stream, rest))
         return True
-
-    def _rest(self, file: _File, opened: BinaryIO) -> Iterator[bytes]:
-        with opened:
-            while new := opened.read(WAITING_BYTES):
-                yield self._to_show(file, new)
-        if file.begun:
-            yield self._prefixed(file, b"\n")
 
     def _to_show(self, file: _File, new: bytes) -> bytes:
         if self._prefixes:
@@ -213,7 +192,15 @@ def _read(file: _File) -> bytes:
     return new
 
 
-def _write(stream: BinaryIO, what: bytes) -> None:
+def _is_ready(stream: BinaryIO) -> bool:
+    """Whether it takes something without waiting."""
+    try:
+        return bool(select.select([], [stream], [], 0)[1])
+    except (OSError, ValueError):  # no file, but something of a test's; or closed
+        return True
+
+
+def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
     try:
         stream.write(what)
         stream.flush()

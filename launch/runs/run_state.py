@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from configs import plugins
 from launch.runs import run_record
@@ -36,32 +36,16 @@ class State:
 Record = Mapping[str, Any]
 
 
-class Watcher(Protocol):
-    """Knows what the runs of one launcher are doing; `job` and `end` are what their folders say."""
-
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
-        """The state of a run."""
-        ...
-
-    def look_at(self, jobs: Sequence[Record]) -> None:
-        """Ask about all of these jobs at once; `state` then answers from that."""
-        ...
-
-    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Have a run end, which it does a while later.
-
-        Raises:
-            MusterError: that cannot be done from here.
-        """
-        ...
-
-
 class LeaderWatcher:
-    """Of runs that end with the process that leads them."""
+    """Knows what runs are doing that end with the process which leads them.
+
+    `job` and `end` are what their folders say.
+    """
 
     running = "running"  # the word for a run whose leader lives
 
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        """The state of a run."""
         if end is not None:
             return ended(end)
         if job["host"] != socket.gethostname():
@@ -71,9 +55,14 @@ class LeaderWatcher:
         return State("lost", True, "its launcher was killed; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
-        """Each is known by its process, which costs nothing to ask about."""
+        """Ask about all of these jobs at once; a process costs nothing to ask about."""
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
+        """Have a run end, which it does a while later.
+
+        Raises:
+            MusterError: that cannot be done from here.
+        """
         leader = _leader(job)
         if leader is None:
             raise MusterError(
@@ -86,9 +75,9 @@ class Watchers:
     """The watcher of each launcher; one who asks often keeps them."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Watcher] = {}
+        self._of: dict[str, LeaderWatcher] = {}
 
-    def __getitem__(self, launcher: str) -> Watcher:
+    def __getitem__(self, launcher: str) -> LeaderWatcher:
         if launcher not in self._of:
             self._of[launcher] = plugins.load("launch.launchers", launcher).watcher()
         return self._of[launcher]

@@ -1,12 +1,9 @@
 """What Slurm says of a job to the processes in it, read once; nowhere else is SLURM_ read."""
 
-import re
 import socket
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launch.nodes.this_machine import addresses, own_address_in
 from muster.errors import MusterError
 
 # A scheduler's variables confuse what is submitted from inside one of its jobs.
@@ -105,45 +102,3 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
         for name, value in env.items()
         if name in OWN or not (name.startswith(FOREIGN) or name in decided)
     }
-
-
-def first_address(num_nodes: int, network: str | None) -> str:
-    """This node's address, for the other nodes of its run; this is the first of them.
-
-    It is the address by which Slurm itself reaches the node, not what the host's name happens to
-    resolve to; or the one in `network`.
-
-    Raises:
-        MusterError: it has none that other nodes could reach.
-    """
-    host = socket.gethostname()
-    if network is not None:
-        return own_address_in(network, host)
-    for name in (_node_address(), host):
-        try:
-            address = socket.gethostbyname(name) if name else None
-        except OSError:
-            continue
-        if address in addresses() and not str(address).startswith("127."):
-            return str(address)
-    if num_nodes == 1:
-        return "127.0.0.1"
-    here = ", ".join(f"{one} on {name}" for one, name in addresses().items())
-    raise MusterError(
-        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
-        "choose with --network, such as --network 10.10.1.0/24"
-    )
-
-
-def _node_address() -> str | None:
-    """Slurm's own address of this node."""
-    import os
-
-    name = os.environ.get("SLURMD_NODENAME", socket.gethostname())
-    asked = ["scontrol", "show", "node", "--oneliner", name]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # no scontrol in a container, say
-        return None
-    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
-    return found[1] if found else None

@@ -3,12 +3,12 @@
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
-from launch.slurm import partitions
+from launch.slurm import controller
 from launch.slurm.allocation import scrubbed
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import UsageError, refuse
@@ -31,7 +31,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
         if getattr(config, name) is not None
     }  # fmt: skip
     cores = config.cpus_per_task or _cores(config, env, spec, facts)
-    limit_s = 60 * partitions.minutes(config.time or DEFAULT_TIME)
+    limit_s = 60 * controller.minutes(config.time or DEFAULT_TIME)
     # not so early that the leader of a short job is told before it can hear it
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
@@ -66,17 +66,40 @@ def refuse_what_slurm_refuses(
 
     Raises:
         UsageError: it would not take it; in its own words.
+        MusterError: it is not there, or does not answer.
     """
     with tempfile.TemporaryDirectory() as folder:
         program = Program.module("train.worker")
         spec = LaunchSpec("test", Path(folder), program, workers=workers)
         script = Path(folder) / "test.sh"
         script.write_text(text(options(config, env, spec, facts), "true"), encoding="utf-8")
-        asked = partitions.ask(["sbatch", "--test-only", str(script)], env)
+        asked = controller.ask(["sbatch", "--test-only", str(script)], env)
+    if "Unable to contact" in asked.stderr:
+        raise controller.Silent(
+            f"Slurm does not answer: {controller.last_line(asked.stderr)}; try again later, or "
+            "train on this machine with --launcher local"
+        )
     if asked.returncode:
         lines = [line.rpartition("error: ")[2] for line in asked.stderr.splitlines()]
-        refuse((line for line in lines if line), "Slurm would not take this job: ")
+        lines = [line.removeprefix("allocation failure: ") for line in lines if line]
+        found = (f"{line}; sinfo shows what the cluster has" for line in lines)
+        refuse(found, "Slurm would not take this job: ")
         raise UsageError("Slurm would not take this job, and gives no reason")
+    refuse(dict.fromkeys(_never_starts(config, env)))
+
+
+def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
+    """What Slurm takes, unless it is set up to refuse it, and lets wait for ever."""
+    wanted = config.partition or env.get("SBATCH_PARTITION") or ""
+    for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
+        name, limit = line.split()  # a line for each state; the default one's ends with a star
+        is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
+        if (
+            is_wanted
+            and config.time
+            and controller.minutes(config.time) > controller.minutes(limit)
+        ):
+            yield f"--time {config.time}, but partition {name.rstrip('*')} allows {limit}"
 
 
 def text(given: Options, command: str) -> str:

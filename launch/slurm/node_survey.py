@@ -1,14 +1,13 @@
 """Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 
 from configs.settings.launch import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Survey, Transport
-from launch.slurm import partitions
+from launch.slurm import controller
 from launch.slurm.allocation import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
@@ -53,14 +52,7 @@ def choose(survey: Survey, probes: Mapping[int, Probe], network: str | None) -> 
 def addresses(probes: Sequence[Probe]) -> list[str | None]:
     """The addresses by which Slurm itself reaches these nodes."""
     hosts = [str(one["host"]).partition(".")[0] for one in probes]
-    argv = ["scontrol", "show", "node", "--oneliner", ",".join(hosts)]
-    found: dict[str, str] = {}
-    for line in partitions.ask(argv, os.environ).stdout.splitlines():
-        pairs = dict(word.partition("=")[::2] for word in line.split())
-        try:
-            found[pairs.get("NodeHostName", "")] = socket.gethostbyname(pairs["NodeAddr"])
-        except (OSError, KeyError):
-            continue
+    found = controller.node_addresses(hosts, os.environ)
     own = [[interface["address"] for interface in one["interfaces"]] for one in probes]
     # Slurm may reach a node at an address that the node does not know itself.
     return [

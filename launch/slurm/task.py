@@ -17,7 +17,8 @@ from launch.agent.__main__ import serve
 from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.nodes.this_machine import gpu_count
-from launch.slurm.allocation import Task, first_address
+from launch.slurm.allocation import Task
+from launch.slurm.controller import first_address
 from muster.errors import MusterError, UsageError
 from muster.writing import read_json
 

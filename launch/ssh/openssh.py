@@ -2,15 +2,10 @@
 
 How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS come
 before ~/.ssh/config, which decides on everything else: names, users, keys, agents and jump hosts.
-`ssh -G` is asked once for each host what that file says, since two settings of it are kept. Host
+`ssh -G` is asked once for each host what that file says, since one setting of it is kept. Host
 keys are always checked: by `yes`, or by the user's own `accept-new`, never by `no`. A ControlPath
 of the user's is left alone. Nothing is ever asked. sshd gives WORDS to a shell, so they are one
 string that is quoted word by word.
-
-While code is sent, a node's probe and both rsyncs share one connection: the probe's ssh is the
-master of a socket in a folder of this process, and the probe has answered before rsync begins, so
-that the socket is there. Where it is not, or where a server allows one session in a connection, ssh
-opens another. Agents have connections of their own: a master that ends would end all of them.
 """
 
 import functools
@@ -19,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from configs.settings.launch import SshConfig
 from launch.nodes.survey import LOAD, Transport
@@ -61,21 +55,11 @@ EXPLAINED = (
 )  # fmt: skip
 
 
-def transport(
-    nodes: Sequence[NodeSpec], config: SshConfig, sockets: Sequence[Path] = ()
-) -> Transport:
-    """A probe on each node, through one connection to each.
-
-    `sockets` has a path for each node: a `client` with the same path takes that node's connection,
-    as long as the probe runs.
-    """
+def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
+    """A probe on each node, through one connection to each."""
 
     def start(index: int) -> list[str]:
-        node, words = nodes[index], ["python3", "-c", LOAD, str(index)]
-        if not sockets:
-            return command(node, config, words, index)
-        master = client(node, config, index, sockets[index], is_master=True)
-        return _command(master, node, words)
+        return command(nodes[index], config, ["python3", "-c", LOAD, str(index)], index)
 
     def explain_end(index: int, code: int, error_text: str) -> str:
         name = nodes[index].name
@@ -93,29 +77,18 @@ def transport(
 
 def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
     """The local command that runs `words` on `node`; `turn` others begin before it."""
-    return _command(client(node, config, turn), node, words)
+    return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
 
 
-def client(
-    node: NodeSpec,
-    config: SshConfig,
-    turn: int = 0,
-    socket: Path | None = None,
-    *,
-    is_master: bool = False,
-) -> list[str]:
+def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     """ssh with all its options, without the host: rsync needs this part alone.
 
-    With `socket` it takes the connection of the client that is the master there, or is that master
-    itself. A user's own ControlPath comes first: a connection that is open there may save the user
-    a second factor.
+    A user's own ControlPath is heeded: a connection that is open there may save a second factor.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     users = _users_options(node.host, node.port, *file)
     accepts_new = users.get("stricthostkeychecking") == "accept-new"
     options = {**OPTIONS, "StrictHostKeyChecking": "accept-new" if accepts_new else "yes"}
-    if socket is not None and users.get("controlpath", "none") == "none":
-        options |= {"ControlPath": str(socket), "ControlMaster": "yes" if is_master else "no"}
     ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     port = ["-p", str(node.port)] if node.port else []
@@ -156,10 +129,6 @@ def explain(node: NodeSpec, error_text: str) -> str:
             return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
     lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
-
-
-def _command(client: Sequence[str], node: NodeSpec, words: Sequence[str]) -> list[str]:
-    return [*client, "-T", "--", node.host, shlex.join(words)]
 
 
 @functools.cache

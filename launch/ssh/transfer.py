@@ -8,7 +8,6 @@ this machine: a folder that several of them see is written once.
 import secrets
 import shlex
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -48,26 +47,19 @@ def send_checkout(
     if not apart:
         return []
     files, before = _files(), process_tree.children()
-    # Not in TMPDIR, whose name may be too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="muster-", dir="/tmp") as folder:
-        sockets = [Path(folder, str(index)) for index in range(len(apart))]
-        transport = openssh.transport([node.spec for node in apart], config, sockets)
-        with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
-            firsts = _claimed(apart, survey)
-            try:
-                sent = list(
-                    pool.map(
-                        lambda at: _send(apart[at], config, files, sockets[at], more or {}), firsts
-                    )
-                )
-            except BaseException:  # a signal: else the pool would wait for all that is being sent
-                end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
-                end.start()
-                while end.is_alive():
-                    process_tree.ask([*(process_tree.children() - before)])
-                    time.sleep(TICK_S)
-                raise
-            fail([problem for problem in sent if problem])
+    transport = openssh.transport([node.spec for node in apart], config)
+    with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+        firsts = _claimed(apart, survey)
+        try:
+            sent = list(pool.map(lambda at: _send(apart[at], config, files, more or {}), firsts))
+        except BaseException:  # a signal: else the pool would wait for all that is being sent
+            end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
+            end.start()
+            while end.is_alive():
+                process_tree.ask([*(process_tree.children() - before)])
+                time.sleep(TICK_S)
+            raise
+        fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
 
 
@@ -78,10 +70,9 @@ def rsync(
     folder: str,
     source: Path,
     stdin: str = "",
-    socket: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
-    shell = shlex.join(openssh.client(node.spec, config, socket=socket))
+    shell = shlex.join(openssh.client(node.spec, config))
     host = node.spec.host
     target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
@@ -161,9 +152,7 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
     )
 
 
-def _send(
-    node: NodeFacts, config: SshConfig, files: str, socket: Path, more: Mapping[Path, str]
-) -> str | None:
+def _send(node: NodeFacts, config: SshConfig, files: str, more: Mapping[Path, str]) -> str | None:
     """Copy the files, then delete modules that are gone here; returns what went wrong."""
     folder = node.repository
     # A module that is gone here would still be imported there.
@@ -171,12 +160,12 @@ def _send(
     tidy = ["--delete", "--existing", "--ignore-existing", "--exclude=__pycache__", *packages]
     try:
         listed = ["--from0", "--files-from=-"]
-        sent = rsync(node, config, listed, folder, REPOSITORY, files, socket)
+        sent = rsync(node, config, listed, folder, REPOSITORY, files)
         if sent.returncode == 0:
-            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY, socket=socket)
+            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY)
         for source, place in more.items():
             if sent.returncode == 0:
-                sent = rsync(node, config, [], f"{folder}/{place}", source, socket=socket)
+                sent = rsync(node, config, [], f"{folder}/{place}", source)
     except subprocess.TimeoutExpired:
         return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
     if sent.returncode == 0:

@@ -31,13 +31,12 @@ def run(
     folder: Path,
     more: Sequence[str],
     tell: Callable[[Note], None],
-    redraw: Callable[[], None],
 ) -> int | None:
     """Run what is not done yet; the signal that ended it, if any.
 
     Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
     study's collectives are measured first. `more` are flags for every run; `tell` is called with
-    what has changed, `redraw` several times a second.
+    what has changed.
     """
     left = [cell for cell in study.cells if notes.of(cell.id).state != "done"]
     for rate in dict.fromkeys(cell.rate for cell in left):
@@ -52,7 +51,7 @@ def run(
                 note, where = notes.of(cell.id), cluster.flags(cell.nodes or 1)
                 work = work_of(study, cell, note, folder, lambda _: where, env=cluster.env)  # noqa: B023
                 with cluster.busy(cell.busy, cell.nodes or 1):
-                    codes, stopped_by = run_all([work], 1, tell, redraw)
+                    codes, stopped_by = run_all([work], 1, tell)
                 if stopped_by is not None or codes.get(cell.id) in STOPS:
                     return stopped_by or signal.SIGTERM
     return None

@@ -18,7 +18,7 @@ from launch.spec import Facts, LaunchSpec
 from launch.studies import cell_runs
 from launch.studies.cells import Sweep
 from launch.studies.progress_record import Note, Notes
-from launch.studies.progress_table import Watching
+from launch.studies.progress_table import teller
 from muster import run_files
 from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import project_of
@@ -62,7 +62,7 @@ def run(sweep: Sweep, notes: Notes, folder: Path, at_once: int, cwd: Path, *, wa
     """
     watchers = run_state.Watchers()
     left = [note for note in notes.cells if note.state != "done"]
-    going = [note for note in left if not _state(folder, note, watchers).over]
+    going = [note for note in left if not run_state.of(folder / note.run_dir, watchers).over]
     wanted = [note for note in left if note not in going]
     if wanted:
         job_id = _submit(sweep, notes, wanted, folder, at_once, cwd)
@@ -142,20 +142,19 @@ def _prepare(
 
 def _watch(left: Sequence[Note], notes: Notes, folder: Path) -> None:
     watchers, waiting = run_state.Watchers(), list(left)
-    with Watching(notes, folder / run_files.SWEEP) as watching:
-        while waiting:
-            dirs = [folder / note.run_dir for note in waiting]
-            states = run_state.of_all(dirs, watchers)
-            for note, found in zip(list(waiting), states, strict=True):
-                before = note.state
-                _note_down(note, found, folder)
-                if found.over:
-                    waiting.remove(note)
-                if note.state != before:
-                    watching.tell(note)
-            watching.redraw()
-            if waiting:
-                time.sleep(POLL_S)
+    tell = teller(notes, folder / run_files.SWEEP)
+    while waiting:
+        dirs = [folder / note.run_dir for note in waiting]
+        states = run_state.of_all(dirs, watchers)
+        for note, found in zip(list(waiting), states, strict=True):
+            before = note.state
+            _note_down(note, found, folder)
+            if found.over:
+                waiting.remove(note)
+            if note.state != before:
+                tell(note)
+        if waiting:
+            time.sleep(POLL_S)
 
 
 def _note_down(note: Note, found: run_state.State, folder: Path) -> None:
@@ -171,7 +170,3 @@ def _note_down(note: Note, found: run_state.State, folder: Path) -> None:
     else:
         note.seconds = float(end["time_unix_s"]) - started_s
         cell_runs.conclude(note, folder, int(end["code"]))
-
-
-def _state(folder: Path, note: Note, watchers: run_state.Watchers) -> run_state.State:
-    return run_state.of(folder / note.run_dir, watchers)

@@ -91,13 +91,12 @@ def run_all(
     works: Sequence[Work],
     at_once: int,
     tell: Callable[[Note], None],
-    redraw: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, int], int | None]:
     """Run them in their order, at most `at_once` at a time.
 
-    `tell` is called with each note that has changed, and `redraw` several times a second. Returns
-    the exit code of each that was started, by its id; and the signal that ended it all, if any:
-    then nothing more is started, and every run has ended in order.
+    `tell` is called with each note that has changed. Returns the exit code of each that was
+    started, by its id; and the signal that ended it all, if any: then nothing more is started, and
+    every run has ended in order.
     """
     waiting, places = list(works), list(range(at_once))
     codes: dict[str, int] = {}
@@ -117,7 +116,6 @@ def run_all(
                 started[process.pid] = (work, process, place, time.monotonic())
             for pid, (work, process, place, since_s) in list(started.items()):
                 if (code := process.poll()) is None:
-                    work.note.seconds = time.monotonic() - since_s
                     continue
                 del started[pid]
                 found.running.remove(process)
@@ -125,7 +123,6 @@ def run_all(
                 codes[work.note.id], work.note.seconds = code, time.monotonic() - since_s
                 work.ended(code)
                 tell(work.note)
-            redraw()
             time.sleep(POLL_S)
     return codes, found.stopped_by
 

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from launch.virtual_cluster.options import Options
 from muster.writing import write_json
 
 STATE = Path("/run/muster-testbed")
-LOCK = Path("/run/muster-testbed.lock")
 RECORD = STATE / "testbed.json"
 LOGS = STATE / "log"
 
@@ -36,29 +35,15 @@ class ClusterState:
 @contextmanager
 def locked() -> Iterator[None]:
     """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
-    descriptor = _lock()
+    descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
     try:
-        yield
-    finally:
-        # The file goes while it is locked: a later one is a new file, as `_lock` notices.
-        LOCK.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _lock() -> int:
-    warned = False
-    while True:
-        descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not warned:
-                print("another up or down is at work; waiting for it", flush=True)
-                warned = True
+            print("another up or down is at work; waiting for it", flush=True)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == LOCK.stat().st_ino:
-                return descriptor
+        yield
+    finally:
         os.close(descriptor)
 
 

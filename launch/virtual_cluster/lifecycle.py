@@ -174,12 +174,8 @@ def _lives() -> bool:
     return bool(daemons.recorded() or daemons.inside(links.namespaces()))
 
 
-def _is_same(cluster: ClusterState, options: Options, checkout: Path) -> bool:
-    return cluster.options == options and cluster.checkout == str(checkout)
-
-
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
-    if not _is_same(cluster, options, checkout):
+    if (cluster.options, cluster.checkout) != (options, str(checkout)):
         raise MusterError(
             f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is"
             f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"

@@ -44,9 +44,12 @@ def test_wrong_flags_end_the_job_with_exit_code_2(cluster, tmp_path):
 def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
     for settings, message in [
-        (["--partition", "nope"], "there is none of that name; the cluster has main, short"),
-        (["--nodes", "9"], "partition main has 4"),
-        (["--partition", "short", "--time", "3"], "partition short allows 2 minutes"),
+        (
+            ["--partition", "nope"],
+            "Slurm would not take this job: invalid partition specified: nope",
+        ),
+        (["--nodes", "9"], "Slurm would not take this job: "),
+        (["--partition", "short", "--time", "3"], "--time 3, but partition short allows 2:00"),
         (["--gres", "unicorn:1"], "Slurm would not take this job: Invalid generic resource"),
         (["--constraint", "purple"], "Slurm would not take this job: "),
         (["--hosts", "a,b"], "--hosts is for --launcher ssh"),

@@ -110,18 +110,6 @@ def test_gradients_take_the_experiment_network_only(other_cluster, tmp_path):
         assert control < 0.2 * gradients, (node, control, gradients)
 
 
-def test_the_network_that_is_asked_for_is_taken(other_cluster, tmp_path):
-    cluster = other_cluster("--nodes", "2", "--control-network")
-    folder = ["--logs-dir", str(tmp_path)]
-    code, out, err = ssh(cluster, "node0,node1", "--network", "192.168.77.0/24", *folder)
-    assert code == 0, err
-    assert "network: node0 192.168.77.1 (ctl0), node1 192.168.77.2 (ctl0)" in out
-    code, _, err = ssh(cluster, "node0,node1", "--network", "172.16.0.0/16", *folder)
-    assert (
-        code == 2 and "not all nodes have an address in --network 172.16.0.0/16: node0 has" in err
-    )
-
-
 def test_nodes_that_share_no_file_system(other_cluster, tmp_path):
     """The code is sent there, and what they write comes back; a failure there is told here."""
     venv = os.environ.get("MUSTER_BED_VENV", str(Path(sys.prefix)))

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from tests.cluster.testbeds import TESTBED, testbed
-from tests.launch.submit import wait_until
 
 NODES = ["node0", "node1", "node2", "node3"]
 CORES = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -82,37 +81,6 @@ def test_slurm_runs_a_job_on_all_nodes(cluster, tmp_path):
     first, *names = (tmp_path / "out").read_text().split("\n")
     assert sorted(filter(None, names)) == NODES
     assert len(json.loads(first)) < max(2, os.cpu_count() or 1)
-
-
-def test_two_jobs_share_a_node_and_short_is_short(cluster):
-    assert cluster.run("srun", "--nodes=1", "--nodelist=node0", "true").returncode == 0
-    holder = subprocess.Popen(
-        ["srun", "--nodelist=node0", "sleep", "10000"], env={**os.environ, **cluster.env}
-    )
-    try:
-        states = ["squeue", "--noheader", "--format=%T"]
-        assert wait_until(lambda: cluster.run(*states).stdout.split() == ["RUNNING"])
-        beside = cluster.run("srun", "--immediate=280", "--nodelist=node0", "hostname")
-        assert beside.stdout == "node0\n"
-    finally:
-        holder.terminate()
-        holder.wait(timeout=300)
-    limits = cluster.run("sinfo", "--noheader", "--format=%P %l %D").stdout.splitlines()
-    assert limits == ["main* infinite 4", "short 2:00 2"]
-    assert cluster.run("sacct").returncode != 0
-
-
-def test_a_requeued_job_starts_again_soon(cluster, tmp_path):
-    wrap = "--wrap=echo $SLURM_RESTART_COUNT >> starts; sleep 10000"
-    message = cluster.run("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=out", wrap)
-    job = message.stdout.strip()
-    starts = tmp_path / "starts"
-    try:
-        assert wait_until(lambda: starts.exists() and starts.read_text())
-        assert cluster.run("scontrol", "requeue", job).returncode == 0
-        assert wait_until(lambda: starts.read_text() == "\n1\n")
-    finally:
-        cluster.run("scancel", job)
 
 
 def test_each_node_has_its_share_of_the_cores(cluster):

@@ -118,6 +118,7 @@ class Trainer:
         total = self.at.before + epochs * per_epoch
         last = min(total, self.config.max_steps or total)
         self.console.start(last, self.at.step)
+        self.sinks.total_steps = last
         with self.stopping:
             while self.at.epoch < epochs and self.at.step < last:
                 before = self.at.step

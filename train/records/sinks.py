@@ -43,6 +43,7 @@ class Sinks:
         self._collectives: Sequence[Collective] = []
         self._marks = {} if marks is None else marks
         self._start = START.path(run_dir) if rank == 0 else None
+        self.total_steps: int | None = None  # of the whole run, where that is known
         if tensorboard and rank == 0:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -72,7 +73,8 @@ class Sinks:
         self.write(step)
         if self._start is not None:
             marks = {**self._marks, "step": time.time()}
-            write_json(self._start, {"step": step.step, "marks_unix_s": marks})
+            about = {"step": step.step, "total_steps": self.total_steps, "marks_unix_s": marks}
+            write_json(self._start, about)
             self._start = None
         if made != self._collectives:
             self._collectives = made

@@ -1,11 +1,8 @@
 """All runs, one line each, refreshed: what `jobs.py top` shows."""
 
-import os
-import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ ENDED_SHOWN = 5  # runs that are over, below those that are not
 
 
 def top(find: Callable[[], Sequence[Path]], *, number: int, once: bool) -> int:
-    """Show the runs until q or Ctrl-C; `once`, or into a file or a pipe: one time."""
+    """Show the runs until Ctrl-C; `once`, or into a file or a pipe: one time."""
     from rich.console import Console
 
     watchers = Watchers()
@@ -30,11 +27,10 @@ def top(find: Callable[[], Sequence[Path]], *, number: int, once: bool) -> int:
     from rich.live import Live
 
     try:
-        with _keys() as pressed, Live(auto_refresh=False, screen=True) as live:
+        with Live(auto_refresh=False, screen=True) as live:
             while True:
                 live.update(_table(find(), watchers, number), refresh=True)
-                if pressed(REFRESH_S) == "q":
-                    return 0
+                time.sleep(REFRESH_S)
     except KeyboardInterrupt:
         return 0
 
@@ -57,36 +53,8 @@ def _table(runs: Sequence[Path], watchers: Watchers, number: int) -> Any:
         job = run_record.read_job(run) or {}
         where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
         table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
-    table.caption = f"{time.strftime('%H:%M:%S')}; q ends this, the runs go on"
+    table.caption = f"{time.strftime('%H:%M:%S')}; Ctrl-C ends this, the runs go on"
     table.caption_justify = "left"
     if not sys.stdout.isatty():
         table.caption = None
     return table
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Waits so many seconds for a key, which needs no Enter; no key: an empty text."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
-    import termios
-    import tty
-
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-
-    def pressed(wait_s: float) -> str:
-        ready, _, _ = select.select([terminal], [], [], wait_s)
-        return os.read(terminal, 1).decode(errors="replace") if ready else ""
-
-    try:
-        tty.setcbreak(terminal)
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _no_key(wait_s: float) -> str:
-    time.sleep(wait_s)
-    return ""

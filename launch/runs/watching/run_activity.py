@@ -30,7 +30,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         yield from state.notes
         return
     settings = settings_of(run_dir)
-    progress = step_progress(run_dir, settings)
+    progress = step_progress(run_dir)
     if progress is None:
         yield from _before_steps(run_dir, has_records=settings is not None)
         return
@@ -53,7 +53,7 @@ def brief(run_dir: Path, state: State) -> str:
     if state.over or state.notes:
         return state.notes[0] if state.notes and not state.over else state.detail
     settings = settings_of(run_dir)
-    progress = step_progress(run_dir, settings)
+    progress = step_progress(run_dir)
     if progress is None:
         return next(_before_steps(run_dir, has_records=settings is not None))
     place = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
@@ -77,7 +77,7 @@ def pace(progress: StepProgress) -> str:
 def time_left(progress: StepProgress) -> str:
     """Until its last step, at this pace."""
     if progress.left_s is None:
-        return "time left not known before the end of an epoch"
+        return "time left not known"
     return f"{duration(progress.left_s)} left"
 
 

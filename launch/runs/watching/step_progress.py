@@ -10,9 +10,9 @@ from configs import cli
 from configs.settings.train import TrainConfig
 from muster import json_lines, run_files
 from muster.errors import MusterError
+from muster.writing import read_json
 
 WINDOW = 20  # steps that the rate is taken over
-LINE_BYTES = 8_192  # more than a record has
 NEVER = "never"
 OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # what is said of one
 
@@ -26,7 +26,7 @@ class StepProgress:
     loss: float
     step_s: float  # the median of the last steps, evaluation and checkpoints left out
     silent_s: float  # since anything was put on record
-    total: int | None = None  # steps of the whole run; None: not known before an epoch is over
+    total: int | None = None  # steps of the whole run; None: not known
 
     @property
     def left_s(self) -> float | None:
@@ -43,7 +43,7 @@ class Checkpoints:
     age_s: float = 0.0
 
 
-def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress | None:
+def step_progress(run_dir: Path) -> StepProgress | None:
     """How far the run is; None: no step is on record."""
     path = run_files.METRICS.path(run_dir, rank=0)
     records = last_steps(path)
@@ -51,8 +51,7 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
         return None
     last = records[-1]
     try:
-        size, changed_s = path.stat().st_size, path.stat().st_mtime
-        total = _total(path, size, last, settings) if settings else None
+        changed_s = path.stat().st_mtime
     except OSError:  # put aside as we look
         return None
     times = sorted(float(one["step_s"]) for one in records[-WINDOW:])
@@ -62,18 +61,20 @@ def step_progress(run_dir: Path, settings: TrainConfig | None) -> StepProgress |
         loss=float(last["loss"]),
         step_s=times[len(times) // 2],
         silent_s=max(time.time() - changed_s, 0.0),
-        total=total,
+        total=(read_json(run_files.START.path(run_dir)) or {}).get("total_steps"),
     )
 
 
 def last_steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps of one rank; none where they are put aside as we look."""
-    return [one for one in json_lines.last(path) if is_step(one)]
+    """The last records of steps of one rank; none where they are put aside as we look.
 
-
-def is_step(record: dict[str, Any]) -> bool:
-    """Whether this is the record of a step; one of another version may lack what is needed."""
-    return record.get("kind") == "step" and record.keys() >= OF_A_STEP
+    One of another version may lack what is needed.
+    """
+    return [
+        one
+        for one in json_lines.last(path)
+        if one.get("kind") == "step" and one.keys() >= OF_A_STEP
+    ]
 
 
 def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
@@ -105,34 +106,3 @@ def settings_of(run_dir: Path) -> TrainConfig | None:
         return None
     train: TrainConfig = found[0]
     return train
-
-
-def _total(path: Path, size: int, last: dict[str, Any], settings: TrainConfig) -> int | None:
-    """Steps of the whole run: every epoch has as many."""
-    epoch, by_epochs = int(last["epoch"]), None
-    if epoch > 1:
-        first = _first_step_of(path, size, epoch)
-        by_epochs = round((first - 1) / (epoch - 1) * settings.epochs) if first else None
-    most = settings.max_steps
-    if most is None:
-        return by_epochs
-    return min(most, by_epochs) if by_epochs else most
-
-
-def _first_step_of(path: Path, size: int, epoch: int) -> int | None:
-    """By halving: epochs only grow in a file."""
-    low, high, found = 0, size, None
-    while high - low > LINE_BYTES:
-        middle = (low + high) // 2
-        step = next(
-            (one for one in json_lines.read(path, middle, 2 * LINE_BYTES) if "epoch" in one), None
-        )
-        if step is not None and int(step["epoch"]) < epoch:
-            low = middle
-        else:
-            high = middle
-    for one in json_lines.read(path, low - LINE_BYTES, 4 * LINE_BYTES):
-        if is_step(one) and int(one["epoch"]) == epoch:
-            found = int(one["step"])
-            break
-    return found

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from configs.settings.launch import LaunchConfig, SlurmConfig
-from launch.slurm import partitions
+from launch.slurm import controller
 from launch.slurm.allocation import scrubbed
 from launch.slurm.queue.job_state import WAITING, job_state
 from muster.errors import MusterError
@@ -84,14 +84,14 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
     if state.is_over:
         print(f"note: job {job_id}, which this shell was of, is over", file=sys.stderr)
         return None
-    shown = partitions.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
+    shown = controller.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
     found = re.search(r"\bNodeList=(\S+)", shown.stdout)
     if found is None or found[1] == "(null)" or state.name in WAITING:
         raise MusterError(
             f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
             f"{state.reason}; {QUEUE_INSTEAD}"
         )
-    names = partitions.host_names(found[1], env)
+    names = controller.host_names(found[1], env)
     gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", shown.stdout)
     components = int(env.get("SLURM_HET_SIZE", "1"))
     return CurrentJob(job_id, tuple(names), min(map(int, gpus), default=0), components)

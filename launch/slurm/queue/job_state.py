@@ -3,14 +3,13 @@
 Nothing here needs accounting (sacct).
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from launch.slurm import partitions
-from launch.slurm.partitions import Silent, ask, last_line
+from launch.slurm import controller
+from launch.slurm.controller import Silent, ask, last_line
 from muster.errors import MusterError
 
 OVER = frozenset(
@@ -23,7 +22,8 @@ FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
 # Sites limit how often one may ask: once a second while a state changes, else ever more rarely.
 FIRST_S, LAST_S = 1.0, 10.0
 ALL_S = 5.0  # between two questions about many jobs
-FORMAT = "JobArrayID:.|,State:.|,RestartCnt:.|,StartTime:.|,Reason:."  # of squeue, any width
+# Of squeue, in any width. A part of an array has a number of its own, beside its name in it.
+FORMAT = "JobID:.|,JobArrayID:.|,State:.|,RestartCnt:.|,StartTime:.|,EndTime:.|,Reason:."
 SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that is asked to do something
 
 
@@ -35,6 +35,7 @@ class JobState:
     reason: str = ""  # why it waits, or why nothing is known
     restarts: int = 0  # how often it was requeued
     start: str = ""  # of one that waits: when it is expected to begin, as Slurm writes times
+    end: str = ""  # when its time is up
 
     @property
     def is_over(self) -> bool:
@@ -44,19 +45,9 @@ class JobState:
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
     """What Slurm says of a job; `UNKNOWN` where it does not answer."""
     try:
-        asked = ask(["scontrol", "show", "job", "--oneliner", job_id], env)
+        return job_states([job_id], env)[job_id]
     except MusterError as error:
         return JobState(UNKNOWN, str(error))
-    name = re.search(r"\bJobState=(\S+)", asked.stdout)
-    if name is None:
-        if "Invalid job id" in asked.stderr:
-            return JobState(FORGOTTEN)
-        return JobState(UNKNOWN, f"Slurm does not answer: {last_line(asked.stderr)}")
-    reason = re.search(r"\bReason=(\S+)", asked.stdout)
-    restarts = re.search(r"\bRestarts=(\d+)", asked.stdout)
-    start = re.search(r"\bStartTime=(\S+)", asked.stdout)
-    why = reason[1] if reason and reason[1] != "None" else ""
-    return JobState(name[1], why, int(restarts[1]) if restarts else 0, start[1] if start else "")
 
 
 def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobState]:
@@ -73,20 +64,19 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
     for line in asked.stdout.splitlines():
-        job_id, name, restarts, start, reason = line.split("|", 4)
-        if job_id in found:
-            why = reason.strip().replace(" ", "_")  # as scontrol writes it
-            found[job_id] = JobState(name, why if why != "None" else "", int(restarts or 0), start)
+        number, name, state, restarts, start, end, reason = line.split("|", 6)
+        why = reason.strip().replace(" ", "_")  # as scontrol writes it
+        why = "" if why == "None" else why
+        for job_id in {number, name} & found.keys():
+            found[job_id] = JobState(state, why, int(restarts or 0), start, end)
     return found
 
 
 def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
     """When the time of a job is up; None where Slurm does not say."""
     try:
-        asked = ask(["scontrol", "show", "job", "--oneliner", job_id], env)
-        found = re.search(r"\bEndTime=(\S+)", asked.stdout)
-        return datetime.fromisoformat(found[1]).timestamp() if found else None
-    except (MusterError, ValueError):  # "Unknown", or a site's own SLURM_TIME_FORMAT
+        return datetime.fromisoformat(job_state(job_id, env).end).timestamp()
+    except ValueError:  # "N/A", or a site's own SLURM_TIME_FORMAT
         return None
 
 
@@ -148,7 +138,6 @@ class _Look:
     sign: object
     at_s: float
     pause_s: float  # until the next
-    is_shared: bool = False  # it was one of many that were asked about at once
 
 
 class Watcher:
@@ -172,18 +161,22 @@ class Watcher:
             if self._clock() < self._silent_until_s:
                 raise Silent(self._silence.reason)
             try:
-                self._cluster = partitions.name(self._env)
+                self._cluster = controller.name(self._env)
             except Silent as error:
                 self._note_silence(JobState(UNKNOWN, str(error)))
                 raise
         return self._cluster
 
     def look_at(self, job_ids: Iterable[str]) -> None:
-        """Have the states of all these jobs, at most 5 s old, by one question."""
+        """Have the states of all these jobs, by one question; of several at most 5 s old."""
         looks, now = self._looks, self._clock()
         wanted = [one for one in job_ids if one not in looks or not looks[one].state.is_over]
-        due = any(one not in looks or now - looks[one].at_s >= ALL_S for one in wanted)
-        if not due or now < self._silent_until_s:
+        is_due = any(
+            one not in looks
+            or now - looks[one].at_s >= (looks[one].pause_s if len(wanted) == 1 else ALL_S)
+            for one in wanted
+        )
+        if not is_due or now < self._silent_until_s:
             return
         try:
             found = job_states(wanted, self._env)
@@ -191,7 +184,12 @@ class Watcher:
             self._note_silence(JobState(UNKNOWN, str(error)))
             found = dict.fromkeys(wanted, self._silence)
         for job_id, state in found.items():
-            looks[job_id] = _Look(state, None, now, LAST_S, is_shared=True)
+            pause_s, sign = FIRST_S, None
+            if (before := looks.get(job_id)) is not None:
+                sign = before.sign
+                if before.state.name == state.name:
+                    pause_s = min(2 * before.pause_s, LAST_S)
+            looks[job_id] = _Look(state, sign, now, pause_s)
 
     def state(self, job_id: str, sign: object = None) -> JobState:
         """A job's state, at most 10 s old; 1 s where it has just changed.
@@ -199,22 +197,11 @@ class Watcher:
         `sign` is what else one sees of the job, such as its files: the state may change with it.
         """
         look = self._looks.get(job_id)
-        if look is not None:
-            if look.is_shared and look.state.is_over:
-                return look.state
-            if sign != look.sign and not look.is_shared:
-                look.sign, look.pause_s = sign, FIRST_S
-            if self._clock() - look.at_s < look.pause_s:
-                return look.state
-        elif self._clock() < self._silent_until_s:  # it answers nobody, whichever job it is
-            return self._silence
-        state = job_state(job_id, self._env)
-        if state.name == UNKNOWN:
-            self._note_silence(state)
-        same = look is not None and look.state.name == state.name
-        pause_s = min(2 * look.pause_s, LAST_S) if look is not None and same else FIRST_S
-        self._looks[job_id] = _Look(state, sign, self._clock(), pause_s)
-        return state
+        if look is not None and sign != look.sign:
+            look.sign, look.pause_s = sign, FIRST_S
+        self.look_at({**self._looks, job_id: None})
+        look = self._looks.get(job_id)
+        return self._silence if look is None else look.state  # it answers nobody, whichever it is
 
     def _note_silence(self, state: JobState) -> None:
         self._silence, self._silent_until_s = state, self._clock() + LAST_S

@@ -25,10 +25,6 @@ REASONS = {
         "it is not to start before a time, or was requeued just now",
         "scontrol update JobId={job} StartTime=now",
     ),
-    "Dependency": (
-        "a job that it depends on is not over",
-        "it starts after that; scontrol show job {job} names it",
-    ),
     "DependencyNeverSatisfied": (
         "a job that it depends on did not end as it should: it will never start",
         "cancel it, and submit it again without --slurm dependency",
@@ -51,7 +47,6 @@ REASONS = {
         "its partition does not have or allow so many nodes: it will not start",
         "cancel it, and submit it with fewer --nodes or another --partition",
     ),
-    "PartitionDown": ("its partition is down", "another --partition; sinfo shows which are up"),
     "ReqNodeNotAvail": (
         "nodes that it needs are down, drained or reserved",
         "leave --nodelist out, or wait for them; sinfo -R says what is wrong with nodes",
@@ -60,18 +55,9 @@ REASONS = {
         "too few nodes are left: others are down, drained, or reserved",
         "fewer --nodes; sinfo -R says what is wrong with nodes",
     ),
-    "NodeDown": ("a node that it needs is down", "sinfo -R says why; or leave --nodelist out"),
-    "Reservation": (
-        "its reservation has not begun, or has no nodes left",
-        "scontrol show reservation; or submit it without --reservation",
-    ),
     "BadConstraints": (
         "no nodes have what it asks for: it will not start",
         "cancel it, and submit it with another --constraint, --gres or --mem",
-    ),
-    "JobArrayTaskLimit": (
-        "so many parts of its array run as may at once",
-        "scontrol update JobId={job} ArrayTaskThrottle=...",
     ),
 }
 LIMIT = re.compile(r"(QOS|Assoc|Association)(\w*?)(Limit|$)")
@@ -95,13 +81,12 @@ def explained(reason: str, job_id: str) -> str:
 def _limit(name: str) -> tuple[str, str]:
     """Of a limit, such as QOSMaxNodePerUserLimit or AssocGrpCPURunMinutesLimit."""
     whose = "quality of service" if name.startswith("QOS") else "account"
+    flag = "--qos" if name.startswith("QOS") else "--account"
     if OF_JOB.search(name):
         return (
             f"it asks for more than its {whose} allows a job: it will not start",
-            "cancel it, and submit it with fewer --nodes, less --time, or another --"
-            + ("qos" if name.startswith("QOS") else "account"),
+            f"cancel it, and submit it with fewer --nodes, less --time, or another {flag}",
         )
-    flag = "--qos" if name.startswith("QOS") else "--account"
     return (
         f"the jobs of its {whose} have as much as they may at once",
         f"it starts when others of them end; sooner with fewer --nodes or another {flag}",

@@ -12,26 +12,21 @@ def probe(index, **spoilt):
     interface = {"name": "e0", "address": f"10.10.1.{index + 1}", "netmask": "255.255.255.0"}
     healthy = {
         "host": f"node{index}",
-        "resolves": f"10.10.1.{index + 1}",
         "shared": True,
         "folder": "/home/me/muster",
         "python": "/home/me/muster/.venv/bin/python",
         "versions": VERSIONS,
         "code": "c0de",
         "foreign": [],
-        "interfaces": [{**interface, "mtu": 1500, "state": "up"}],
+        "interfaces": [{**interface, "state": "up"}],
         "came_by": [],
         "cores": 8,
         "usable_cores": 8,
-        "memory_bytes": 16_000_000_000,
         "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
-        "open_files": 1024,
-        "shm_bytes": 12e9,
         "writable": True,
         "gpus": [],
         "busy_ports": [],
         "rsync": True,
-        "venv": True,
     }
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}

@@ -8,7 +8,7 @@ from muster.errors import MusterError
 
 def probe(*addresses, came_by=()):
     interfaces = [
-        {"name": f"eth{i}", "address": address, "netmask": netmask, "mtu": 1500}
+        {"name": f"eth{i}", "address": address, "netmask": netmask}
         for i, (address, netmask) in enumerate(addresses)
     ]
     return {"interfaces": interfaces, "came_by": list(came_by)}

@@ -1,14 +1,13 @@
 """What workers write is shown as it comes, whatever else happens to their files."""
 
 import os
+import sys
 
 import pytest
 
 from launch.runs import log_tail
 from launch.runs.log_tail import Follower
-from launch.runs.terminal import unhurried, waiting_bytes
 from muster.worker.lost_peer import CONSEQUENCE
-from tests.launch.runs.test_terminal import a_pipe
 
 
 @pytest.fixture
@@ -106,61 +105,23 @@ def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, worke
     assert capfdbinary.readouterr().out == b"the first attempt said much\nthe second\n"
 
 
-def test_a_look_costs_no_more_with_many_ranks(tmp_path, workers, monkeypatch, capfdbinary):
-    follower = Follower(tmp_path, prefixes=True)
-    for rank in range(512):
-        workers(rank, "")
-        workers(rank, "", "err")
-    follower.poll()
-    looks = []
-    look = log_tail._unread_bytes
-    monkeypatch.setattr(log_tail, "_unread_bytes", lambda file: looks.append(file) or look(file))
-    follower.poll()
-    assert len(looks) <= 64
-    workers(511, "late\n")
-    for _ in range(1024 // 64 + 1):  # everyone has its turn
-        follower.poll()
-    assert capfdbinary.readouterr().out == b"node?.511| late\n"
-    del looks[:]
-    follower.poll(last=True)
-    assert len(looks) >= 1024
-
-
-def test_nothing_more_is_taken_than_a_slow_reader_needs(
-    tmp_path, workers, monkeypatch, capfdbinary
-):
-    monkeypatch.setattr(log_tail, "waiting_bytes", lambda: log_tail.WAITING_BYTES + 1)
-    follower = Follower(tmp_path)
-    workers(0, "later\n")
-    follower.poll()
-    assert capfdbinary.readouterr().out == b""
-    follower.poll(last=True)
-    assert capfdbinary.readouterr().out == b"later\n"
-
-
 @pytest.mark.parametrize("prefixes", [False, True])
-def test_what_nobody_has_read_at_the_end_stays_in_the_files(
-    tmp_path, workers, monkeypatch, prefixes
-):
-    """Also where the next attempt puts them aside meanwhile."""
-    line = "x" * 99 + "\n"
-    for rank in range(2):
-        workers(rank, line * 200_000 + f"last words of {rank}\n")
-    prefix = "node?.0| " if prefixes else ""
-    total = (200_000 * len(prefix + line) + len(prefix + "last words of 0\n")) * (1 + prefixes)
-    follower, got = Follower(tmp_path, prefixes=prefixes), []
-    with a_pipe(monkeypatch) as pipe, unhurried():
-        follower.poll(last=True)
-        assert waiting_bytes() < 10_000_000
-        assert follower.tail.endswith(f"last words of {int(prefixes)}\n".encode())
-        (tmp_path / "workers").rename(tmp_path / "aside")
-        (tmp_path / "workers").mkdir()
-        workers(0, "the next attempt\n")
-        print("end")
-        while not (got and got[-1].endswith(b"end\n")):
-            got.append(os.read(pipe, 1_000_000))
-    os.close(pipe)
-    assert len(b"".join(got)) == total + len("end\n")
+def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypatch, prefixes):
+    follower = Follower(tmp_path, prefixes=prefixes)
+    lines = "".join(f"{number:099}\n" for number in range(10_000))
+    workers(0, lines)
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", out)
+        follower.poll()  # which a pipe of 64 KiB would hold up
+        workers(0, "the end\n")
+        found = b""
+        while not found.endswith(b"the end\n"):
+            follower.poll()
+            found += os.read(reads, 100_000)
+    os.close(reads)
+    prefix = b"node?.0| " if prefixes else b""
+    assert found.replace(prefix, b"") == lines.encode() + b"the end\n"
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):

@@ -19,9 +19,9 @@ job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&
 hostnames) echo "$3" | tr , '\\n' ;;
 esac
 """,
-    "squeue": "if [ -e queue ]; then cat queue; else echo; exit 1; fi",
-    "scancel": "echo 'JobId=12 JobState=CANCELLED Reason=None Restarts=1' > job",
-    "sinfo": "echo 'main*|4|infinite'",
+    "squeue": "[ ! -e queue ] || exec cat queue; echo 'Invalid job id specified' >&2; exit 1",
+    "scancel": "echo '12|12|CANCELLED|1|N/A|N/A|None' > queue",
+    "sinfo": "echo 'main* infinite'",
     "srun": "exit 1",
     "sbatch": """
 case "$*" in *--test-only*) exit 0 ;; esac
@@ -52,16 +52,16 @@ class FakeSlurm:
     def job_is(
         self, state: str, *, reason: str = "None", restarts: int = 0, more: str = ""
     ) -> None:
-        text = f"JobId=12 JobName=x JobState={state} Reason={reason} Restarts={restarts} {more}\n"
-        (self._folder / "new").write_text(text)
-        (self._folder / "new").rename(self._folder / "job")
+        (self._folder / "job").write_text(f"JobId=12 JobName=x JobState={state} {more}\n")
+        self.queue_is(f"12|12|{state}|{restarts}|N/A|N/A|{reason}")
 
     def queue_is(self, *lines: str) -> None:
         """What squeue prints of all jobs that it is asked for."""
-        (self._folder / "queue").write_text("".join(f"{line}\n" for line in lines))
+        (self._folder / "new").write_text("".join(f"{line}\n" for line in lines))
+        (self._folder / "new").rename(self._folder / "queue")
 
     def forget(self) -> None:
-        (self._folder / "job").unlink()
+        (self._folder / "queue").unlink()
 
     def silence(self) -> None:
         (self._folder / "silent").touch()

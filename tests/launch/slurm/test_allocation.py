@@ -2,9 +2,9 @@
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, SlurmConfig
+from configs.settings.launch import SlurmConfig
 from launch.slurm.allocation import Allocation, Task, scrubbed
-from launch.slurm.partitions import Partition, minutes, problems
+from launch.slurm.controller import minutes
 from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
@@ -59,24 +59,6 @@ def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
 )
 def test_times_are_read_as_slurm_reads_them(text, value):
     assert minutes(text) == value
-
-
-CLUSTER = [Partition("main", True, 4, float("inf")), Partition("short", False, 2, 2.0)]
-
-
-def found(launch=None, slurm=None, cluster=CLUSTER):
-    return list(problems(LaunchConfig(**(launch or {})), SlurmConfig(**(slurm or {})), cluster))
-
-
-def test_what_the_cluster_does_not_have_is_said_with_what_it_has():
-    assert found({"nodes": 4}) == []
-    assert "partition main has 4" in found({"nodes": 5})[0]
-    assert found(slurm={"partition": "nope"}) == [
-        "--partition nope: there is none of that name; the cluster has main, short"
-    ]
-    both = found({"nodes": 3}, {"partition": "short", "time": "3"})
-    assert len(both) == 2 and "partition short has 2" in both[0] and "allows 2 minutes" in both[1]
-    assert "has no default one" in found(cluster=CLUSTER[1:])[0]
 
 
 @pytest.mark.parametrize(

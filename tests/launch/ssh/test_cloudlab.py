@@ -80,18 +80,8 @@ def test_of_several_members_none_is_guessed(choices):
     assert refused(manifest(several(0), several(1)), **choices) == [expected]
 
 
-def test_who_i_am_here_does_not_matter_where_there_is_one_member():
-    assert read(manifest(plain(0)), me="carol") == ["alice@ms0.example:22"]
-
-
 def test_a_user_must_be_a_member_on_every_node():
     text = manifest(several(0), plain(1))
     expected = "file.xml: node 'node1': 'bob' cannot log in, only alice can; choose with --user"
     assert refused(text, user="bob") == [expected]
     assert len(refused(text, user="-x")) == 2
-
-
-def test_on_which_network_they_train_is_asked_of_the_nodes():
-    assert {
-        each.address for each in read_manifest(manifest(plain(0), plain(1)), 1, "", **NOBODY)
-    } == {None}

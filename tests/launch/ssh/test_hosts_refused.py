@@ -1,6 +1,5 @@
 """What no hosts file and no --hosts may say, and what is said of it."""
 
-import contextlib
 import ipaddress
 import re
 
@@ -21,61 +20,37 @@ from tests.launch.ssh.host_texts import names, refused
         ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
         (b"a\nb\xff", "'hosts': not a text in UTF-8; give a file that can be read"),
         ("user@", "hosts:1: host '': begin with "),
-        ("@group", "hosts:1: user '': begin with "),
         ("a@b@c", "hosts:1: user 'a@b': begin "),
-        ("a,,b", "hosts:1: host '': begin "),
-        (",a", "hosts:1: host '': begin "),
         ("a b", "hosts:1: 'b' is no option; write lines as in "),
         ("a:", "hosts:1: port '' is not a number from 1 to 65535; write host:22"),
-        ("a:0", "hosts:1: port '0' is not "),
         ("a:70000", "hosts:1: port '70000' is not "),
-        ("a:٣", "hosts:1: port '٣' is not "),
         ("a:[65535-65536]", "hosts:1: port '65536' is not "),
         ("h:1:2", "hosts:1: 'h:1:2' is not an IP address; "),
         ("n[3-1]", "hosts:1: bad range '3-1' in 'n[3-1]'; write ranges as in node[0-3] or "),
-        ("n[1-,4]", "hosts:1: bad range '1-' in 'n[1-,4]'; "),
-        ("n[]", "hosts:1: bad range '' in 'n[]'; "),
         ("n[1-3/0]", "hosts:1: bad range '1-3/0' in "),
         ("n[1-02]", "hosts:1: bad range '1-02' in "),
-        ("n[-1-2]", "hosts:1: bad range '-1-2' in "),
-        ("n[1_0]", "hosts:1: bad range '1_0' in "),
         ("n[٣]", "hosts:1: bad range '٣' in "),
-        ("n[a]", "hosts:1: bad range 'a' in "),
         ("n[[1-2]]", "hosts:1: brackets do not match in 'n[[1-2]]'; write ranges as in node[0-3]"),
-        ("n[1-2", "hosts:1: brackets do not match in "),
         ("n1-2]", "hosts:1: brackets do not match in "),
         ("-l@h", "hosts:1: user '-l': begin "),
-        ("[::g]:22", "hosts:1: bad range '::g' in "),
         ("fe80::1%eth0", "hosts:1: 'fe80::1%eth0' is not an IP address; "),
-        ("[fd00::1]22", "hosts:1: bad range 'fd00::1' in "),
         ("4", "hosts:1: '4' is not an IP address; "),
-        ("10.0.0.256", "hosts:1: '10.0.0.256' is not an IP "),
         ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
-        ("..", "hosts:1: host '..': begin "),
         ("a" * 500, "hosts:1: 'aaaa"),
         ("a color=red", "hosts:1: unknown option 'color'; known: address, slots"),
         ("a slots=1 slots=2", "hosts:1: slots is given twice; give it once"),
         ("a slots=0", "hosts:1: slots is '0'; give a number from 1 to 9999, or gpu"),
-        ("a slots=-1", "hosts:1: slots is '-1'; "),
-        ("a slots=many", "hosts:1: slots is 'many'; "),
-        ("a slots=", "hosts:1: slots is ''; "),
         ("a slots=10000", "hosts:1: slots is '10000'; "),
         ("a\nb\na", "hosts:3: node a was given before, at hosts:1; give it once"),
         ("u@a:22\nu@A:22", "hosts:2: node u@A:22 was given before, at hosts:1; "),
-        ("n[1,1]", "hosts:1: node n1 was given before, at hosts:1; "),
         (
             "a address=10.0.0.1\nb address=10.0.0.1",
             "hosts:2: address 10.0.0.1 was given before, at hosts:1; give it once",
         ),
         ("n[1-2] address=10.0.0.1", "hosts:1: one address, but 'n[1-2]' is several nodes; "),
-        ("a,b address=10.0.0.1", "hosts:1: one address, but 'a,b' is several nodes; "),
         ("a address=", "hosts:1: '' is not an IP address; write e.g. 10.10.1.1"),
-        ("a address=::1", "hosts:1: other nodes cannot reach ::1; "),
         ("a address=fe80::1", "hosts:1: other nodes cannot reach fe80::1; "),
-        ("a address=node0", "hosts:1: 'node0' is not "),
         ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
-        ("a address=0.0.0.0", "hosts:1: other nodes cannot reach 0.0.0.0; "),
-        ("a address=224.0.0.1", "hosts:1: other nodes cannot reach 224.0.0.1; "),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_what_to_do(problems, text, expected):
@@ -95,15 +70,15 @@ HOSTILE += [
     "a\nb",
     "a\x00b",
     "a\x1bb",
-    "a\x85b",
     "a\u2028b",
     "a b",
-    "a\tb",
-    "\u0430",  # looks like an a
-    "\u202ea",
+    "\u0430",
     "a\ud800",
+    "{a}",
+    "a/b",
+    "a#b",
+    "-",
 ]
-HOSTILE += ["n[1-2];x", "{a}", "a/b", "a#b", "%h", "-"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -148,19 +123,13 @@ def test_hosts_of_flags_may_not_be_none_either():
     "text",
     [
         "n[1-99999999]",
-        "n[0-999999999999999999]",
         "n[1-4096]:[1-4096]",
         "n" + "[0-99]" * 40,
         "n" + "[0-999999999999999999]" * 50_000,
-        "a" * 1_000_000 + "[1-4096]",
-        "n" + "[1]" * 300_000 + "[1-4096]",
         "n[" + "1," * 400_000 + "1]",
         "," * 1_000_000,
-        "[" * 1_000_000,
-        "n[1-4000],m[1-4000]",
         ",".join(f"n{i}" for i in range(5000)),
         "n[1-" + "9" * 5000 + "]",
-        "n:" + "9" * 5000,
     ],
     ids=lambda text: text[:20],
 )
@@ -207,11 +176,3 @@ def test_any_text_gives_harmless_nodes_or_is_refused(tmp_path_factory, text):
             assert all(each.isprintable() for each in str(error).split("\n"))
         else:
             assert_harmless(nodes)
-
-
-@given(st.binary())
-def test_any_bytes_give_harmless_nodes_or_are_refused(tmp_path_factory, raw):
-    path = tmp_path_factory.getbasetemp() / "bytes"
-    path.write_bytes(raw)
-    with contextlib.suppress(UsageError):
-        assert_harmless(read_hosts(path, 1))

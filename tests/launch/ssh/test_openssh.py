@@ -13,10 +13,10 @@ from launch.ssh import openssh
 def settings(tmp_path):
     """What OpenSSH would do for a node, where the user's own configuration says `text`."""
 
-    def ask(text: str, node: NodeSpec, **more) -> dict[str, str]:
+    def ask(text: str, node: NodeSpec) -> dict[str, str]:
         path = tmp_path / "ssh_config"
         path.write_text(text)
-        argv = [*openssh.client(node, SshConfig(ssh_config=path), **more), "-G", "--", node.host]
+        argv = [*openssh.client(node, SshConfig(ssh_config=path)), "-G", "--", node.host]
         lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
         return dict(line.partition(" ")[::2] for line in lines)
 
@@ -29,15 +29,3 @@ def test_a_run_never_opens_the_connection_that_other_logins_share(settings):
     found = settings(config, NodeSpec("node0", 1))
     assert found["controlmaster"] == "false" and found["controlpersist"] == "no"
     assert "controlpath" in found  # one that is open already may spare a second factor
-
-
-@pytest.mark.parametrize("is_master", [True, False])
-def test_a_connection_is_shared_only_where_the_user_shares_none(settings, tmp_path, is_master):
-    socket = tmp_path / "0"
-    found = settings("", NodeSpec("node0", 1), socket=socket, is_master=is_master)
-    assert found["controlpath"] == str(socket)
-    assert found["controlmaster"] == ("true" if is_master else "false")
-    users = "Host *\n ControlPath ~/.ssh/%C\n"
-    found = settings(users, NodeSpec("node1", 1), socket=socket, is_master=is_master)
-    assert found["controlpath"].endswith(".ssh/%C") or str(socket) not in found["controlpath"]
-    assert found["controlmaster"] == "false"

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.plugins import REPOSITORY
 from launch.studies import study_file
@@ -93,17 +91,6 @@ def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, messag
 def test_what_is_shipped_can_be_run(path):
     study = study_file.read(path)
     assert study.about and len(study.cells) >= 3
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_there_are_as_many_cells_as_points(sizes):
-    names = ["batch_size", "epochs", "seed", "eval_batch_size"]
-    block = {name: [*range(1, size + 1)] for name, size in zip(names, sizes, strict=False)}
-    count = 1
-    for size in sizes:
-        count *= size
-    points = list(study_file._points({}, [block], 1))
-    assert len({cell_id for cell_id, *_ in points}) == len(points) == count
 
 
 def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):

@@ -1,7 +1,8 @@
-"""`jobs.py top` has a line for each run, those that go on first, until somebody presses q."""
+"""`jobs.py top` has a line for each run, those that go on first, until Ctrl-C."""
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_into_a_pipe_it_is_shown_once(tmp_path):
     assert len(jobs(tmp_path, "top", "-n", "1")[1].splitlines()) == 2
 
 
-def test_on_a_terminal_it_is_refreshed_until_q_is_pressed(tmp_path):
+def test_on_a_terminal_it_is_refreshed_until_ctrl_c(tmp_path):
     run_folder(tmp_path, "20260101-one", leader(job_id="77"))
     terminal, other = pty.openpty()
     argv = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "top"]
@@ -49,7 +50,7 @@ def test_on_a_terminal_it_is_refreshed_until_q_is_pressed(tmp_path):
         while b"20260102-two" not in seen:
             seen += os.read(terminal, 4096)
         assert process.poll() is None
-        os.write(terminal, b"q")
+        process.send_signal(signal.SIGINT)
         assert wait_until(lambda: process.poll() is not None)
         assert process.returncode == 0
     finally:

@@ -5,7 +5,14 @@ from datetime import datetime
 import pytest
 
 from launch.slurm.queue import pending
-from launch.slurm.queue.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher, job_states
+from launch.slurm.queue.job_state import (
+    FORGOTTEN,
+    UNKNOWN,
+    JobState,
+    Watcher,
+    end_unix_s,
+    job_states,
+)
 from tests.launch.slurm.fakes import FakeSlurm
 
 DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
@@ -17,14 +24,12 @@ DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_
         ("Resources", "too few nodes are free", "a shorter --time may fit in earlier"),
         ("Priority", "jobs of a higher priority wait", "sprio shows the priorities"),
         ("BeginTime", "it is not to start before a time", "JobId=12 StartTime=now"),
-        ("Dependency", "a job that it depends on is not over", "show job 12 names it"),
         ("DependencyNeverSatisfied", "it will never start", "cancel it"),
         ("JobHeldUser", "held by its user", "scontrol release 12"),
         ("JobHeldAdmin", "held by an administrator", "ask them"),
         ("launch_failed_requeued_held", "a node could not start it", "scontrol release 12"),
         ("PartitionTimeLimit", "it will not start", "TimeLimit="),
         ("PartitionNodeLimit", "it will not start", "fewer --nodes"),
-        ("Reservation", "its reservation has not begun", "scontrol show reservation"),
         ("ReqNodeNotAvail,_UnavailableNodes:node3", "(node3)", "sinfo -R"),
         ("(ReqNodeNotAvail, UnavailableNodes:node[1-3])", "(node[1-3])", "sinfo -R"),
         (DOWN, "nodes are down: too few nodes are left", "fewer --nodes"),
@@ -60,11 +65,11 @@ def test_an_expected_start_is_said_where_slurm_knows_one():
 
 # As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
 QUEUE = (
-    f"2|PENDING|0|N/A|{DOWN.replace('_', ' ')}",
-    "3|PENDING|1|2026-11-22T17:28:36|BeginTime",
-    "4|PENDING|0|N/A|JobHeldUser",
-    "1|RUNNING|0|2026-11-22T16:28:36|None",
-    "7_3|RUNNING|0|2026-11-22T16:28:36|None",
+    f"2|2|PENDING|0|N/A|N/A|{DOWN.replace('_', ' ')}",
+    "3|3|PENDING|1|2026-11-22T17:28:36|N/A|BeginTime",
+    "4|4|PENDING|0|N/A|N/A|JobHeldUser",
+    "1|1|RUNNING|0|2026-11-22T16:28:36|2026-11-22T17:28:36|None",
+    "9|7_3|RUNNING|0|2026-11-22T16:28:36|UNLIMITED|None",
 )
 
 
@@ -77,14 +82,23 @@ def slurm(tmp_path):
 
 
 def test_one_question_tells_of_all_jobs(slurm):
-    found = job_states(["1", "2", "3", "7_3", "99"], slurm.env)
+    found = job_states(["1", "2", "3", "7_3", "9", "99"], slurm.env)
+    of_array = JobState("RUNNING", "", 0, "2026-11-22T16:28:36", "UNLIMITED")
     assert found == {
-        "1": JobState("RUNNING", "", 0, "2026-11-22T16:28:36"),
-        "2": JobState("PENDING", DOWN, 0, "N/A"),
-        "3": JobState("PENDING", "BeginTime", 1, "2026-11-22T17:28:36"),
-        "7_3": JobState("RUNNING", "", 0, "2026-11-22T16:28:36"),
+        "1": JobState("RUNNING", "", 0, "2026-11-22T16:28:36", "2026-11-22T17:28:36"),
+        "2": JobState("PENDING", DOWN, 0, "N/A", "N/A"),
+        "3": JobState("PENDING", "BeginTime", 1, "2026-11-22T17:28:36", "N/A"),
+        "7_3": of_array,
+        "9": of_array,  # as the job itself knows it
         "99": JobState(FORGOTTEN),
     }
+
+
+def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(slurm):
+    assert end_unix_s("1", slurm.env) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
+    assert end_unix_s("9", slurm.env) is None
+    slurm.silence()
+    assert end_unix_s("1", slurm.env) is None
 
 
 def test_who_looks_at_many_jobs_asks_once_in_five_seconds_and_never_for_each(slurm):

@@ -1,14 +1,16 @@
-"""What a Slurm cluster has, asked before anything is submitted.
+"""How Slurm's commands are asked, and what they say of the cluster.
 
 Nothing here needs accounting (sacct), which many small clusters do not run.
 """
 
+import os
 import re
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from configs.settings.launch import LaunchConfig, SlurmConfig
+from launch.nodes.this_machine import addresses, own_address_in
 from launch.slurm.allocation import scrubbed
 from muster.errors import MusterError
 
@@ -19,16 +21,6 @@ ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 
 class Silent(MusterError):
     """Slurm does not answer: nothing is known of it, or of a job, and one may ask again."""
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A part of the cluster that jobs are submitted to."""
-
-    name: str
-    is_default: bool
-    nodes: int
-    limit_min: float  # of a job's time
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -55,52 +47,6 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
         ) from None
     except subprocess.TimeoutExpired:
         raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
-
-
-def partitions(env: Mapping[str, str]) -> list[Partition]:
-    """All partitions that one may see.
-
-    Raises:
-        MusterError: Slurm is not there, or does not answer.
-    """
-    asked = ask(["sinfo", "--noheader", "--format=%P|%D|%l"], env)
-    if asked.returncode:
-        raise MusterError(
-            f"Slurm does not answer: {last_line(asked.stderr)}; try again later, or train on this "
-            "machine with --launcher local"
-        )
-    total: dict[str, Partition] = {}
-    for line in asked.stdout.splitlines():
-        name, nodes, limit = line.split("|")
-        key = name.rstrip("*")
-        before = total[key].nodes if key in total else 0  # a line per state and limit
-        total[key] = Partition(key, name.endswith("*"), before + int(nodes), minutes(limit))
-    return list(total.values())
-
-
-def problems(launch: LaunchConfig, slurm: SlurmConfig, found: Sequence[Partition]) -> Iterator[str]:
-    """What is wrong with the settings, for what the cluster has; a line each."""
-    names = ", ".join(partition.name for partition in found)
-    wanted = slurm.partition or next((one.name for one in found if one.is_default), None)
-    if wanted is None:
-        yield f"no --partition given, and the cluster has no default one; it has {names}"
-        return
-    for name in wanted.split(","):
-        partition = next((one for one in found if one.name == name), None)
-        if partition is None:
-            yield f"--partition {name}: there is none of that name; the cluster has {names}"
-            continue
-        nodes = len(launch.nproc())
-        if nodes > partition.nodes:
-            yield (
-                f"--nodes {nodes}, but partition {name} has {partition.nodes}; ask for fewer, "
-                f"or choose of {names}"
-            )
-        if slurm.time is not None and minutes(slurm.time) > partition.limit_min:
-            yield (
-                f"--time {slurm.time}, but partition {name} allows {partition.limit_min:.0f} "
-                "minutes; ask for less, or choose another --partition"
-            )
 
 
 def minutes(text: str) -> float:
@@ -149,3 +95,43 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     if asked.returncode or not names:
         raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(asked.stderr)}")
     return names
+
+
+def node_addresses(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """By host name, the addresses by which Slurm itself reaches these nodes, where it says so."""
+    found: dict[str, str] = {}
+    with suppress(MusterError):  # no scontrol in a container, say
+        shown = ask(["scontrol", "show", "node", "--oneliner", ",".join(names)], env)
+        for line in shown.stdout.splitlines():
+            pairs = dict(word.partition("=")[::2] for word in line.split())
+            with suppress(OSError, KeyError):
+                found[pairs["NodeHostName"]] = socket.gethostbyname(pairs["NodeAddr"])
+    return found
+
+
+def first_address(num_nodes: int, network: str | None) -> str:
+    """This node's address, for the other nodes of its run; this is the first of them.
+
+    It is the address by which Slurm itself reaches the node, not what the host's name happens to
+    resolve to; or the one in `network`.
+
+    Raises:
+        MusterError: it has none that other nodes could reach.
+    """
+    host = socket.gethostname()
+    if network is not None:
+        return own_address_in(network, host)
+    name, own = os.environ.get("SLURMD_NODENAME", host), addresses()
+    known = [*node_addresses([name], os.environ).values()]
+    with suppress(OSError):
+        known.append(socket.gethostbyname(host))
+    for address in known:
+        if address in own and not address.startswith("127."):
+            return address
+    if num_nodes == 1:
+        return "127.0.0.1"
+    here = ", ".join(f"{one} on {name}" for one, name in own.items())
+    raise MusterError(
+        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
+        "choose with --network, such as --network 10.10.1.0/24"
+    )
