@@ -8,7 +8,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.agent.processes.agent_processes import AgentCommand, start_each
+from launch.agent.processes.agent_processes import start_each
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
 from launch.nodes import gpus
@@ -71,11 +71,11 @@ class Local(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
-        commands = AgentCommand.of_each([argv] * len(facts.nodes), REPOSITORY, spec.run_dir)
+        argvs = [argv] * len(facts.nodes)
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda: start_each(commands),
+            lambda: start_each(argvs, REPOSITORY, spec.run_dir),
             prefixes=False,
             quiet=spec.quiet,
             is_local=True,

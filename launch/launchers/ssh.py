@@ -11,7 +11,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import assignments_of
-from launch.agent.processes.agent_processes import AgentCommand, start_each
+from launch.agent.processes.agent_processes import start_each
 from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
@@ -99,11 +99,10 @@ class Ssh(Launcher):
         for index, node in enumerate(facts.nodes):
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
             argvs.append(openssh.command(node.spec, self._ssh, words, index))
-        commands = AgentCommand.of_each(argvs, REPOSITORY, spec.run_dir)
         return AgentJob(
             spec.run_dir,
             assignments_of(spec, facts, plan),
-            lambda: start_each(commands),
+            lambda: start_each(argvs, REPOSITORY, spec.run_dir),
             prefixes=True,
             quiet=spec.quiet,
         )

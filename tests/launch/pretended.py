@@ -7,7 +7,7 @@ from pathlib import Path
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.assignment import Assignment
-from launch.agent.processes.agent_processes import AgentCommand, start_each
+from launch.agent.processes.agent_processes import start_each
 from launch.launchers.base import Launcher
 from launch.leading.leader import lead
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec, Program
@@ -56,10 +56,10 @@ class Pretended(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         self.launched += 1
         argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
-        commands = AgentCommand.of_each([argv], REPOSITORY, spec.run_dir)
         agents = [assignment(spec.run_dir)]
         return AgentJob(
-            spec.run_dir, agents, lambda: start_each(commands), prefixes=False, quiet=True
+            spec.run_dir, agents, lambda: start_each([argv], REPOSITORY, spec.run_dir),
+            prefixes=False, quiet=True,
         )
 
 

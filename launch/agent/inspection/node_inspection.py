@@ -38,6 +38,10 @@ class NodeInspection:
         """The workers are started, and the other agents are known."""
         self._peers, self.ranks = peers, peers.ranks
 
+    def sees_workers(self) -> bool:
+        """Whether any of them has not ended yet."""
+        return bool(local_workers.pids_of(self.folder, self.ranks))
+
     def hear(self, request: Mapping[str, Any]) -> None:
         """Begin to do what is asked; the answer comes with a later tick."""
         match request.get("ask"):

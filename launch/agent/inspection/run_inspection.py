@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from launch.agent.assignment import Assignment
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
 from launch.agent.inspection.request_file import RequestFile
@@ -25,15 +26,6 @@ from muster.writing import CannotWrite, read_json, write_json
 OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
 LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
 GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
-
-
-class HangRule(Protocol):
-    """When a run hangs, and what is done then; an `Assignment` is one."""
-
-    @property
-    def hang_after_s(self) -> float | None: ...
-    @property
-    def on_hang(self) -> str: ...
 
 
 @dataclass
@@ -63,13 +55,12 @@ class RunInspection:
         count: int,
         send: Callable[..., None],
         say: Callable[[str], None],
-        hang_rule: HangRule,
+        assignment: Assignment,
     ) -> None:
         self._run_dir, self._count, self._send, self._say = run_dir, count, send, say
-        self._hang_rule = hang_rule
-        self._still: dict[
-            int, dict[str, float]
-        ] = {}  # of each agent: since when nobody got anywhere
+        self._hang_after_s, self._on_hang = assignment.hang_after_s, assignment.on_hang
+        # of each agent: since when nobody got anywhere
+        self._still: dict[int, dict[str, float]] = {}
         self.hang: str | None = None  # why the run is to end for it
         self._requests = RequestFile(run_dir)
         self._gatherings: dict[str, Gathering] = {}
@@ -108,13 +99,13 @@ class RunInspection:
 
     def _look_for_hang(self) -> None:
         """Ask all where they are, once in each pause that is too long."""
-        if len(self._still) < self._count or self._hang_rule.hang_after_s == 0:
+        if len(self._still) < self._count or self._hang_after_s == 0:
             return
         if self.hang is not None:  # the run is being ended for it, which moves its workers
             return
         still_s = self._still_s()
         pause_s = max(one["pause_s"] for one in self._still.values())
-        limit_s = self._hang_rule.hang_after_s or max(LEAST_S, PAUSES * pause_s)
+        limit_s = self._hang_after_s or max(LEAST_S, PAUSES * pause_s)
         if still_s > limit_s and not self._is_still:
             self._is_still = True
             self.found.pop("hang", None)
@@ -132,8 +123,8 @@ class RunInspection:
     def _announce(self, findings: dict[str, Any]) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
-        findings["on_hang"], findings["text"] = self._hang_rule.on_hang, text
-        if self._hang_rule.on_hang != "warn":
+        findings["on_hang"], findings["text"] = self._on_hang, text
+        if self._on_hang != "warn":
             self.hang = text
 
     def finish(self) -> None:

@@ -2,31 +2,14 @@
 
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from launch.nodes.channel import Channel
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
-
-
-@dataclass(frozen=True)
-class AgentCommand:
-    """What starts one agent."""
-
-    argv: Sequence[str]
-    cwd: Path
-    log: Path  # of what goes to its stderr
-
-    @classmethod
-    def of_each(cls, argvs: Iterable[Sequence[str]], cwd: Path, run_dir: Path) -> list[Self]:
-        """Of the agents of a run, in the order of their nodes."""
-        return [
-            cls(argv, cwd, AGENT_ERRORS.path(run_dir, node=index))
-            for index, argv in enumerate(argvs)
-        ]
 
 
 @dataclass(frozen=True)
@@ -38,14 +21,14 @@ class AgentProcess:
     token: str | None = None  # that shows it what is from here, where a network is between
 
 
-def start_each(commands: Sequence[AgentCommand]) -> list[AgentProcess]:
-    """Start agents as processes of their own, with pipes to and from them."""
+def start_each(argvs: Sequence[Sequence[str]], cwd: Path, run_dir: Path) -> list[AgentProcess]:
+    """Start agents, in the order of their nodes, with pipes to and from them."""
     started = []
-    for command in commands:
-        with _opened(command.log) as errors:
+    for index, argv in enumerate(argvs):
+        with _opened(AGENT_ERRORS.path(run_dir, node=index)) as errors:
             process = subprocess.Popen(
-                command.argv,
-                cwd=command.cwd,
+                argv,
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
