@@ -58,8 +58,11 @@ class Pretended(Launcher):
         argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
         agents = [assignment(spec.run_dir)]
         return AgentJob(
-            spec.run_dir, agents, lambda: start_each([argv], REPOSITORY, spec.run_dir),
-            prefixes=False, quiet=True,
+            spec.run_dir,
+            agents,
+            lambda: start_each([argv], REPOSITORY, spec.run_dir),
+            prefixes=False,
+            quiet=True,
         )
 
 

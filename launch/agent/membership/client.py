@@ -36,11 +36,11 @@ class CoordinatorClient(Peers):
     def _hear(self, knock: Knock) -> None:
         link = knock.link
         for message in link.channel.receive():
-            if knock.is_in:
+            if was_in := knock.is_in:
                 self._take(link, message)
-                continue
-            knock.take(message)
-            if knock.is_in:
+            else:
+                knock.take(message)
+            if knock.is_in and not was_in:
                 self.heartbeat.add(link.channel)
         if not knock.is_in:
             # A coordinator that is held up may take its time; another's port will never answer.

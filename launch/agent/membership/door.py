@@ -233,4 +233,3 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
 
 def _text(plain: Mapping[str, Any]) -> str:
     return json.dumps(plain, sort_keys=True)
-

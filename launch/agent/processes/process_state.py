@@ -1,6 +1,5 @@
 """What the kernel says of a process: whether it computes, sleeps, is stopped or has ended."""
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

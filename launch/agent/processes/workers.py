@@ -15,7 +15,6 @@ from launch.agent.agent_records import (
 from launch.agent.assignment import Assignment
 from launch.agent.processes.spawn import how_it_ended, spawn
 from launch.runs.last_output import exit_codes_of
-from launch.spec import NodeCommand
 from muster.errors import STOPPED
 
 # A worker that failed ends those beside it; after so long one of them does not let itself be ended,

@@ -89,7 +89,8 @@ def test_a_worker_whose_interpreter_is_held_is_read_by_faulthandler(start, tmp_p
         start("held")
         assert wait_until(lambda: not ask(tmp_path, 1.0)["answers"])
         report = ask(tmp_path, 1.0)
-    assert functions(report)[-1] == "held" and report["process"]["status"] in ("sleeping", "disk-sleep")
+    assert functions(report)[-1] == "held"
+    assert report["process"]["status"] in ("sleeping", "disk-sleep")
 
 
 def test_a_stopped_worker_is_not_signalled(start, tmp_path):
