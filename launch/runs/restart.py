@@ -67,7 +67,7 @@ def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
 def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     """The next attempt, for which the folder is made ready: it goes on from the last checkpoint.
 
-    Our own trainer is no other without torchrun, which would import torch once more on each node.
+    Our own trainer then starts without torchrun, which would import torch once more on each node.
     """
     run_files.archive_attempt(spec.run_dir, spec.attempt)
     is_ours = spec.program.takes_resume and spec.workers == "torchrun"
