@@ -39,6 +39,13 @@ def read_log(assignment: Assignment) -> str:
     return ""
 
 
+def log_bytes(assignment: Assignment) -> int:
+    """How much was printed there."""
+    with suppress(OSError):
+        return _path(AGENT_LOG, assignment).stat().st_size
+    return 0
+
+
 def write_here(
     assignment: Assignment, address: str, interface: str | None, ranks: Sequence[int]
 ) -> dict[str, Any]:

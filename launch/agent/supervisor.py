@@ -224,13 +224,13 @@ class Agent:
             peers.fail(ended.message)
         if ended.cause in ("command", "peer"):
             deadline = time.monotonic() + ECHO_S
-            while self._is_busy() and time.monotonic() < deadline and not self._signals:
+            while self._has_workers() and time.monotonic() < deadline and not self._signals:
                 time.sleep(TICK_S)
                 self._keep_in_touch()
-        if self._is_busy() and not self._in_a_hurry():
+        if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._keep_in_touch
+            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
         )
         record = self._write_exit(ended, victims)
         if peers is not None:
@@ -269,6 +269,15 @@ class Agent:
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
+
+    def _has_workers(self) -> bool:
+        return self._is_busy() and self._inspection.sees_workers()
+
+    def _end_idle_starter(self) -> None:
+        """Without workers torchrun has nothing to do, but takes seconds to end."""
+        self._keep_in_touch()
+        if self._workload is not None and not self._has_workers():
+            self._workload.kill()
 
     def _keep_in_touch(self) -> None:
         if self._peers is not None:

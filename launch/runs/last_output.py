@@ -11,7 +11,7 @@ WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of a C++ exception th
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
 # How torchrun, and preload.py alike, log the first worker that has failed.
-EXIT_CODE = re.compile(r"failed \(exitcode: (\d+)\) local_rank: (\d+) ")
+EXIT_CODE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 LOG_LINES = 25  # a whole traceback, usually
 # torchrun logs notes of its own, and after a worker has failed a long report that hides why.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -47,7 +47,7 @@ def crash_of(text: str) -> Crash | None:
 
 
 def exit_codes_of(log: str) -> dict[int, int]:
-    """The exit codes of workers, by local rank, of which their starter's log tells."""
+    """Exit codes of workers by local rank, -9 after SIGKILL, of which their starter's log tells."""
     return {int(local_rank): int(code) for code, local_rank in EXIT_CODE.findall(log)}
 
 

@@ -65,9 +65,17 @@ def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
 
 
 def next_attempt(spec: LaunchSpec) -> LaunchSpec:
-    """The next attempt, for which the folder is made ready: it goes on from the last checkpoint."""
+    """The next attempt, for which the folder is made ready: it goes on from the last checkpoint.
+
+    Our own trainer then starts without torchrun, which would import torch once more on each node.
+    """
     run_files.archive_attempt(spec.run_dir, spec.attempt)
-    return replace(continuation.with_flags(spec, spec.run_dir), attempt=spec.attempt + 1)
+    is_ours = spec.program.takes_resume and spec.workers == "torchrun"
+    return replace(
+        continuation.with_flags(spec, spec.run_dir),
+        attempt=spec.attempt + 1,
+        workers="manual" if is_ours else spec.workers,
+    )
 
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:

@@ -15,12 +15,11 @@ ENTRIES = 50  # of collectives, the latest of each group
 
 
 def groups() -> dict[str, dict[str, Any]]:
-    """torch's process groups by name: their ranks, the last collective begun, the last ended."""
+    """torch's process groups by name: their ranks, and the last collective begun."""
     trace, known = _trace(), _known_groups()
     for name, status in trace.get("pg_status", {}).items():
-        one = known.setdefault(name, {})
-        one["begun"] = int(status.get("last_enqueued_collective", -1))
-        one["ended"] = int(status.get("last_completed_collective", -1))
+        begun = int(status.get("last_enqueued_collective", -1))
+        known.setdefault(name, {})["begun"] = begun
     return known
 
 
@@ -72,6 +71,5 @@ def _known_groups() -> dict[str, dict[str, Any]]:
     world = getattr(module, "_world", None)
     ranks, names = getattr(world, "pg_group_ranks", {}), getattr(world, "pg_names", {})
     return {
-        str(name): {"ranks": sorted(ranks.get(group, {})), "size": len(ranks.get(group, {}))}
-        for group, name in list(names.items())
+        str(name): {"ranks": sorted(ranks.get(group, {}))} for group, name in list(names.items())
     }

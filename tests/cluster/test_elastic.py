@@ -1,7 +1,6 @@
-"""A run loses a node and goes on with the others; over ssh the node comes back and takes part."""
+"""A run loses a node and goes on with the others; the node comes back and takes part."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -62,34 +61,5 @@ def test_a_node_is_lost_and_returns(cluster, tmp_path, whole):
     found: dict[int, float] = {}
     for folder in folders:
         found |= losses(folder)
-    assert found.keys() == whole.keys()
-    assert max(abs(found[step] - whole[step]) for step in whole) < 1e-5
-
-
-@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all: it takes minutes")
-def test_a_job_that_keeps_its_nodes_goes_on_with_those_that_are_left(cluster, tmp_path, whole):
-    flags = [*FLAGS, *OFTEN, "--logs-dir", str(tmp_path)]
-    elastic = ["--nodes", "2:4", "--max-restarts", "2", "--run-id", "hurt"]
-    command = ways.sbatch("multinode.sh")(cluster, 4, *flags, *elastic)
-    command.insert(command.index("--nodes"), "--no-kill")
-    process = start(cluster, command)
-    hurt = tmp_path / "hurt"
-    try:
-        assert wait_until(lambda: any(hurt.glob("checkpoints/step_????????")))
-        cluster.exec("node2", "ip", "link", "set", "exp0", "down")
-        assert wait_until((hurt / "attempts" / "0").exists)
-        code, _, _ = finish(process, timeout_s=300)
-    finally:
-        cluster.exec("node2", "ip", "link", "set", "exp0", "up")
-        cluster.run("scontrol", "update", "nodename=node2", "state=resume")
-        ways.cancel_all(cluster)
-        process.kill()
-        process.wait()
-    message = (tmp_path / "job.out").read_text()
-    assert code == 0, message
-    assert "note: going on without it: node2 does not answer" in message
-    assert "restart 1 of 2: 3 nodes go on from the last checkpoint" in message
-    assert [ranks(folder) for folder in (hurt / "attempts" / "0", hurt)] == [4, 3]
-    found = losses(hurt / "attempts" / "0") | losses(hurt)
     assert found.keys() == whole.keys()
     assert max(abs(found[step] - whole[step]) for step in whole) < 1e-5

@@ -16,6 +16,7 @@ import pytest
 
 from launch.runs.failure import explain
 from tests.cluster import ways
+from tests.cluster.recoveries import kill_node, link, network_of, slurm_daemons
 from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
 from tests.cluster.ways import Run, Script, Trainer, finish, start
 from tests.launch.submit import wait_until
@@ -44,15 +45,10 @@ def tell(rank: int, how: str) -> Callable[[Run], object]:
     return lambda run: (run.folder / f"fault_{rank}").write_text(how)
 
 
-def link(state: str) -> Callable[[Run], object]:
-    return lambda run: run.cluster.exec("node2", "ip", "link", "set", "exp0", state)
-
-
-def kill_node(run: Run) -> None:
-    """The agent and sshd, as when it goes down; for Slurm see `test_a_node_of_slurm_dies`."""
-    agent = run.agent(2)
-    for one in [agent, *(above for above in agent.parents() if above.name() == "sshd")]:
-        one.kill()
+def cut_connection(run: Run) -> None:
+    below = psutil.Process(run.process.pid).children(recursive=True)
+    (client,) = (one for one in below if one.name() == "ssh" and "node2" in one.cmdline())
+    client.kill()
 
 
 GONE = r"(node2|node3) \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
@@ -98,6 +94,9 @@ FAULTS = {
     ),
     "a_link_goes_down": Fault(link("down"), r"is its link down\?", after=link("up"), trainer="ssh"),
     "a_node_dies": Fault(kill_node, GONE, ways=("ssh",)),
+    "a_connection_is_cut": Fault(
+        cut_connection, "node2 .* the connection to it was cut", ways=("ssh",), trainer="ssh"
+    ),
 }
 
 
@@ -235,7 +234,7 @@ def small_node(cluster):
         pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
     place = cluster.exec("node2", "readlink", "/proc/self/ns/net").stdout.strip()
     for one in psutil.process_iter():
-        if one.name() in ("slurmd", "sshd") and _network_of(one.pid) == place:
+        if one.name() in ("slurmd", "sshd") and network_of(one.pid) == place:
             (folder / "cgroup.procs").write_text(str(one.pid))
     yield folder
     for pid in (folder / "cgroup.procs").read_text().split():
@@ -275,16 +274,6 @@ def test_the_launcher_is_killed(cluster, tmp_path):
     run.process.kill()
     run.ends()
     assert run.end()[0] == -signal.SIGKILL
-
-
-def test_a_connection_is_cut(cluster, tmp_path):
-    run = Run(cluster, ways.ssh, tmp_path)
-    below = psutil.Process(run.process.pid).children(recursive=True)
-    clients = [one for one in below if one.name() == "ssh"]
-    clients[2].kill()
-    run.ends()
-    code, _, err = run.end()
-    assert code == 1 and "node2" in err and "cut" in err
 
 
 def test_a_job_is_cancelled(cluster, tmp_path):
@@ -338,23 +327,6 @@ def test_slurmd_alone_dies(cluster, tmp_path):
         run.ends()
     finally:
         end_job(run)
-
-
-def slurm_daemons(run, node: int) -> list[psutil.Process]:
-    """Of one node: they share the network namespace of its agent."""
-    place = _network_of(run.agent(node).pid)
-    return [
-        one
-        for one in psutil.process_iter()
-        if one.name() in ("slurmd", "slurmstepd") and _network_of(one.pid) == place
-    ]
-
-
-def _network_of(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:
-        return ""
 
 
 def end_job(run) -> None:

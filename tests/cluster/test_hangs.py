@@ -26,8 +26,7 @@ JOBS = str(REPOSITORY / "launch" / "jobs.py")
 # What is said of rank 2, in each way to hang.
 SENTENCES = {
     "asleep": r"it is in asleep, hangs\.py:\d+, for \d+ s, and sleeps",
-    "loader": r"it is in loader, hangs\.py:\d+, .* its process \d+, which is in __getitem__, "
-    r"hangs\.py:\d+ and sleeps",
+    "loader": r"it is in loader, hangs\.py:\d+, for \d+ s, and sleeps",
     "lock": r"it is in lock, hangs\.py:\d+, for \d+ s, and sleeps",
     "spinning": r"it is in spin, hangs\.py:\d+, for \d+ s, and computes",
     "held": r"its interpreter is held by other code, such as C, called in held, hangs\.py:\d+",

@@ -23,7 +23,7 @@ from .world import World
 GRACE_S = 2.0  # for the others to tell how they end
 # Likewise, where no agent is there to find the cause: on a busy machine ends take long.
 ALONE_S = 6.0
-TELL_S = 0.5  # for telling it, where this rank need not know of the others
+TELL_S = 0.5  # for telling it, where this rank need not know of the others, or an agent does
 POLL_S = 0.05
 ANSWER_S = 1.0  # of a store that was asked all the time
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
@@ -80,7 +80,8 @@ def explained(
     serves = world.is_main and not world.agent_store
     exchange = Exchange(own, world.world_size, store, serves=serves)
     grace_s = GRACE_S if world.agent_store else ALONE_S
-    exchange.wait(grace_s if own.is_echo or serves else TELL_S)
+    waits = not world.is_led and (own.is_echo or serves)
+    exchange.wait(grace_s if waits else TELL_S)
     if not own.is_echo:
         return error
     return blame(

@@ -27,6 +27,7 @@ class World:
     run_id: str | None = None  # the launcher's, where it gave one
     attempt: int = 0  # how often torchrun restarted the group
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
+    is_led: bool = False  # an agent finds the cause where another worker is lost
 
     @property
     def is_main(self) -> bool:
@@ -147,6 +148,7 @@ class World:
                 "TORCHELASTIC_RESTART_COUNT", env.get("TORCHELASTIC_RESTART_COUNT", "0")
             ),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            is_led="MUSTER_LAUNCHER" in env,
         )
 
 

@@ -1,5 +1,6 @@
 """One worker's training, from the meeting of all workers to the model on the disk."""
 
+import gc
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
         StoppedCleanly: a signal ended it early; `stopped.json` of the run folder says how to go on.
     """
     with prepared(config, world, exit_guard) as (trainer, run_dir):
+        gc.enable()  # see train/worker.py
         ranks = trainer.ranks
         try:
             history = trainer.fit()

@@ -119,7 +119,7 @@ def condition(view: RankView) -> str:
     """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`."""
     if view.ended:
         return f"it has ended: {view.ended}"
-    if view.letter in ("X", "Z", ""):
+    if view.status in ("dead", "zombie"):
         return "its process has ended"
     place = f"in {view.place}" if view.place else ""
     if view.is_held:
@@ -134,11 +134,7 @@ def condition(view: RankView) -> str:
         held = "its interpreter is held by other code, such as C"
         return f"{held}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
-    child = next((one for one in view.children if one[2] is not None), None)
-    below = ""
-    if child is not None and view.needs_child:
-        below = f"; it waits for its process {child[0]}, which is in {child[2]} and {child[1]}"
-    return f"it is {place or 'somewhere'}{since}, and {view.words}{below}"
+    return f"it is {place or 'somewhere'}{since}, and {view.words}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:

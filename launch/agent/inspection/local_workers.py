@@ -2,9 +2,8 @@
 
 How it works: each worker is asked through its socket (muster/worker/inspection.py), all at the
 same time. One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets
-a signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. The
-same is done for what it has forked, such as a data loader's processes. Only processes below this
-one get the signal.
+a signal at which faulthandler writes its stacks, if it can run at all and has a handler for it.
+Only processes below this one get the signal.
 """
 
 import json
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import outside_stacks
-from launch.agent.inspection.rank_view import waits_for_child
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.worker.inspection import DUMP_SIGNAL
@@ -28,7 +26,6 @@ ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
 PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
-CHILDREN = 8  # of one worker, whose stacks are taken
 REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
 
 
@@ -50,7 +47,7 @@ def ask(
         if request.get("ask") == "stacks":
             # who listens at the socket of a worker is that worker
             own = pid if reply is not None or pid in below else None
-            _add_processes(report, folder, own)
+            _add_process(report, folder, own)
         found[rank] = _shortened(report)
     return found
 
@@ -60,8 +57,9 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     found = {}
     for rank in ranks:  # the program itself, where a wrapper is around it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
-        if raw is not None and state_of(int(raw["pid"])) is not None:
-            found[rank] = int(raw["pid"])
+        state = state_of(int(raw["pid"])) if raw is not None else None
+        if state is not None and state.status != "zombie":
+            found[rank] = state.pid
     if len(found) < len(ranks):  # a command, or a program that has not begun
         for process in process_tree.descendants():
             if (other := process_tree.rank_of(process)) is not None and other in ranks:
@@ -113,25 +111,15 @@ def _peer(connection: socket.socket) -> int:
     return int(struct.unpack("3i", raw)[0])
 
 
-def _add_processes(report: dict[str, Any], folder: Path, pid: int | None) -> None:
+def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
-        report["process"] = {"letter": "X", "words": "has ended", "pid": pid}
+        report["process"] = {"status": "dead", "words": "has ended"}
         return
-    tree = tree_of(pid)
-    report["process"] = {"letter": state.letter, "words": state.words, "pid": pid}
+    report["process"] = {"status": state.status, "words": state.words}
     if not report["answers"] and not state.is_held:
         report["threads"] = _dumped(folder, report["rank"], pid)
         report["is_command"] = not report["threads"]
-    children = []
-    # only of one that waits for them: others are not disturbed, least of all a child of vfork
-    asks = not state.is_held and waits_for_child(report.get("threads", ()))
-    for child in tree[1 : CHILDREN + 1]:
-        seen = state_of(child)
-        if seen is not None and seen.letter not in "ZX":
-            threads = _dumped(folder, report["rank"], child) if asks and not seen.is_held else []
-            children.append({"pid": child, "words": seen.words, "threads": threads})
-    report["children"] = children
 
 
 def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
@@ -160,7 +148,6 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
     """A report that fits into a message between agents."""
     if len(json.dumps(report)) > REPORT_BYTES:
         report["threads"] = report.get("threads", [])[:1]
-        report["children"] = report.get("children", [])[:2]
     if len(json.dumps(report)) > REPORT_BYTES:
         report["collectives"] = report.get("collectives", [])[-20:]
         for thread in report["threads"]:

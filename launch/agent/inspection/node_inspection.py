@@ -19,7 +19,7 @@ from typing import Any
 
 from launch.agent.inspection import local_workers
 from launch.agent.membership.peers import Peers
-from launch.agent.processes.process_state import ProcessState, state_of, tree_of
+from launch.agent.processes.process_state import state_of, tree_of
 
 LOOK_S = 0.2
 CLOSELY_S = 3.0  # for a worker that looks at itself many times
@@ -50,6 +50,10 @@ class NodeInspection:
     def begin(self, peers: Peers) -> None:
         """The workers are started, and the other agents are known."""
         self._peers, self.ranks = peers, peers.ranks
+
+    def sees_workers(self) -> bool:
+        """Whether any of them has not ended yet."""
+        return bool(local_workers.pids_of(self.folder, self.ranks))
 
     def hear(self, request: Mapping[str, Any]) -> None:
         """Begin to do what is asked; the answer comes with a later tick."""
@@ -108,12 +112,27 @@ class NodeInspection:
 
 @dataclass
 class _Seen:
-    """One worker, with the processes below it."""
+    """One worker, with the processes below it: what all have done since they began."""
 
     at: float
-    states: Mapping[int, ProcessState]
-    number: int = -1  # of collectives that it has begun
+    pids: frozenset[int]
+    io_bytes: int
+    cpu_s: float
+    page_faults: int
+    number: int  # of collectives that it has begun
     active_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, pid: int, number: int) -> "_Seen":
+        states = [one for one in map(state_of, tree_of(pid)) if one is not None]
+        return cls(
+            time.monotonic(),
+            frozenset(one.pid for one in states),
+            sum(one.io_bytes for one in states),
+            sum(one.cpu_s for one in states),
+            sum(one.page_faults for one in states),
+            number,
+        )
 
 
 class Activity:
@@ -158,11 +177,10 @@ class Activity:
         with self._lock:  # what begins from here on counts for the next look, too
             was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():
-            states = {one.pid: one for one in map(state_of, tree_of(pid)) if one is not None}
             begun = progress.get(rank, {})
             old = self._seen.get(rank)
             known = old.number if old is not None else -1  # one that does not answer begins nothing
-            new = _Seen(now, states, begun.get("begun", known))
+            new = _Seen.of(pid, begun.get("begun", known))
             if old is not None:
                 places = self._places.setdefault(rank, set())
                 places.update(begun.get("places", ()))
@@ -181,14 +199,9 @@ class Activity:
 
 
 def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
-    if set(new.states) != set(old.states):
+    if new.pids != old.pids or new.io_bytes > old.io_bytes:
         return True
     elapsed = max(new.at - old.at, 1e-3)
-    pairs: Sequence[tuple[ProcessState, ProcessState]] = [
-        (old.states[pid], state) for pid, state in new.states.items()
-    ]
-    if any(after.io_bytes > before.io_bytes for before, after in pairs):
-        return True
-    cpu = sum(after.cpu_s - before.cpu_s for before, after in pairs) / elapsed
-    faults = sum(after.page_faults - before.page_faults for before, after in pairs) / elapsed
-    return cpu > BUSY and (faults > FAULTS_PER_S or places >= PLACES)
+    faults_per_s = (new.page_faults - old.page_faults) / elapsed
+    is_busy = (new.cpu_s - old.cpu_s) / elapsed > BUSY
+    return is_busy and (faults_per_s > FAULTS_PER_S or places >= PLACES)

@@ -110,14 +110,10 @@ def _collective(view: RankView) -> str:
 
 
 def _threads(report: Mapping[str, Any]) -> list[str]:
-    """Every thread of a rank, and of its processes, innermost line last."""
+    """Every thread of a rank, innermost line last."""
     lines = [f"\nrank {report['rank']} (process {report.get('pid')})"]
-    stacks = [(one["name"], one) for one in report.get("threads", ())]
-    for child in report.get("children", ()):
-        name = f"process {child['pid']} ({child['words']})"
-        stacks += [(f"{name}, {one['name']}", one) for one in child["threads"]]
-    for name, thread in stacks:
-        lines.append(f"  thread {name}")
+    for thread in report.get("threads", ()):
+        lines.append(f"  thread {thread['name']}")
         for frame in thread["frames"]:
             lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
             if frame.get("text"):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.agent.processes.process_state import HELD
+
 # What is nobody's own program: installed packages, Python itself, and what every worker starts as.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 OURS = (
@@ -12,7 +14,6 @@ OURS = (
     "muster/worker/preload.py",
     "muster/worker/inspection.py",
 )
-CHILDREN = ("/torch/utils/data/", "/multiprocessing/", "/concurrent/futures/", "/subprocess.py")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Collective:
     description: str
     number: int
     operation: str
-    shapes: tuple[tuple[int, ...], ...]
-    types: tuple[str, ...]
+    shapes: Sequence[Sequence[int]]
+    types: Sequence[str]
     waits: bool  # it has not ended
     age_s: float
     limit_s: float  # after which torch gives it up
@@ -70,14 +71,11 @@ class RankView:
     rank: int
     node: str
     answers: bool  # by itself; else all here is the kernel's word, or faulthandler's
-    letter: str  # of its process: R, S, D, T, X
+    status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
-    pid: int | None = None
     place: Place | None = None  # innermost of the user's own lines
-    needs_child: bool = False  # it waits for a process of its own, as a data loader does
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    children: tuple[tuple[int, str, Place | None], ...] = ()  # pid, what it does, where
     clock_offset_s: float = 0.0  # to add to its node's clock, to have node 0's
     ended: str = ""  # how, where it has
     timed_out: bool = False  # it ends, or has ended: others had not come to a collective
@@ -111,7 +109,7 @@ class RankView:
 
     @property
     def is_held(self) -> bool:
-        return self.letter in ("T", "t", "D")
+        return self.status in HELD
 
 
 def view_of(
@@ -127,17 +125,14 @@ def view_of(
         rank=int(report["rank"]),
         node=node,
         answers=bool(report.get("answers")),
-        letter=str(process.get("letter", "")),
+        status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
-        pid=process.get("pid"),
         place=own_place(main),
-        needs_child=waits_for_child(threads),
         groups={
             name: Group(tuple(one.get("ranks", ())), int(one.get("begun", -1)))
             for name, one in report.get("groups", {}).items()
         },
-        collectives=tuple(_collective(one) for one in report.get("collectives", ())),
-        children=tuple(_child(one) for one in report.get("children", ())),
+        collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str((exit_record or {}).get("text", "")),
         timed_out=bool(gave_up) or bool((exit_record or {}).get("timed_out")),
@@ -147,51 +142,13 @@ def view_of(
     )
 
 
-def waits_for_child(threads: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the main thread is where one waits for a process of its own, as a loader's."""
-    main: list[dict[str, Any]] = next((one["frames"] for one in threads if one.get("main")), [])
-    return any(part in str(one["file"]) for one in main for part in CHILDREN)
-
-
 def own_place(frames: list[dict[str, Any]]) -> Place | None:
     """The innermost line of the user's own; of a library's, if there is none."""
     own = [one for one in frames if not _is_library(str(one["file"]))]
     rest = [one for one in frames if not str(one["file"]).endswith(OURS)]
     chosen = own or rest
-    return _place(chosen[-1]) if chosen else None
+    return Place(**chosen[-1]) if chosen else None
 
 
 def _is_library(file: str) -> bool:
     return any(part in file for part in LIBRARIES) or file.endswith(OURS)
-
-
-def _child(raw: Mapping[str, Any]) -> tuple[int, str, Place | None]:
-    main: list[dict[str, Any]] = next(
-        (one["frames"] for one in raw["threads"] if one.get("main")), []
-    )
-    return int(raw["pid"]), str(raw["words"]), own_place(main)
-
-
-def _place(raw: Mapping[str, Any]) -> Place:
-    return Place(
-        str(raw["file"]),
-        int(raw["line"] or 0),
-        str(raw["function"]),
-        str(raw.get("text", "")),
-        raw.get("for_s"),
-    )
-
-
-def _collective(raw: Mapping[str, Any]) -> Collective:
-    return Collective(
-        group=str(raw["group"]),
-        description=str(raw["description"]),
-        number=int(raw["number"]),
-        operation=str(raw["operation"]),
-        shapes=tuple(tuple(shape) for shape in raw["shapes"]),
-        types=tuple(raw["types"]),
-        waits=bool(raw["waits"]),
-        age_s=float(raw["age_s"]),
-        limit_s=float(raw["limit_s"]),
-        begun_unix_s=float(raw["begun_unix_s"]),
-    )

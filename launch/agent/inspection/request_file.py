@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from muster import json_lines
 from muster.errors import MusterError
 from muster.run_files import ANSWER, REQUESTS
 
@@ -48,7 +49,8 @@ class RequestFile:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        return [one for line in whole.splitlines() if (one := _request(line)) is not None]
+        ids = ((one, one.get("id")) for one in json_lines.objects(whole))
+        return [one for one, name in ids if isinstance(name, str) and name.isalnum()]
 
     def answer(self, request: str, **message: Any) -> None:
         """Append a line to the answer; whoever asked may have gone."""
@@ -92,12 +94,3 @@ class Asking:
     def close(self) -> None:
         """Remove the answer."""
         self._path.unlink(missing_ok=True)
-
-
-def _request(line: bytes) -> dict[str, Any] | None:
-    try:
-        raw = json.loads(line)
-    except ValueError:
-        return None
-    is_whole = isinstance(raw, dict) and isinstance(raw.get("id"), str) and raw["id"].isalnum()
-    return raw if is_whole else None

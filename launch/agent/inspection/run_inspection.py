@@ -59,9 +59,8 @@ class RunInspection:
     ) -> None:
         self._run_dir, self._count, self._send, self._say = run_dir, count, send, say
         self._spec = spec
-        self._still: dict[
-            int, dict[str, float]
-        ] = {}  # of each agent: since when nobody got anywhere
+        # of each agent: since when nobody got anywhere
+        self._still: dict[int, dict[str, float]] = {}
         self.hang: str | None = None  # why the run is to end for it
         self._requests = RequestFile(run_dir)
         self._gatherings: dict[str, Gathering] = {}

@@ -3,11 +3,10 @@
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
-from launch.agent.membership.door import Who
-from launch.agent.membership.peers import Link, Peers, shows
+from launch.agent.membership.door import Knock, Who
+from launch.agent.membership.peers import Link, Peers
 from launch.spec import Assignment
 
 CONNECT_S = 1.0
@@ -20,28 +19,33 @@ class CoordinatorClient(Peers):
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
-        self._link: Link | None = None
-        self._port = 0
-        self._is_coordinator = False  # the other side of the link has shown that it is
-        self._welcome = False
+        self._knock: Knock | None = None
         self._may_leave = False
         self._candidates = list(assignment.coordinator_ports)
         self._best_s = float("inf")
 
     def tick(self) -> None:
-        if not self._welcome and self._waited_s() > self.assignment.spec.join_s:
+        knock = self._knock
+        if (knock is None or not knock.is_in) and self._waited_s() > self.assignment.spec.join_s:
             self._give_up()
-            return
-        if self._link is None:
+        elif knock is None:
             self._connect()
-            return
-        link = self._link
+        else:
+            self._hear(knock)
+
+    def _hear(self, knock: Knock) -> None:
+        link = knock.link
         for message in link.channel.receive():
-            self._take(link, message)
-        if not self._welcome:
+            if was_in := knock.is_in:
+                self._take(link, message)
+            else:
+                knock.take(message)
+            if knock.is_in and not was_in:
+                self.heartbeat.add(link.channel)
+        if not knock.is_in:
             # A coordinator that is held up may take its time; another's port will never answer.
-            if link.channel.ended or (not self._is_coordinator and link.age_s > ANSWER_S):
-                self._link, self._is_coordinator = None, False
+            if link.channel.ended or (not knock.is_known and link.age_s > ANSWER_S):
+                self._knock = None
                 link.drop()
             return
         if self._beat_is_due():
@@ -50,11 +54,11 @@ class CoordinatorClient(Peers):
             self.trouble = self.trouble or trouble
 
     def settled(self) -> bool:
-        return self._may_leave or self._link is None or self._link.is_lost() is not None
+        return self._may_leave or all(link.is_lost() for link in self._links())
 
     def _links(self) -> Iterator[Link]:
-        if self._link is not None:
-            yield self._link
+        if self._knock is not None:
+            yield self._knock.link
 
     def _give_up(self) -> None:
         address, ports = self.assignment.coordinator_address, self.assignment.coordinator_ports
@@ -65,41 +69,19 @@ class CoordinatorClient(Peers):
         )
 
     def _connect(self) -> None:
-        self._port = self._candidates.pop(0)
-        self._candidates.append(self._port)
-        own = self.assignment.address
+        port = self._candidates.pop(0)
+        self._candidates.append(port)
+        assignment, own = self.assignment, self.assignment.address
+        where = (assignment.coordinator_address, port)
         try:
-            connection = socket.create_connection(
-                (self.assignment.coordinator_address, self._port),
-                CONNECT_S,
-                (own, 0) if own else None,
-            )
-            self._link = Link(connection)
+            link = Link(socket.create_connection(where, CONNECT_S, (own, 0) if own else None))
         except OSError:
             return
-        self._link.name = "node 0"
-        self.own_address = self._link.own_address
-        self._link.channel.send(nonce=self._link.own_nonce)
-
-    def _introduce(self, link: Link, message: dict[str, Any]) -> None:
-        """Show the token to one that has shown that it knows it."""
-        token, nonce = self.assignment.token, str(message.get("nonce", ""))
-        if not shows(message, token, "coordinator", self._port, link.own_nonce, nonce):
-            link.channel.ended = True  # somebody else's port
-            return
-        self._is_coordinator = True
-        link.trust()
-        self.heartbeat.add(link.channel)
-        own = Who(self.assignment.index, self.assignment.name, self.assignment.workers)
-        shown = own.shown(token, self._port, link.own_nonce, nonce)
-        link.channel.send(**asdict(own), shown=shown)
+        link.name, self.own_address = "node 0", link.own_address
+        who = Who(assignment.index, assignment.name, assignment.workers)
+        self._knock = Knock(link, port, assignment.token, who)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
-        if not self._is_coordinator:
-            self._introduce(link, message)
-            return
-        if message.get("welcome"):
-            self._welcome = True
         if "start" in message:
             self.workers = [int(number) for number in message["workers"]]
             self.master_port = int(message["start"])

@@ -156,6 +156,29 @@ class Door:
         return None
 
 
+class Knock:
+    """Going in by a door: what an agent says there, message by message."""
+
+    def __init__(self, link: Link, port: int, token: str, who: Who) -> None:
+        self.link, self.is_known, self.is_in = link, False, False
+        self._port, self._token, self._who = port, token, who
+        link.channel.send(nonce=link.own_nonce)
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Show the token to one that has shown that it knows it; then be welcome."""
+        if self.is_known:
+            self.is_in = bool(message.get("welcome"))
+            return
+        link, nonce = self.link, str(message.get("nonce", ""))
+        facts = self._port, link.own_nonce, nonce
+        if not shows(message, self._token, "coordinator", *facts):
+            link.channel.ended = True  # somebody else's port
+            return
+        self.is_known = True
+        link.trust()
+        link.channel.send(**asdict(self._who), shown=self._who.shown(self._token, *facts))
+
+
 def enter(address: str, port: int, token: str, who: Who) -> Channel:
     """Go in by the door at `address`; the way to whoever opened it.
 
@@ -168,16 +191,19 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise MusterError(f"{place} ({why}); is a firewall between?") from None
-    link.channel.send(nonce=link.own_nonce)
-    answer = _next(link)
-    nonce = str(answer.get("nonce", ""))
-    if not shows(answer, token, "coordinator", port, link.own_nonce, nonce):
+    knock = Knock(link, port, token, who)
+    while not knock.is_in and not link.channel.ended and link.age_s < ANSWER_S:
+        messages = link.channel.receive()
+        if messages:
+            link.channel.put_back(messages[1:])
+            knock.take(messages[0])
+        else:
+            time.sleep(LOOK_S)
+    if not knock.is_known:
         raise MusterError(
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
-    link.trust()
-    link.channel.send(**asdict(who), shown=who.shown(token, port, link.own_nonce, nonce))
-    if not _next(link).get("welcome"):
+    if not knock.is_in:
         raise MusterError(
             f"{place}: the leader closed the connection; see what the leader itself says"
         )
@@ -206,14 +232,3 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
 
 def _text(plain: Mapping[str, Any]) -> str:
     return json.dumps(plain, sort_keys=True)
-
-
-def _next(link: Link) -> dict[str, Any]:
-    """The next message; an empty one where none comes."""
-    while not link.channel.ended and link.age_s < ANSWER_S:
-        messages = link.channel.receive()
-        if messages:
-            link.channel.put_back(messages[1:])
-            return messages[0]
-        time.sleep(LOOK_S)
-    return {}

@@ -1,29 +1,19 @@
-"""What the kernel says of a process: whether it computes, sleeps, is stopped or has ended.
+"""What the kernel says of a process: whether it computes, sleeps, is stopped or has ended."""
 
-Sources: proc(5) for the fields of /proc/PID/stat; a state D that lasts is uninterruptible sleep.
-"""
-
-import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-STATES = {
-    "T": "is stopped by a signal (SIGSTOP)",
-    "t": "is held by a debugger",
-    "D": "is in uninterruptible sleep: a disk, a file server or a device",
-    "Z": "has ended",
-    "X": "has ended",
-    "R": "computes",
+WORDS = {  # of psutil's
+    "stopped": "is stopped by a signal (SIGSTOP)",
+    "tracing-stop": "is held by a debugger",
+    "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
+    "zombie": "has ended",
+    "dead": "has ended",
+    "running": "computes",
 }
-# psutil's words for the letters of proc(5)
-PORTABLE_LETTERS = {
-    "running": "R",
-    "stopped": "T",
-    "disk-sleep": "D",
-    "zombie": "Z",
-    "dead": "X",
-}
+HELD = ("stopped", "tracing-stop", "disk-sleep")
 
 
 @dataclass(frozen=True)
@@ -31,54 +21,39 @@ class ProcessState:
     """One look at a process."""
 
     pid: int
-    letter: str  # R, S, D, T, t, Z
+    status: str  # in psutil's words
     cpu_s: float  # all threads, since it began
     io_bytes: int  # read and written, since it began; 0 where that is not told
-    page_faults: int  # minor ones, since it began
+    page_faults: int  # minor ones, since it began; 0 where that is not told
 
     @property
     def words(self) -> str:
         """Such as `is stopped by a signal (SIGSTOP)`."""
-        return STATES.get(self.letter, "sleeps")
+        return WORDS.get(self.status, "sleeps")
 
     @property
     def is_held(self) -> bool:
         """Whether it cannot go on by itself."""
-        return self.letter in "TtD"
+        return self.status in HELD
 
 
 def state_of(pid: int) -> ProcessState | None:
     """What it does now; None: there is no such process."""
-    if not PROC.exists():
-        return _portable_state(pid)
-    folder = PROC / str(pid)
-    try:
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    ticks = os.sysconf("SC_CLK_TCK")
-    return ProcessState(
-        pid=pid,
-        letter=fields[0],
-        cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
-        io_bytes=_io_bytes(folder / "io"),
-        page_faults=int(fields[7]),
-    )
-
-
-def _portable_state(pid: int) -> ProcessState | None:
-    """What psutil tells where there is no `/proc`, as on macOS: no bytes, no faults."""
     import psutil
 
+    io_bytes = 0
     try:
         process = psutil.Process(pid)
-        times, status = process.cpu_times(), process.status()
-    except psutil.NoSuchProcess:
+        with process.oneshot():
+            status, times = process.status(), process.cpu_times()
+            with suppress(psutil.AccessDenied, AttributeError):  # another user's, or macOS
+                io = process.io_counters()
+                io_bytes = io.read_chars + io.write_chars
+    except psutil.Error:
         return None
-    except psutil.Error:  # another user's
-        return ProcessState(pid, "S", 0.0, 0, 0)
-    letter = PORTABLE_LETTERS.get(status, "S")
-    return ProcessState(pid, letter, times.user + times.system, 0, 0)
+    fields = _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
+    faults = int(fields[7]) if fields else 0
+    return ProcessState(pid, status, times.user + times.system, io_bytes, faults)
 
 
 def tree_of(pid: int) -> list[int]:
@@ -112,11 +87,6 @@ def catches(pid: int, number: int) -> bool:
         if name == "SigCgt":
             return bool(int(mask, 16) >> (number - 1) & 1)
     return False
-
-
-def _io_bytes(path: Path) -> int:
-    words = dict(line.split(": ") for line in _read(path).splitlines() if ": " in line)
-    return int(words.get("rchar", 0)) + int(words.get("wchar", 0))
 
 
 def _read(path: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from launch.agent.agent_records import (
     failed,
+    log_bytes,
     open_log,
     read_log,
     stopped_cleanly,
@@ -51,7 +52,7 @@ class Workload:
     ) -> None:
         self._assignment = assignment
         self._ranks = ranks
-        self._looked = 0.0
+        self._looked, self._log_bytes = 0.0, 0
         self._failed_at: float | None = None  # when it was first seen that a worker has
         self._children: list[subprocess.Popen[bytes]] = []
         with open_log(assignment) as log:
@@ -72,20 +73,38 @@ class Workload:
             code = child.poll()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
-            if code > 0:
-                self._write_ends(command, code)
+            own = "RANK" in command.env  # else it has started several
+            self._write_ends({int(command.env["RANK"]): code} if own else self._logged())
             if not stopped_cleanly(self._assignment, self._ranks):
                 return how_it_ended(child.returncode, command, self._assignment.name)
-        return self._hung()
+        return self._failed() or self._hung()
 
-    def _write_ends(self, command: NodeCommand, code: int) -> None:
-        """Write down the exit code of a worker that could not: C code has ended it, say."""
-        ends = {int(command.env["RANK"]): code} if "RANK" in command.env else {}
-        if not ends:  # it has started several
-            found = exit_codes_of(read_log(self._assignment)).items()
-            ends = {self._ranks[local_rank]: ended for local_rank, ended in found}
-        for rank, ended in ends.items():
-            write_end_of(self._assignment, rank, ended)
+    def kill(self) -> None:
+        """End torchrun, or workers that it does not stand above, at once."""
+        for child in self._children:
+            child.kill()
+
+    def _failed(self) -> str | None:
+        """Workers have failed, as torchrun logs at once."""
+        size = log_bytes(self._assignment)
+        if size == self._log_bytes or not self.runs:
+            return None
+        self._log_bytes = size
+        ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
+        self._write_ends(ends)
+        ranks = ", ".join(map(str, ends))
+        return f"rank {ranks} on {self._assignment.name} failed" if ends else None
+
+    def _logged(self) -> dict[int, int]:
+        """The exit codes of workers, as far as their starter has logged them."""
+        found = exit_codes_of(read_log(self._assignment)).items()
+        return {self._ranks[local_rank]: code for local_rank, code in found}
+
+    def _write_ends(self, ends: Mapping[int, int]) -> None:
+        """Write down the exit code of workers that could not: C code has ended them, say."""
+        for rank, code in ends.items():
+            if code > 0:
+                write_end_of(self._assignment, rank, code)
 
     def _hung(self) -> str | None:
         """Workers have said that they failed, and others beside them do not end."""

@@ -9,7 +9,7 @@ import pytest
 
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
-from launch.agent.membership.peers import Link, proof
+from launch.agent.membership.peers import proof
 from launch.nodes.channel import MARK
 from launch.spec import Assignment, LaunchSpec, NodeCommand, Program
 from muster.errors import MusterError
@@ -162,7 +162,7 @@ def test_what_a_member_says_to_a_listener_opens_no_door(meet):
                 client.tick()
                 coordinator.tick()
                 pass_on()
-            assert not coordinator._clients and not client._welcome
+            assert not coordinator._clients and not client._knock.is_in
         client.close()
 
 
@@ -238,19 +238,6 @@ def test_nobody_waits_for_one_that_is_gone(meet):
     agents[0].done()
     agents[2].close()
     assert tick(agents[:2], lambda: all(one.settled() for one in agents[:2]))
-
-
-def test_silent_ones_are_parted_from_together(meet, monkeypatch):
-    agents = meet(5)
-    assert tick(agents, lambda: all(one.master_port for one in agents))
-    order = []
-    for name in ("shut", "drop"):
-        real = getattr(Link, name)
-        monkeypatch.setattr(
-            Link, name, lambda link, name=name, real=real: (order.append(name), real(link))
-        )
-    agents[0].close()  # it waits between the two, once for all
-    assert order == ["shut"] * 4 + ["drop"] * 4
 
 
 def test_a_port_of_somebody_else_is_passed_over(monkeypatch):

@@ -146,6 +146,20 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     assert not any("reset" in word for word in again)
 
 
+@pytest.mark.parametrize(
+    ("ours", "workers", "then"),
+    [
+        (True, "torchrun", "manual"),
+        (True, "preload", "preload"),
+        (False, "torchrun", "torchrun"),
+    ],
+)
+def test_our_own_trainer_starts_again_without_torchrun(tmp_path, ours, workers, then):
+    program = Program.module("train.worker", "--task=synthetic", takes_resume=ours)
+    again = restart.next_attempt(LaunchSpec("run", tmp_path, program, workers=workers))
+    assert (again.attempt, again.workers) == (1, then)
+
+
 def test_a_range_of_nodes():
     assert (Nodes("2:4"), Nodes("2:4").least, str(Nodes("2:4"))) == (4, 2, "2:4")
     assert (Nodes("3"), Nodes("3").least, str(Nodes("3"))) == (3, 3, "3")

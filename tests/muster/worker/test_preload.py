@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import vermin
 
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
@@ -19,7 +18,6 @@ from tests.preload import skip_if_quick
 
 WORKER = Path(__file__).parents[3] / "muster" / "worker"
 PRELOAD = WORKER / "preload.py"
-FILES = ("advance_import", "imported_modules", "node_workers", "preload")
 # Lines of several workers do not mix.
 SAY = "import os\ndef say(*words): os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
 # Of torchrun's own store, folder and process.
@@ -80,12 +78,6 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
     return sorted(lines, key=lambda line: line["env"]["RANK"])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_it_runs_on_an_old_python_and_without_libraries(name):
-    text = (WORKER / f"{name}.py").read_text()
-    assert vermin.visit(text).minimum_versions()[1] <= (3, 8), f"vermin -vvv {name}.py says where"
-
-
 @pytest.mark.parametrize("words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"]])
 def test_each_rank_is_as_under_torchrun(project, words):
     skip_if_quick()
@@ -140,13 +132,6 @@ def test_what_a_program_that_ends_itself_had_imported_is_known(project):
     assert not run(project, "train.py", MUSTER_INSPECTION=f"{project.parent}/inspection").returncode
     (record,) = (project.parent / "state" / "muster" / "imports").iterdir()
     assert "decimal" in json.loads(record.read_text())["modules"]
-
-
-def test_the_list_names_all_that_is_imported(tmp_path):
-    modules = imported_modules.ImportedModules(tmp_path / "list.json")
-    modules.begin(None)
-    modules.update()
-    assert len(modules.names) > 300 and modules.path.exists()
 
 
 THREAD = (

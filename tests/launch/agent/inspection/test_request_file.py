@@ -30,13 +30,3 @@ def test_what_is_no_request_is_passed_over_and_half_a_line_waits(tmp_path, monke
         assert requests.new() == []
         file.write(b'k": "stacks"}\n')
         assert requests.new() == [{"id": "a1", "ask": "stacks"}]
-
-
-def test_one_look_in_half_a_second_is_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_file, "LOOK_S", 1000.0)
-    requests = RequestFile(tmp_path)
-    requests.new()
-    Asking(tmp_path, ask="stacks")
-    assert requests.new() == []
-    monkeypatch.setattr(request_file, "LOOK_S", 0.0)
-    assert len(requests.new()) == 1

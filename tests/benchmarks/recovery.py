@@ -1,0 +1,56 @@
+"""Seconds from a fault to the next step on the testbed, by part: the table of docs/supervisor.md.
+
+    python -m tests.benchmarks.recovery [--times 5] [--fault "worker killed"] [--way ssh]
+        [--program trainer]
+
+Four workers on four nodes that share this machine's cores, one of which is hurt; the fault, the way
+and the program are all of them where none is named. Run it as root, on a machine that does nothing
+else.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, recover
+from tests.cluster.testbeds import bring_up, take_down
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--times", type=int, default=5, help="of each, whose median is shown")
+    for flag, known in (("fault", FAULTS), ("way", WAYS), ("program", PROGRAMS)):
+        parser.add_argument(f"--{flag}", choices=known, help="this one alone")
+    asked = parser.parse_args()
+    try:
+        for fault in [asked.fault] if asked.fault else FAULTS:
+            for way in [asked.way] if asked.way else WAYS:
+                for program in [asked.program] if asked.program else PROGRAMS:
+                    found = [measured(way, program, fault) for _ in range(asked.times)]
+                    print(row(f"{fault}, {way}, {program}", found), flush=True)
+    finally:
+        take_down()
+    return 0
+
+
+def measured(way: str, program: str, fault: str) -> dict[str, float]:
+    """The parts of one recovery, and the total."""
+    cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
+    with tempfile.TemporaryDirectory() as folder:
+        _, record = recover(cluster, way, program, fault, Path(folder))
+    return {"total": record["total_s"], **record["parts_s"]}
+
+
+def row(title: str, found: Sequence[dict[str, float]]) -> str:
+    """A line of a table in Markdown: the medians, with the totals and the machine's load beside."""
+    medians = {name: median(one[name] for one in found) for name in found[0]}
+    shown = " ".join(f"{name} {seconds:.1f}" for name, seconds in medians.items())
+    totals = ", ".join(f"{one['total']:.1f}" for one in found)
+    return f"| {title} | {shown} | {totals} | {os.getloadavg()[0]:.1f} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
