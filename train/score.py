@@ -57,7 +57,7 @@ def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: 
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
             write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
-            trainer.console.table("", [*rows, ("samples", str(record.samples))])
+            trainer.console.table([*rows, ("samples", str(record.samples))])
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def gradient(rank: int, mode: str, **options: object) -> tuple[torch.Tensor, tor
 
 
 def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
-    manager, resume = of("checkpoints.manager"), of("checkpoints.resume")
+    manager = of("checkpoints.manager")
     ranks = of("sync.ranks").Ranks(rank, RANKS)
 
     class Own:
@@ -79,10 +79,7 @@ def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
         )
 
     checkpoints().make(7, Own(3.0), manager.StepRequests(stop=True))
-    found = resume.load(
-        "auto", folder / "checkpoints", ranks,
-        reads=rank == 0, problems_of=lambda state: [], tell=lambda line: None,
-    )  # fmt: skip
+    found = checkpoints().find("auto", lambda state: [], lambda line: None)
     again = Own(0.0)
     checkpoints().restore(again, *found)
     assert again.weight.tolist() == [3.0, 3.0] and again.note == "xx"

@@ -1,16 +1,13 @@
 """Losses that are means over words, hidden tokens and pairs do not depend on ranks or split."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.preload import interpreter
 from tests.train import text_worker
 from tests.train.tasks import test_bert, test_ner
+from tests.train.workers import run_on_ranks
 
 TOLERANCE = 1e-9
 CASES = ("ner", "text", "shards")
@@ -21,10 +18,8 @@ def found(tmp_path_factory):
     """Losses, scores and parameters of every case at every number of ranks."""
     folder = tmp_path_factory.mktemp("equality")
     (folder / "cases.json").write_text(json.dumps(dict(zip(CASES, settings(folder), strict=True))))
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    command = [interpreter(), text_worker.__file__, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for ranks in text_worker.SPLITS:
+        run_on_ranks(text_worker.__file__, ranks, str(folder))
     return {
         ranks: torch.load(folder / f"ranks_{ranks}.pt", weights_only=True)
         for ranks in text_worker.SPLITS

@@ -22,7 +22,7 @@ from ..distributed.exit_guard import PeerFailed
 from ..distributed.patience import gloo_group, wait_for_all
 from ..sync.ranks import Ranks
 
-Files = dict[str, dict[str, Tensor]]
+Files = dict[str, Any]
 T = TypeVar("T")
 ALL = "all"  # in the place of a rank: they agree
 

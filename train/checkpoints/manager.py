@@ -7,16 +7,17 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from muster.errors import UsageError
+from muster.errors import UsageError, refuse
 
 from ..distributed import patience
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import resume, storage
-from .exchange import Files, gather, gather_own, own_of
+from .exchange import Files, gather, gather_own, own_of, share
 from .writer import Writer, warn
 
+AUTO = "auto"  # of --resume: the newest, if there is one
 SLOW_S = 1.0  # that writing one takes; below it, one that is skipped costs hardly any training
 
 
@@ -28,7 +29,7 @@ class HasState(Protocol):
         ...
 
     def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
-        """What is the same on every rank: tensors, by file and by name, and all else, for JSON.
+        """What is the same on every rank: what each file holds, and a few numbers, for JSON.
 
         Tensors are copies on the CPU. Every rank is asked, since to put them together may take
         all; what is returned by one that does not keep them is thrown away.
@@ -150,7 +151,7 @@ class CheckpointManager:
             self.close()
             patience.wait_for_all(self._ranks.world_size)
             if self._writer is not None:
-                self._writer.require(self._saved)
+                self._writer.require()
 
     def _skip(self, step: int) -> None:
         """Let a checkpoint be; a rank whose disk is slow says so, once in a run."""
@@ -169,15 +170,14 @@ class CheckpointManager:
         # Collectives: these come before ranks part into those that write and those that do not.
         keeps = self._writer is not None
         remembered = gather_own(self._ranks, training.own_state(), keeps=keeps)
-        tensors, rest = training.saved(keeps=keeps)
+        own, rest = training.saved(keeps=keeps)
         generators = gather(self._ranks, rng.capture())
         self._saved, self._due_since = step, time.monotonic()
         if self._writer is None:
             return
-        files = {**tensors, **({"sync": remembered} if remembered else {})}
+        files = {**own, "generators": generators, **({"sync": remembered} if remembered else {})}
         state = {
             **rest,
-            "generators": generators,
             "world_size": self._ranks.world_size,
             "best": self._best,
             "best_step": self._best_step,
@@ -208,11 +208,38 @@ class CheckpointManager:
         problems_of: Callable[[dict[str, Any]], Iterable[str]],
         tell: Callable[[str], None],
     ) -> tuple[Files, dict[str, Any]] | None:
-        """The newest whole checkpoint of `place`, as `resume.load` finds it."""
-        return resume.load(
-            place, self.folder, self._ranks,
-            reads=self._writer is not None, problems_of=problems_of, tell=tell,
-        )  # fmt: skip
+        """What --resume names, on every rank; None where it is auto and there is nothing yet.
+
+        The newest that is whole is used, on whichever file system; what is damaged is named and
+        passed over. `problems_of` its state are why this run cannot go on from it.
+
+        Raises:
+            UsageError: there is none, or there are problems.
+        """
+        where = self.folder if place == AUTO else Path(place).expanduser()
+        found, notes = (None, []) if self._writer is None else resume.newest(where)
+        newest_here = (found[0].run, found[0].step) if found else None
+        patience.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
+        newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
+        for note in dict.fromkeys(note for notes in notes_of for note in notes):
+            tell(note)
+        newest = max(filter(None, newest_of), default=None)
+        if newest is None:
+            damaged = any(notes_of)
+            if place == AUTO and not damaged:
+                tell(f"no checkpoint in {where} yet: starting from the beginning")
+                return None
+            raise UsageError(
+                f"--resume {place}: {'no whole' if damaged else 'no'} checkpoint in {where}"
+            )
+        own: tuple[Files, dict[str, Any]] = ({}, {})
+        if found is not None:
+            is_here = found[0].path.parent.resolve() == self.folder.resolve()
+            own = found[1], {**found[2], "origin": found[0].origin if is_here else None}
+        files, state = share(self._ranks, newest_of.index(newest), own)
+        refuse(problems_of(state))
+        tell(f"going on from step {state['step']} ({where})")
+        return files, state
 
     def restore(self, training: HasState, files: Files, state: dict[str, Any]) -> None:
         """Have `training` go on from a checkpoint.
@@ -224,7 +251,7 @@ class CheckpointManager:
         own = own_of(files.get("sync", {}), self._ranks.rank if same else None)
         training.load(files, state, own)
         if same:
-            rng.restore(state["generators"][self._ranks.rank])
+            rng.restore(files["generators"][self._ranks.rank])
         self._best, self._best_step = state["best"], state["best_step"]
         self._origin = state["origin"]
         self._saved = state["step"]

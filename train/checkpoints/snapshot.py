@@ -53,16 +53,14 @@ def optimizer_state(
     # only fused and capturable optimizers count their steps on the device
     counts_there = group.get("fused") or group.get("capturable")
     device = group["params"][0].device
+    states: dict[str, dict[str, Any]] = {}
+    for full, tensor in tensors.items():
+        name, _, key = full.rpartition("/")
+        at = "cpu" if key == "step" and not counts_there else device
+        states.setdefault(name, {})[key] = tensor.to(at, copy=True)
     for name, param in model.named_parameters():
-        prefix = f"{name}/"
-        state: dict[str, Any] = {}
-        for full, tensor in tensors.items():
-            if full.startswith(prefix) and "/" not in full[len(prefix) :]:
-                key = full[len(prefix) :]
-                own = tensor.clone()
-                state[key] = own if key == "step" and not counts_there else own.to(device)
-        if state:
-            yield param, state
+        if name in states:
+            yield param, states[name]
 
 
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:

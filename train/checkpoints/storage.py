@@ -1,25 +1,27 @@
 """One checkpoint is one folder: complete and proved by checksums, or not there at all.
 
     checkpoints/step_00000040/
-        model.safetensors      parameters and buffers by name
-        optimizer.safetensors  PARAMETER/KEY, such as layer.weight/exp_avg
-        sync.safetensors       RANK/NAME or all/NAME: what sync modes remember; may be missing
-        state.json             numbers: position, schedule, random generators, settings, losses
-        manifest.json          {"version": 1, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
+        model.pt       parameters and buffers by name; of any program: each of its objects' state
+        optimizer.pt   PARAMETER/KEY, such as layer.weight/exp_avg
+        sync.pt        RANK/NAME or all/NAME: what sync modes remember; may be missing
+        generators.pt  each rank's random generators
+        state.json     numbers: position, schedule, settings, losses
+        manifest.json  {"version": 2, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
     checkpoints/step_00000048.HOST.PID.partial/   what a process is writing, or died over
 
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
 the manifest with their checksums, then the folder itself is forced, and renamed. A rename within
 one file system happens or does not, so a crash at any moment leaves either no `step_N`, or a whole
 one; what it leaves beside that is never taken for a checkpoint. `read` proves every file by its
-checksum, for disks and networks change bytes. safetensors and JSON hold no code: nothing is
-unpickled.
+checksum, for disks and networks change bytes. torch.load(weights_only=True) takes tensors, numbers,
+texts and containers of them, and nothing that could run code.
 """
 
 import errno
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
 import socket
@@ -30,17 +32,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import torch
 
 from muster.errors import MusterError
 from muster.writing import force, is_full
 
 MANIFEST, STATE = "manifest.json", "state.json"
-VERSION = 1  # of what the files hold
+VERSION = 2  # of what the files hold
 TRIES, PAUSE_S = 3, 0.5  # of a write: file systems over a network fail now and then
 UNFINISHED = ".partial"
+SUFFIX = ".pt"
+Files = Mapping[str, Any]  # what each of them holds: tensors, numbers, texts, containers of them
 
 
 class Damaged(MusterError):
@@ -67,10 +69,7 @@ class Checkpoint:
         Raises:
             Damaged: they cannot be read.
         """
-        try:
-            return dict(json.loads((self.path / STATE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise Damaged(f"{self.path / STATE}: {error}") from None
+        return _read_json(self.path / STATE)
 
 
 def found(folder: Path) -> list[Checkpoint]:
@@ -97,13 +96,13 @@ def is_finished(path: Path) -> bool:
 def write(
     folder: Path,
     step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    files: Files,
     state: Mapping[str, Any],
     *,
     run: int = 0,
     origin: int = 0,
 ) -> Checkpoint:
-    """Write `tensors` (a file each) and `state` as the checkpoint of `step`.
+    """Write `files` and `state` as the checkpoint of `step`.
 
     `run` and `origin` are those of `Checkpoint`. One of this step that is there already gives way.
     A write that fails is tried again, but not on a full disk; what was there before stays.
@@ -115,34 +114,31 @@ def write(
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
     for left in range(TRIES - 1, -1, -1):
         try:
-            _write(partial, tensors, {**state, "step": step}, {"run": run, "origin": origin})
+            _write(partial, files, {**state, "step": step}, {"run": run, "origin": origin})
             _move(partial, path)
             return Checkpoint(step, path, run, origin)
-        except (OSError, safetensors.SafetensorError) as error:
-            full = is_full(error)
+        except (OSError, RuntimeError) as raised:
+            error = _os_error(raised)
             shutil.rmtree(partial, ignore_errors=True)
-            if full or not left:
-                raise _os_error(error) from error
+            if is_full(error) or not left:
+                raise error from raised
             time.sleep(PAUSE_S)
     raise AssertionError("the last try returns or raises")
 
 
-def read(checkpoint: Checkpoint) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """The tensors by file, and the state, of a checkpoint that is as it was written.
+def read(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What each file holds, and the state, of a checkpoint that is as it was written.
 
     Raises:
-        Damaged: a file is missing or has other bytes than it had.
+        Damaged: a file is missing, has other bytes than it had, or holds more than values.
     """
-    try:
-        manifest = json.loads((checkpoint.path / MANIFEST).read_text(encoding="utf-8"))
-        sums = dict(manifest["sha256"])
-        if manifest["version"] != VERSION:
-            raise Damaged(
-                f"{checkpoint.path} has version {manifest['version']} of the form, this is "
-                f"version {VERSION}; resume it with the checkout that wrote it"
-            )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{checkpoint.path / MANIFEST}: {error}") from None
+    manifest = _read_json(checkpoint.path / MANIFEST)
+    version, sums = manifest.get("version"), manifest.get("sha256")
+    if version != VERSION or not isinstance(sums, dict):
+        raise Damaged(
+            f"{checkpoint.path} has version {version} of the form, this is version {VERSION}; "
+            "resume it with the checkout that wrote it"
+        )
     for name, wanted in sums.items():
         try:
             digest = sha256(checkpoint.path / name)
@@ -150,9 +146,8 @@ def read(checkpoint: Checkpoint) -> tuple[dict[str, dict[str, Tensor]], dict[str
             raise Damaged(f"{checkpoint.path / name}: {error.strerror}") from None
         if digest != wanted:
             raise Damaged(f"{checkpoint.path / name} is damaged: its sha256 is not the one noted")
-    names = (name for name in sums if name.endswith(".safetensors"))
-    tensors = {name.partition(".")[0]: load_file(checkpoint.path / name) for name in names}
-    return tensors, checkpoint.state
+    names = [name.removesuffix(SUFFIX) for name in sums if name.endswith(SUFFIX)]
+    return {name: _loaded(checkpoint.path / f"{name}{SUFFIX}") for name in names}, checkpoint.state
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
@@ -183,23 +178,30 @@ def sha256(path: Path) -> str:
 def _runs(path: Path) -> tuple[int, int] | None:
     """A checkpoint's run and origin; None: its manifest cannot be read."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _read_json(path / MANIFEST)
         return int(manifest.get("run", 0)), int(manifest.get("origin", 0))
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (Damaged, ValueError, TypeError):
         return None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise Damaged(f"{path}: {error}") from None
 
 
 def _write(
     partial: Path,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    files: Files,
     state: Mapping[str, Any],
     runs: Mapping[str, int],
 ) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, own in tensors.items():
-        save_file(dict(own), partial / f"{name}.safetensors")
-        (partial / f"{name}.safetensors").chmod(0o644)  # others may go on from it
+    for name, own in files.items():
+        with (partial / f"{name}{SUFFIX}").open("wb") as file:  # whose errors say what is wrong
+            torch.save(own, file)
     (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
@@ -221,10 +223,20 @@ def _move(partial: Path, path: Path) -> None:
     force(path.parent)
 
 
-def _os_error(error: Exception) -> OSError:
-    if isinstance(error, OSError):
-        return error
-    return OSError(errno.ENOSPC if is_full(error) else errno.EIO, str(error))
+def _loaded(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError):
+        raise Damaged(f"{path} holds more than values, and is not read") from None
+
+
+def _os_error(error: BaseException) -> OSError:
+    """What the disk said, which torch may hide behind an error of its own."""
+    while not isinstance(error, OSError):
+        if error.__context__ is None:
+            return OSError(errno.EIO, str(error))
+        error = error.__context__
+    return error
 
 
 def _unfinished(folder: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ class Writer:
         self, folder: Path, *, keep_last: int, rank: int, note: Callable[[CheckpointRecord], None]
     ) -> None:
         self.folder = folder
-        self.last: storage.Checkpoint | None = None  # that this writer has finished
+        self._written = -1  # the step of the last one that is on the disk
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
         self._step, self._started = 0, 0.0  # what is being written, since when
@@ -42,7 +42,7 @@ class Writer:
     def start(
         self,
         step: int,
-        tensors: Mapping[str, Mapping[str, Tensor]],
+        files: storage.Files,
         state: Mapping[str, Any],
         *,
         stall_s: float,
@@ -60,7 +60,8 @@ class Writer:
         def write() -> None:
             error = ""
             try:
-                self.last = storage.write(self.folder, step, tensors, state, run=run, origin=origin)
+                storage.write(self.folder, step, files, state, run=run, origin=origin)
+                self._written = step
                 storage.prune(self.folder, self._keep_last, best)
             except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
                 error = self._complain(step, failed, origin)
@@ -68,7 +69,7 @@ class Writer:
                 step=step,
                 rank=self._rank,
                 path=str(self.folder),
-                payload_bytes=sum(one.nbytes for own in tensors.values() for one in own.values()),
+                payload_bytes=_tensor_bytes(files),
                 stall_s=stall_s,
                 write_s=self.busy_s,
                 error=error,
@@ -101,16 +102,15 @@ class Writer:
         """What is being written, where, and for how long."""
         return f"step {self._step} has been written to {self.folder} for {self.busy_s:.0f} s"
 
-    def require(self, step: int) -> storage.Checkpoint:
-        """The checkpoint of `step`, when it is on the disk.
+    def require(self) -> None:
+        """Return when the last one is on the disk.
 
         Raises:
             MusterError: it could not be written.
         """
         self.wait()
-        if self.last is None or self.last.step != step:
-            raise MusterError(f"step {step}: no checkpoint could be written to {self.folder}")
-        return self.last
+        if self._written != self._step:
+            raise MusterError(f"step {self._step}: no checkpoint could be written to {self.folder}")
 
     def _complain(self, step: int, error: Exception, origin: int) -> str:
         left = [one for one in storage.found(self.folder) if one.origin == origin]
@@ -125,3 +125,11 @@ class Writer:
 def warn(text: str) -> None:
     """Tell who watches this run, also with --quiet."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _tensor_bytes(value: Any) -> int:
+    """Of all tensors in it."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    parts = value.values() if isinstance(value, Mapping) else value
+    return sum(map(_tensor_bytes, parts)) if isinstance(value, Mapping | list | tuple) else 0

@@ -10,7 +10,6 @@ A module comes from the first of these places that has it:
 `evaluate` itself asks the Hub first, and holds locks in its cache while it copies and computes.
 """
 
-import importlib
 import logging
 import shutil
 import sys
@@ -150,20 +149,16 @@ def feature_names(modules: Sequence[Any]) -> list[str]:
 def _cached(name: str, private: Path) -> Any | None:
     """The newest copy in `evaluate`'s own cache, taken from there to `private`; None: no such."""
     from evaluate import config
-    from evaluate.loading import ImportableModule
+    from evaluate.loading import CachedEvaluationModuleFactory
 
-    full = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
-    for one in full or [name.replace("/", "--")]:
-        script = name.rpartition("/")[2]
-        copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, one).glob(f"*/{script}.py")
-        if not (found := sorted(copies, key=lambda path: path.stat().st_mtime)):
-            continue
-        newest = found[-1].parent
-        shutil.copytree(newest, private / METRICS / one / newest.name)
-        for folder in (private / METRICS, private / METRICS / one):
-            (folder / "__init__.py").touch()
-        importlib.invalidate_caches()
-        return ImportableModule(f"{private.name}.metrics.{one}.{newest.name}.{script}", newest.name)
+    every = [f"evaluate-{kind}--{name}" for kind in KINDS] if "/" not in name else []
+    for one in every or [name.replace("/", "--")]:
+        with suppress(FileNotFoundError):
+            copies = Path(config.HF_MODULES_CACHE, MODULES, METRICS, one)
+            shutil.copytree(copies, private / METRICS / one)
+            for folder in (private / METRICS, private / METRICS / one):
+                (folder / "__init__.py").touch()
+            return CachedEvaluationModuleFactory(one, METRICS, str(private)).get_module()
     return None
 
 

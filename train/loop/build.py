@@ -1,6 +1,7 @@
 """Everything that one worker's run is made of, built here from its settings, once and in order."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from train.distributed.exit_guard import ExitGuard
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop.compilation import compile_layers
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.shared_folder import open_run_folder
 from train.loop.state import TrainingState, resets
@@ -40,6 +40,7 @@ from train.records.traffic import Meter
 from train.sync import base, batchnorm
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
+from train.sync.sharding.layers import repeated
 from train.tasks.base import Samples, Task
 
 T = TypeVar("T")
@@ -201,6 +202,25 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
 def ranks_of(world: World) -> Ranks:
     """`world` as sync modes know it."""
     return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+
+
+def compile_layers(model: nn.Module, device: torch.device) -> None:
+    """Compile each layer that `model` repeats, in place; all of it, where it repeats none.
+
+    Layer by layer, gradients become ready one layer after the other, so that they are sent while
+    others are computed; of a model compiled as a whole all would come at the end of the backward
+    pass. And layers that are alike are compiled once.
+
+    Raises:
+        UsageError: --compile has no compiler for what it writes.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise UsageError(f"--compile needs a C++ compiler on every node; there is no {compiler}")
+    # In this process: its pool of further ones would outlive a worker that is killed.
+    torch._inductor.config.compile_threads = 1
+    for layer in repeated(model) or [model]:
+        layer.compile()
 
 
 def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:

@@ -1,53 +1,50 @@
 """Evaluate over all ranks, each sample once; only --metrics exchange more than counts."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
+from configs.settings.train import TrainConfig
 from train.batches.plan import evaluation_indices
 from train.evaluation.task_metrics import Samples, TaskMetrics
+from train.loop.state import TrainingState
+from train.loop.step import to_device
 from train.loop.task_samples import lengths_of
-from train.model.precision import Precision
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
-from train.sync.ranks import Ranks
 from train.tasks.base import Batch, Datasets, Task
 
 
 @torch.no_grad()
 def evaluate(
     task: Task,
-    model: nn.Module,
     datasets: Datasets,
-    ranks: Ranks,
-    precision: Precision,
-    to_device: Callable[[Batch], Batch],
-    batch_size: int,
-    *,
-    by_length: bool,
-    step: int,
+    state: TrainingState,
+    config: TrainConfig,
     epoch: int,
     more: TaskMetrics | None = None,
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
     Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
-    `more` are metrics of `evaluate`, whose input rank 0 gets from all. `model` has no sync mode's
+    `more` are metrics of `evaluate`, whose input rank 0 gets from all. The model has no sync mode's
     wrapper: DDP's may not run where ranks have different numbers of batches.
     """
-    timer = PhaseTimer(next(model.parameters()).device)
+    model, ranks = state.model, state.grad_sync.ranks
+    device = next(model.parameters()).device
+    timer = PhaseTimer(device)
     model.eval()
     metrics: dict[str, float] = {}
     local_samples = 0
     for name, samples in datasets.evaluation.items():
         metric, collected = task.metric(samples), Samples()
-        lengths = lengths_of(task, samples) if by_length else []
+        lengths = lengths_of(task, samples) if config.length_balance else []
         positions = evaluation_indices(
-            len(samples), ranks.rank, ranks.world_size, batch_size, lengths
+            len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
         )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
@@ -58,8 +55,8 @@ def evaluate(
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
         batches = iter(loader)
         for at in positions:
-            with timer.phase("predict"), precision.autocast():
-                batch = to_device(next(batches))
+            with timer.phase("predict"), state.precision.autocast():
+                batch = to_device(next(batches), model, device)
                 output = task.forward(model, batch)
             with timer.phase("metric"):
                 units = task.units(batch)
@@ -71,7 +68,6 @@ def evaluate(
                 if more is not None:
                     collected.add(*task.predictions(logits, labels), at)
             local_samples += len(at)
-        device = next(model.parameters()).device
         total = torch.cat([metric.state.flatten(), sums.flatten()])
         with timer.phase("sync"):
             total = ranks.all_reduce(total.to(device), dist.ReduceOp.SUM).cpu()
@@ -81,18 +77,15 @@ def evaluate(
             if more is not None:
                 scores |= more.compute(collected, scores)
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
-    return EvalRecord(
-        step=step,
-        epoch=epoch,
-        rank=ranks.rank,
-        samples=sum(map(len, datasets.evaluation.values())),
-        local_samples=local_samples,
-        eval_s=timer.total_s(),
-        metrics=metrics,
-        predict_s=timer.seconds.get("predict", 0.0),
-        metric_s=timer.seconds.get("metric", 0.0),
-        sync_s=timer.seconds.get("sync", 0.0),
+    predict_s, metric_s, sync_s = (
+        timer.seconds.get(name, 0.0) for name in ("predict", "metric", "sync")
     )
+    return EvalRecord(
+        step=state.at.step, epoch=epoch, rank=ranks.rank,
+        samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
+        eval_s=timer.total_s(), metrics=metrics,
+        predict_s=predict_s, metric_s=metric_s, sync_s=sync_s,
+    )  # fmt: skip
 
 
 def _losses(task: Task, sums: Tensor) -> dict[str, float]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -16,34 +15,6 @@ from muster.writing import writing
 from train.tasks.base import Task
 
 WEIGHTS = "model.safetensors"
-CARD = Template(
-    """---
-library_name: {{ library }}
-tags: [{{ task }}]
----
-
-# {{ name }}
-
-Trained on `{{ task }}` for {{ steps }} steps of {{ batch_size }} samples, with {{ world_size }} \
-worker{{ "s" if world_size > 1 }} in sync mode `{{ sync }}`, {{ precision }}, seed {{ seed }}.
-
-{% if metrics -%}
-| metric | value |
-|---|---|
-{% for key, value in metrics.items() -%}
-| {{ key }} | {{ "%.4f" | format(value) }} |
-{% endfor %}
-{% endif -%}
-Score it again: `python -m train.score {{ folder }} --task {{ task }}` with the data it was \
-evaluated on.
-
-All settings of the run:
-
-```yaml
-{{ settings }}```
-""",
-    keep_trailing_newline=True,
-)
 
 
 def save(
@@ -82,17 +53,34 @@ def _write(
     is_whole = (partial / "config.json").exists()
     if not is_whole:
         save_model(model, str(partial / WEIGHTS))
+    library = "transformers" if is_whole else "muster" if pretrained is None else "peft"
+    (partial / "README.md").write_text(_card(library, config, totals), encoding="utf-8")
+
+
+def _card(library: str, config: TrainConfig, totals: Mapping[str, Any]) -> str:
+    """The model's card, as Hugging Face has it, with all settings of the run."""
+    task, steps, ranks = config.task, totals["steps"], totals["world_size"]
     last = totals["evaluations"][-1] if totals.get("evaluations") else {}
-    card = CARD.render(
-        {
-            **totals,
-            "library": "transformers" if is_whole else "muster" if pretrained is None else "peft",
-            "name": f"{config.task}, {totals['steps']} steps",
-            "metrics": {key: one for key, one in last.items() if key not in ("epoch", "step")},
-            "settings": to_yaml(config),
-        }
-    )
-    (partial / "README.md").write_text(card, encoding="utf-8")
+    rows = [f"| {key} | {one:.4f} |" for key, one in last.items() if key not in ("epoch", "step")]
+    return f"""---
+library_name: {library}
+tags: [{task}]
+---
+
+# {task}, {steps} steps
+
+Trained on `{task}` for {steps} steps of {config.batch_size} samples, with {ranks} \
+worker{"s" * (ranks > 1)} in sync mode `{config.sync}`, {config.precision}, seed {config.seed}.
+
+{chr(10).join(["| metric | value |", "|---|---|", *rows, ""] if rows else [])}
+Score it again: `python -m train.score {totals["folder"]} --task {task}` with the data it was \
+evaluated on.
+
+All settings of the run:
+
+```yaml
+{to_yaml(config)}```
+"""
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

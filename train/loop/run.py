@@ -49,4 +49,4 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
     if saves:
         folder = run_files.MODEL.path(run_dir)
         export.save(trainer.task, trainer.state.model, folder, config, totals)
-    trainer.console.table("", summary.rows(totals, str(run_dir)))
+    trainer.console.table(summary.rows(totals, str(run_dir)))

@@ -100,6 +100,7 @@ class Step:
                 norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
             self.state.precision.step(self.state.optimizer)
+            self.state.precision.update()
             self.state.optimizer.zero_grad(set_to_none=True)
             self.state.schedule.step()
         with timer.phase("sync"):
@@ -145,7 +146,7 @@ class Step:
 
     def _clip(self) -> Tensor:
         """Clip the gradients; their norm before that."""
-        self.state.precision.unscale(self.state.optimizer)
+        self.state.precision.unscale_(self.state.optimizer)  # clipping sees the true ones
         return self.grad_sync.clip(self._params, self.max_grad_norm)
 
     def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
 from train.loop.optimizer import schedule_end
 from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
-from train.loop.step import Step, to_device
+from train.loop.step import Step
 from train.model import rng
 from train.records.console import Console
 from train.records.schema import EvalRecord, StepRecord
@@ -242,11 +242,8 @@ class Trainer:
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         with self.grad_sync.whole(self.state.model):
             record = evaluate(
-                self.task, self.state.model, self.datasets, self.ranks, self.state.precision,
-                lambda batch: to_device(batch, self.state.model, self.device),
-                config.eval_batch_size,
-                by_length=config.length_balance, step=self.at.step, epoch=epoch, more=self.metrics,
-            )  # fmt: skip
+                self.task, self.datasets, self.state, config, epoch, more=self.metrics
+            )
         self.history.evaluations.append(record)
         self.sinks.write(record)
         scores = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())

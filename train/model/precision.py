@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from muster.errors import refuse
 
@@ -65,7 +63,7 @@ def _name(param: nn.Parameter) -> str:
     return dtype if kind is Tensor else f"{kind.__name__} of {dtype}"
 
 
-class Precision:
+class Precision(torch.amp.GradScaler):
     """fp32 and fp64 compute plainly; bf16 and fp16 run the forward pass under autocast.
 
     fp16 also scales the loss, so that small gradients do not vanish, and skips a step whose
@@ -73,34 +71,14 @@ class Precision:
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        self._dtype = REDUCED.get(name)
-        self._device = device
-        self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
         self.can_overflow = name == "fp16"
+        super().__init__(device.type, enabled=self.can_overflow)
+        self._reduced = REDUCED.get(name)
 
     def autocast(self) -> AbstractContextManager[None]:
-        if self._dtype is None:
+        if self._reduced is None:
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=self._dtype)
-
-    def scale(self, loss: Tensor) -> Tensor:
-        return self._scaler.scale(loss)
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        """Undo the scaling of the gradients, so that clipping sees the true ones."""
-        self._scaler.unscale_(optimizer)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the loss scaling."""
-        return dict(self._scaler.state_dict())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self._scaler.load_state_dict(state)
-
-    def step(self, optimizer: Optimizer) -> None:
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        return torch.autocast(self._device, dtype=self._reduced)
 
 
 def advice(precision: str, device: torch.device) -> str:

@@ -1,11 +1,10 @@
-"""Every random generator of a process: seeded, its state as text, and back again.
+"""Every random generator of a process: seeded, its state, and back again.
 
 numpy is imported where its generator is meant, so that `muster.steps` needs torch alone.
 """
 
-import base64
-import json
 import random
+from typing import Any
 
 import torch
 
@@ -29,40 +28,25 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def capture() -> str:
+def capture() -> dict[str, Any]:
     """The state of python's, numpy's and torch's generators."""
     import numpy
 
-    _, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
-    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    state = {
-        "python": [list(words), gauss],
-        "numpy": [str(name), _text(numpy.asarray(keys).tobytes()), position, has_gauss, cached],
-        "torch": _text(torch.get_rng_state().numpy().tobytes()),
-        "cuda": None if on_gpu is None else _text(on_gpu.numpy().tobytes()),
+    name, keys, *rest = numpy.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (str(name), numpy.asarray(keys).tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
-    return json.dumps(state)
 
 
-def restore(text: str) -> None:
+def restore(state: dict[str, Any]) -> None:
     """Have all generators go on from where `capture` found them."""
     import numpy
 
-    state = json.loads(text)
-    words, gauss = state["python"]
-    random.setstate((3, tuple(words), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    unpacked = numpy.frombuffer(base64.b64decode(keys), dtype=numpy.uint32)
-    numpy.random.set_state((name, unpacked, position, has_gauss, cached))
-    torch.set_rng_state(_bytes(state["torch"]))
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_bytes(state["cuda"]))
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _bytes(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+        torch.cuda.set_rng_state(state["cuda"])

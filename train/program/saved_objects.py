@@ -1,21 +1,17 @@
 """Checkpoints of anyone's program: whatever has a `state_dict`, saved and resumed bit for bit.
 
-A state is taken apart into tensors, which go into one safetensors file for each object under the
-path of their keys (`state/0/exp_avg`), and all else, which goes into state.json with a marker at
-the place of each tensor. Of two paths that read alike (`{0: a, "0": b}`) the second one ends in
-`'`. Nothing is pickled or unpickled; what is neither is refused by its path.
+A state holds tensors, numbers, texts, and lists, tuples and dicts of them: what torch.load takes
+with weights_only. Anything else is refused by its path.
 """
 
+import json
 import math
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -28,7 +24,6 @@ from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..sync.ranks import Ranks, current_ranks
 from .recorder import last_asked, write_record
 
-TENSOR, COMPLEX, DICT, TUPLE = "$tensor", "$complex", "$dict", "$tuple"
 UNITS = {"step": "step", "steps": "step", "min": "min"}
 NUMBERS = (bool, int, float, str, type(None))
 
@@ -81,7 +76,7 @@ def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
     if not objects:
         yield "there is nothing to save; give objects by names: model=model"
     for name, one in objects.items():
-        if name == "sync" or not name.isidentifier():  # files have these names
+        if name in ("sync", "generators") or not name.isidentifier():  # files have these names
             yield f"an object cannot be called {name!r}; give it another name: model=model"
         yield from methods(name, one, "state_dict", "load_state_dict")
 
@@ -170,12 +165,9 @@ class _State:
         return {}
 
     def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
-        files = Files((name, {}) for name in self._objects if keeps)
-        rest = {
-            name: _apart(self._objects[name].state_dict(), (name,), own)
-            for name, own in files.items()
-        }
-        return files, {"objects": rest}
+        states = ((name, one.state_dict()) for name, one in self._objects.items() if keeps)
+        files = {name: _copied(state, (name,)) for name, state in states}
+        return files, {"objects": list(self._objects)}
 
     def problems(self, state: dict[str, Any]) -> list[str]:
         saved, wanted = set(state.get("objects", ())), set(self._objects)
@@ -185,78 +177,30 @@ class _State:
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
         for name, one in self._objects.items():
-            one.load_state_dict(_together(state["objects"][name], files.get(name, {})))
+            one.load_state_dict(files[name])
 
 
-def _apart(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """`value` for JSON; tensors go into `tensors`, copied to the CPU, by their path.
+def _copied(value: Any, path: tuple[str, ...]) -> Any:
+    """`value` with its tensors copied to the CPU.
 
     Raises:
-        UsageError: something is neither a tensor, a number, a text, a list nor a dict.
+        UsageError: something is neither a dense tensor, a number, a text, a list, a tuple nor a
+            dict.
     """
     if isinstance(value, Tensor):
-        return _marked(value, path, tensors)
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": repr(value)}
+        if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+            raise _refused(path, f"a tensor of {value.dtype} ({value.layout}, {value.device})")
+        return value.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
     if isinstance(value, NUMBERS):
-        return value
+        return json.loads(json.dumps(value))  # numpy's numbers are Python's from here on
     if isinstance(value, list | tuple):
-        found = [_apart(one, (*path, str(at)), tensors) for at, one in enumerate(value)]
-        return found if isinstance(value, list) else {TUPLE: found}
+        found = [_copied(one, (*path, str(at))) for at, one in enumerate(value)]
+        return found if isinstance(value, list) else tuple(found)
     if isinstance(value, Mapping):
-        pairs = []
-        for key, one in value.items():
-            if not isinstance(key, NUMBERS):
-                raise _refused(path, f"a key that is a {type(key).__name__}")
-            pairs.append([key, _apart(one, (*path, str(key)), tensors)])
-        return {DICT: pairs}
+        if other := [key for key in value if not isinstance(key, NUMBERS)]:
+            raise _refused(path, f"a key that is a {type(other[0]).__name__}")
+        return {_copied(key, path): _copied(one, (*path, str(key))) for key, one in value.items()}
     raise _refused(path, f"a {type(value).__name__}")
-
-
-def _marked(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> dict[str, str]:
-    """The marker of a tensor, which goes into `tensors`.
-
-    Raises:
-        UsageError: it is not dense, or of a type that files cannot have.
-    """
-    kind, whole = TENSOR, tensor.detach()
-    is_dense = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta)
-    if tensor.is_complex() and not _is_saved(tensor.dtype):
-        kind, whole = COMPLEX, torch.view_as_real(whole.resolve_conj())
-    if not is_dense or tensor.is_quantized or not _is_saved(whole.dtype):
-        raise _refused(path, f"a tensor of {tensor.dtype} ({tensor.layout}, {tensor.device})")
-    key = "/".join(path[1:])
-    while key in tensors:
-        key += "'"
-    tensors[key] = whole.to("cpu", copy=True).contiguous().resolve_neg()
-    return {kind: key}
-
-
-@cache
-def _is_saved(dtype: torch.dtype) -> bool:
-    """Whether safetensors has a word for it."""
-    with suppress(KeyError, NotImplementedError, RuntimeError):
-        return bool(safetensors.torch.save({"": torch.empty(0, dtype=dtype)}))
-    return False
-
-
-def _together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_together(one, tensors) for one in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, inner),) = value.items()
-    match kind:
-        case "$tensor":
-            return tensors[inner].clone()
-        case "$complex":
-            return torch.view_as_complex(tensors[inner].clone())
-        case "$tuple":
-            return tuple(_together(one, tensors) for one in inner)
-        case "$float":
-            return float(inner)
-        case _:
-            return {key: _together(one, tensors) for key, one in inner}
 
 
 def _refused(path: tuple[str, ...], what: str) -> UsageError:

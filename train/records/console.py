@@ -57,19 +57,7 @@ class Console:
             self._bar.close()
             self._bar = None
 
-    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Print names and values below a title."""
-        if not self._speaks:
-            return
-        import rich.console
-        from rich import box
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE)
-        for name, value in rows:
-            table.add_row(name, value)
-        width = self._columns or (None if sys.stdout.isatty() else 100)
-        colour = None if self._colour else True
-        shown = rich.console.Console(file=sys.stdout, width=width, no_color=colour, highlight=False)
-        shown.print(table)
-        sys.stdout.flush()
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print names and values."""
+        width = max(len(name) for name, _ in rows)
+        self.line("".join(f"\n  {name:<{width}}   {value}" for name, value in rows))

@@ -13,48 +13,25 @@ PHASES = ("data", "forward", "backward", "sync", "optimizer")
 TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
 
 
-class Totals:
-    """The steps of a run added up, so that memory does not grow with them; records have each.
-
-    Times leave out the first step, which also pays for what happens only once.
-    """
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.last: StepRecord | None = None
-        self._sums = dict.fromkeys(TIMED, 0.0)  # over the steps but the first
-
-    def add(self, record: StepRecord) -> None:
-        """Count a step."""
-        if self.steps == 1:  # until now the first one stood in for them
-            self._sums = dict.fromkeys(TIMED, 0.0)
-        for name in TIMED:
-            self._sums[name] += getattr(record, name)
-        self.steps, self.last = self.steps + 1, record
-
-    @property
-    def timed_steps(self) -> int:
-        """How many the means are over."""
-        return max(self.steps - 1, min(self.steps, 1))
-
-    def mean(self, name: str) -> float:
-        """The mean of one of `TIMED`; there must have been a step."""
-        return self._sums[name] / self.timed_steps
-
-
 @dataclass
 class History:
-    """What a finished run is summed up from, on every rank alike."""
+    """What a finished run is summed up from, on every rank alike.
+
+    Steps are added up, so that memory does not grow with them; the records on disk have each. The
+    first step also pays for what happens only once: it is not in the sums, once there are others.
+    """
 
     first_losses: list[float] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
-    # the latest only: memory must not grow with steps, and the records on disk have all
+    count: int = 0  # of steps
+    sums: dict[str, float] = field(default_factory=dict)  # of `TIMED`
     steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     evaluations: list[EvalRecord] = field(default_factory=list)
 
     def add(self, record: StepRecord) -> None:
         """Count a step."""
-        self.totals.add(record)
+        before = self.sums if self.count > 1 else {}  # until then the first one stands in for them
+        self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
+        self.count += 1
         self.steps.append(record)
         if record.step <= FIRST_LOSSES:
             self.first_losses.append(record.loss)
@@ -62,11 +39,10 @@ class History:
 
 def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
     """`settings`, and what rank 0 saw; the last metrics have their own names (`accuracy`, ...)."""
-    totals, evaluations = history.totals, history.evaluations
-    last = totals.last
+    evaluations, last = history.evaluations, history.steps[-1] if history.steps else None
     summary: dict[str, Any] = {
         **settings,
-        "steps": totals.steps,
+        "steps": history.count,
         "first_losses": list(history.first_losses),
         "final_loss": last.loss if last is not None else None,
         "evaluations": [
@@ -75,15 +51,14 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
         **(evaluations[-1].metrics if evaluations else {}),
     }
     if last is not None:
-        step_s = totals.mean("step_s")
+        timed_steps = max(history.count - 1, 1)
+        means = {name: taken / timed_steps for name, taken in history.sums.items()}
         summary |= {
-            "timed_steps": totals.timed_steps,
-            "step_s": step_s,
-            "samples_per_s": totals.mean("samples") / step_s,
+            "timed_steps": timed_steps,
+            "samples_per_s": means.pop("samples") / means["step_s"],
             "payload_bytes_per_step": last.payload_bytes,
+            **means,
         }
-        for phase in PHASES:
-            summary[f"{phase}_s"] = totals.mean(f"{phase}_s")
     return summary
 
 
@@ -91,13 +66,10 @@ def rows(summary: dict[str, Any], run_dir: str) -> list[tuple[str, str]]:
     """The summary as names and values for the console."""
     table = []
     if "step_s" in summary:
-        step_s = summary["step_s"]
+        step_s, steps = summary["step_s"], summary["timed_steps"]
         shares = "  ".join(f"{name} {summary[f'{name}_s'] / step_s:.0%}" for name in PHASES)
         table += [
-            (
-                "seconds per iteration",
-                f"{step_s:.4f}  (mean of {summary['timed_steps']}, first left out)",
-            ),
+            ("seconds per iteration", f"{step_s:.4f}  (mean of {steps}, first left out)"),
             ("share of it", shares),
             ("samples per second", f"{summary['samples_per_s']:.1f}"),
         ]

@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -37,30 +37,27 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     Raises:
         ValueError: of this operation nothing is known.
     """
-    n = len(hosts)
-    ring = [(rank, (rank + 1) % n) for rank in range(n)]
-    star = [(rank, 0) for rank in range(1, n)]
-    flows: list[tuple[int, int, float]]
-    if operation == "all_reduce":
-        flows = [(a, b, 2 * (n - 1) / n * nbytes) for a, b in ring]
-    elif operation == "all_gather":
-        flows = [(a, b, (n - 1) * nbytes) for a, b in ring]
-    elif operation == "reduce":
-        flows = [(a, b, (n - 1) / n * nbytes) for a, b in ring]
-        flows += [(a, b, nbytes / n) for a, b in star]
-    elif operation == "gather":
-        flows = [(a, b, nbytes) for a, b in star]
-    elif operation == "scatter":
-        flows = [(b, a, nbytes) for a, b in star]
-    elif operation == "all_to_all":
-        flows = [(a, b, nbytes / n) for a in range(n) for b in range(n) if a != b]
-    elif operation == "broadcast":
+    n, ranks = len(hosts), range(len(hosts))
+    ring = [(rank, (rank + 1) % n) for rank in ranks]
+    star = [(rank, 0) for rank in ranks[1:]]
+    flows: dict[str, Callable[[], list[tuple[int, int, float]]]] = {
+        "all_reduce": lambda: [(a, b, 2 * (n - 1) / n * nbytes) for a, b in ring],
+        "all_gather": lambda: [(a, b, (n - 1) * nbytes) for a, b in ring],
+        "reduce": lambda: [
+            *((a, b, (n - 1) / n * nbytes) for a, b in ring),
+            *((a, b, nbytes / n) for a, b in star),
+        ],
+        "gather": lambda: [(a, b, nbytes) for a, b in star],
+        "scatter": lambda: [(b, a, nbytes) for a, b in star],
+        "all_to_all": lambda: [(a, b, nbytes / n) for a in ranks for b in ranks if a != b],
         # rank r hears from the rank that lacks its highest bit
-        flows = [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in range(1, n)]
-    else:
+        "broadcast": lambda: [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in ranks[1:]],
+    }
+    if operation not in flows:
         raise ValueError(f"what {operation!r} makes a host send is not known")
-    sent = sum(size for a, b, size in flows if hosts[a] == host != hosts[b])
-    received = sum(size for a, b, size in flows if hosts[b] == host != hosts[a])
+    found = flows[operation]()
+    sent = sum(size for a, b, size in found if hosts[a] == host != hosts[b])
+    received = sum(size for a, b, size in found if hosts[b] == host != hosts[a])
     return sent, received
 
 

@@ -59,7 +59,7 @@ class BertPreTraining(PreparedTask):
         tokenizer = self._loaded_tokenizer
         classifier.check(self.model, config, tokenizer, length)
         self._check_text(tokenizer)
-        if cache.is_whole(self._folder):
+        if cache.is_whole(self._cache):
             return
         sets = {}
         for name, paths in self._files.items():
@@ -67,7 +67,7 @@ class BertPreTraining(PreparedTask):
             sets[name] = corpus.encode(tokenizer, read, length - corpus.MARKS)
             corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["tokens"])
-        cache.write(self._folder, sets)
+        cache.write(self._cache, sets)
 
     def is_prepared(self) -> bool:
         """Whether this process sees the shards, or the whole cache."""
@@ -131,7 +131,7 @@ class BertPreTraining(PreparedTask):
         tokenizer, config = self._loaded_tokenizer, self.config
         return {
             name: Pairs(
-                cache.read(self._folder, name),
+                cache.read(self._cache, name),
                 self._vocabulary,
                 (tokenizer.cls_token_id, tokenizer.sep_token_id),
                 seed=config.seed if name == "train" else EVALUATION_SEED,
@@ -139,7 +139,7 @@ class BertPreTraining(PreparedTask):
                 share=config.mask_probability,
                 whole_word=config.whole_word,
             )
-            for name in cache.facts(self._folder)["sets"]
+            for name in cache.facts(self._cache)["sets"]
         }
 
     def _check_text(self, tokenizer: Any) -> None:

@@ -1,12 +1,11 @@
 """BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, nothing on disk."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
 from configs.plugins import REPOSITORY
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Batch, Datasets
@@ -34,11 +33,6 @@ class Benchmark(GlueTask):
 
     The first word of a sample gives its label away, so that the loss shows a model that learns.
     """
-
-    def __init__(self, config: TrainConfig) -> None:
-        super().__init__(SPEC, config)
-        self.model = config.model or str(DISTILBERT)
-        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
 
     def prepare(self) -> None:
         """Look whether the model can take the samples; there is nothing to write.
@@ -93,4 +87,4 @@ def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:
     return TokenSet({"input_ids": tokens.int(), "label": labels, "offsets": offsets})
 
 
-build = Benchmark
+build = partial(Benchmark, SPEC, model=str(DISTILBERT))

@@ -6,13 +6,14 @@ from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.vision import idx
 from train.tasks.vision.image_classification import ImageTask, Spec
-from train.tasks.vision.image_hub import HubSet
-from train.tasks.vision.images import Scale
 
 SPEC = Spec(
     read=idx.read,
-    hub=HubSet("ylecun/mnist", column="image", mode="L"),
-    scale=Scale(mean=(33.3285,), std=(78.5655,)),  # 0.1307 and 0.3081 of 255
+    hub="ylecun/mnist",
+    column="image",
+    mode="L",
+    mean=(33.3285,),  # 0.1307 and 0.3081 of 255
+    std=(78.5655,),
     classes=idx.CLASSES,
 )
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
-from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier, tokens
 from train.tasks.language.classifier import Labels
 from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import PreparedTask
+from train.tasks.language.prepared import LabelledTask
 from train.tasks.sources import cache, hub
 from train.tasks.tagging import conll, encoding
 from train.tasks.tagging.conll import Sentence
@@ -23,7 +23,7 @@ HUB_SET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-class Ner(PreparedTask):
+class Ner(LabelledTask):
     """Word pieces with the tag of each word on its first; the loss is a mean over words."""
 
     has_tags = True
@@ -39,7 +39,7 @@ class Ner(PreparedTask):
         """
         tokenizer = self._loaded_tokenizer
         encoding.check(tokenizer, self.tokenizer)
-        if not cache.is_whole(self._folder):
+        if not cache.is_whole(self._cache):
             read = self._read()
             tags = conll.tags_of(read["train"])
             sets = {}
@@ -49,23 +49,15 @@ class Ner(PreparedTask):
                 length = self.config.max_seq_length
                 sets[name] = encoding.encode(tokenizer, name, sentences, tags, length)
                 tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
-            cache.write(self._folder, sets, tags=tags)
-        config = classifier.load_config(self.model, self._labels, self.is_fresh)
+            cache.write(self._cache, sets, tags=tags)
+        config = classifier.load_config(self.model, self.labels, self.is_fresh)
         classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
 
     def build_datasets(self) -> Datasets:
-        names = cache.facts(self._folder)["sets"]
-        sets = {name: TokenSet(cache.read(self._folder, name)) for name in names}
+        names = cache.facts(self._cache)["sets"]
+        sets = {name: TokenSet(cache.read(self._cache, name)) for name in names}
         train, valid = sets.pop("train"), sets.pop("valid")
         return Datasets(train, {"": valid, **sets})
-
-    def build_model(self) -> nn.Module:
-        """The tagger on the CPU in float32."""
-        from transformers import AutoModelForTokenClassification
-
-        config = classifier.load_config(self.model, self._labels, self.is_fresh)
-        self._label_order = classifier.label_order(config, self._labels)
-        return classifier.build(self.model, config, self.is_fresh, AutoModelForTokenClassification)
 
     def units(self, batch: Batch) -> Tensor:
         """The words of the batch, (1,)."""
@@ -73,11 +65,7 @@ class Ner(PreparedTask):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
-        logits: Tensor = model(**classifier.inputs(model, batch)).logits
-        if self._label_order is not None:
-            logits = logits[..., self._label_order]
-        logits = in_float32(logits)
-        labels = batch["labels"].flatten()
+        logits, labels = self.logits(model, batch), batch["labels"].flatten()
         total = cross_entropy(
             logits.flatten(0, 1), labels, ignore_index=encoding.IGNORED, reduction="sum"
         )
@@ -111,10 +99,10 @@ class Ner(PreparedTask):
 
     @cached_property
     def _tags(self) -> list[str]:
-        return list(cache.facts(self._folder)["tags"])
+        return list(cache.facts(self._cache)["tags"])
 
     @cached_property
-    def _labels(self) -> Labels:
+    def labels(self) -> Labels:
         tags = tuple(self._tags)
         return Labels(name="the training set", labels=tags, head="TokenClassification")
 

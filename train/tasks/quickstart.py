@@ -22,13 +22,11 @@ class Quickstart(GlueTask):
     """RTE's form and code path; data, vocabulary and model are ours unless flags name others."""
 
     def __init__(self, config: TrainConfig) -> None:
-        super().__init__(SPEC, config)
+        super().__init__(SPEC, config, str(SMALL_BERT))
         # Named after the generator's own text, so that another version makes another folder.
         version = cache.fingerprint([Path(generated.__file__).read_bytes()])
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
         self.data_dir = config.data_dir or self._generated
-        self.model = config.model or str(SMALL_BERT)
-        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
         if config.tokenizer is None:
             ours = classifier.is_configuration(self.model)
             self.tokenizer = str(self._generated / "vocab.txt") if ours else self.model

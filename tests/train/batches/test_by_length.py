@@ -30,22 +30,6 @@ def tokens(part, widths):
     return sum(len(run) * widths[run[-1]] for run in part)
 
 
-@given(
-    widths=WIDTHS,
-    shares=SHARES,
-    pass_tokens=st.sampled_from([0.0, 5.0, 100.0, ONE_PASS]),
-    least=st.integers(1, 4),
-)
-def test_every_sample_is_in_one_run(widths, shares, pass_tokens, least):
-    plain, ordered = plain_of(widths, shares), sorted(widths)
-    parts = Cut(ordered, shares, pass_tokens, least).best(plain)
-    assert sorted(at for part in parts for run in part for at in run) == list(range(len(widths)))
-    assert len(parts) == len(shares)
-    for part, share in zip(parts, shares, strict=True):
-        assert share or not part
-        assert all(part)  # no pass is empty
-
-
 @given(WIDTHS, SHARES, st.sampled_from([0.0, 5.0, 100.0, ONE_PASS]))
 @example([10, 47, 67, 8, 59], [7, 5, 1, 9], ONE_PASS)  # ordered by shares alone it is slower
 def test_the_slowest_rank_has_no_more_than_without_looking_at_lengths(widths, shares, pass_tokens):

@@ -52,18 +52,21 @@ def test_over_the_ranks_each_sample_counts_once_and_weights_make_the_mean(
             patch.setattr(steps_module, "current_ranks", lambda rank=rank: Ranks(rank, world_size))
             options = {"split": split, "accumulation": accumulation, "lengths": lengths}
             plans.append(list(muster.steps(size, batch_size=batch_size, **options)))
-    seen = []
-    for step in zip(*plans, strict=True):
+    seen, alone = [], list(muster.steps(size, batch_size=batch_size))
+    for step, whole in zip(zip(*plans, strict=True), alone, strict=True):
         micros = [micro for one in step for micro in one.micro_batches]
         counted = [i for micro in micros if micro.weight for i in micro.indices]
         assert len(counted) == step[0].samples == sum(one.local_samples for one in step)
+        assert sorted(counted) == sorted(whole.micro_batches[0].indices)  # those of any other split
+        for micro in micros if by_length else ():
+            assert micro.tokens == micro.samples * max(lengths[at] for at in micro.indices)
         total = sum(micro.weight for micro in micros)
         assert total == pytest.approx(world_size)  # so that the plain mean over ranks is the mean
         assert sum(one.micro_batches[0].share for one in step) == pytest.approx(1)
-        assert [[micro.is_last for micro in one.micro_batches][-1] for one in step] == (
-            [True] * world_size
-        )
-        assert all(sum(micro.is_last for micro in one.micro_batches) == 1 for one in step)
+        for one in step:
+            assert [micro.is_last for micro in one.micro_batches[::-1]].index(True) == 0
+            assert sum(micro.is_last for micro in one.micro_batches) == 1
+            assert by_length or len(one.micro_batches) == accumulation
         seen += counted
     assert sorted(seen) == list(range(size))
 

@@ -49,7 +49,7 @@ def test_auto_starts_where_there_is_nothing_and_goes_on_where_there_is(tmp_path)
 
 def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
     run(replace(CONFIG, max_steps=6, checkpoint_every="3"), tmp_path / "cut")
-    path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "model.safetensors"
+    path = tmp_path / "cut" / "checkpoints" / "step_00000006" / "model.pt"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

@@ -71,7 +71,7 @@ def test_a_step_that_is_there_gives_way(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "state.json"])
 @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
 def test_any_damage_is_noticed(tmp_path, name, how):
     write(tmp_path, 5)
@@ -109,13 +109,27 @@ def test_a_state_that_is_no_object_is_damage(tmp_path, text):
         _ = found.state
 
 
-def test_a_form_of_another_version_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [1, 99])  # 1 had safetensors
+def test_a_form_of_another_version_is_refused(tmp_path, version):
     write(tmp_path, 5)
     (found,) = storage.found(tmp_path)
     manifest = found.path / storage.MANIFEST
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 99}))
-    with pytest.raises(Damaged, match="version 99"):
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": version}))
+    with pytest.raises(Damaged, match=f"has version {version} of the form"):
         storage.read(found)
+
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+def test_what_would_run_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = storage.write(tmp_path, 5, {"model": {"weight": Code()}}, {})
+    with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
+        storage.read(found)
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

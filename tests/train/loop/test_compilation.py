@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from muster.errors import UsageError
 from tests.train import workers
-from train.loop.compilation import compile_layers
+from train.loop.build import compile_layers
 from train.sync.sharding.layers import repeated
 
 CPU = torch.device("cpu")

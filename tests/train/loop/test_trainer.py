@@ -13,6 +13,7 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError
+from tests.train.alone import train as run
 from train.loop.build import Builder
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
@@ -21,7 +22,7 @@ from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
 from train.records.sinks import Sinks
-from train.records.summary import Totals, rows, summarise
+from train.records.summary import History, rows, summarise
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
@@ -29,16 +30,6 @@ CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     task="synthetic", sync="single", lr=0.01, epochs=1, batch_size=256, device="cpu", dropout=0.0
 )
-
-
-def run(config, tmp_path, task=None):
-    """One process alone, with any sync mode."""
-    sinks, console = Sinks(tmp_path / "run", 0), Console(speaks=False)
-    task = task or synthetic.build(config)
-    trainer = Builder(config, Ranks(), CPU, task, console, sinks).trainer()
-    history = trainer.fit()
-    sinks.close()
-    return history, trainer
 
 
 def losses(history):
@@ -109,13 +100,14 @@ def test_fp16_scales_the_loss_and_gives_back_the_true_gradient():
     precision = Precision("fp16", CPU)
     precision.scale((weight * 3.0).sum()).backward()
     assert weight.grad.item() > 1000
-    precision.unscale(optimizer)
+    precision.unscale_(optimizer)
     assert weight.grad.item() == 3.0
     precision.step(optimizer)
+    precision.update()
     assert weight.item() == -1.0
     optimizer.zero_grad()
     precision.scale((weight * math.inf).sum()).backward()
-    precision.unscale(optimizer)
+    precision.unscale_(optimizer)
     precision.step(optimizer)
     assert weight.item() == -1.0  # a step that overflowed is skipped
 
@@ -182,11 +174,10 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     history, _ = run(CONFIG, tmp_path)
     lines = (tmp_path / "run" / "metrics" / "rank_00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["step"] * 8 + ["eval"]
-    totals = Totals()
-    summaries = []
+    totals, summaries = History(evaluations=history.evaluations), []
     for number, step in enumerate(history.steps):
         totals.add(replace(step, step_s=1000.0 if number == 0 else number))
-        summaries.append(summarise({}, replace(history, totals=totals)))
+        summaries.append(summarise({}, totals))
     assert [one["step_s"] for one in summaries] == [1000, 1, 1.5, 2, 2.5, 3, 3.5, 4]
     assert [one["timed_steps"] for one in summaries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [one["steps"] for one in summaries] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -225,7 +216,7 @@ def test_the_console_draws_no_bar_without_a_terminal(speaks, capsys):
     console.start(3)
     console.advance(1.0)
     console.line("hello")
-    console.table("", [("a", "b")])
+    console.table([("a", "b")])
     console.stop()
     out = capsys.readouterr().out
     assert ("hello" in out) == speaks

@@ -44,7 +44,10 @@ def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
 
 @pytest.mark.parametrize(
     ("words", "missing"),
-    [("muster.checkpoints", "safetensors"), ("muster.evaluate", "numpy")],
+    [
+        ("muster.checkpoints('.', steps=muster.steps(1, batch_size=1)).save(1)", "numpy"),
+        ("muster.evaluate", "numpy"),
+    ],
 )
 def test_what_needs_more_names_it(tmp_path, words, missing):
     (tmp_path / "program.py").write_text(HIDE + words)

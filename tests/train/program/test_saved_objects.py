@@ -3,6 +3,7 @@
 import re
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -29,6 +30,7 @@ STATE = {
     7: {"tuple": (1, [True, None, "text"], 2.5), "empty": {}, "nothing": []},
     "scalar": torch.tensor(3),
     "infinite": float("-inf"),
+    "numpy": np.float64(0.1),
     "big": 2**70,
     False: 0.1 + 0.2,
     "view": torch.arange(6).view(2, 3).T,
@@ -52,7 +54,7 @@ def same(one, other):
         return all(type(a) is type(b) and a == b and same(one[a], other[b]) for a, b in pairs)
     if isinstance(one, list | tuple):
         return type(one) is type(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
+    return isinstance(other, type(one)) and one == other
 
 
 def test_a_state_comes_back_with_its_types(tmp_path):
@@ -63,17 +65,7 @@ def test_a_state_comes_back_with_its_types(tmp_path):
     assert muster.checkpoints(tmp_path, own=again, other=other).resume() == 3
     assert same(again.state, STATE) and other.state == {"b": 1}
     names = {path.suffix for path in (tmp_path / "step_00000003").iterdir()}
-    assert names == {".safetensors", ".json"}
-
-
-def test_of_two_keys_whose_paths_read_alike_each_has_its_own_tensor(tmp_path):
-    keys = [0, "0", "enc/w", "enc/w'", "enc/w''"]
-    state = {key: torch.tensor(float(at)) for at, key in enumerate(keys)}
-    state["enc"] = {"w": torch.tensor(10.0), "w'": torch.tensor(11.0)}
-    muster.checkpoints(tmp_path, own=Own(state)).save(1)
-    again = Own()
-    muster.checkpoints(tmp_path, own=again).resume()
-    assert same(again.state, state)
+    assert names == {".pt", ".json"}
 
 
 def trained(folder, stop=None):
@@ -171,8 +163,8 @@ def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_p
             "the state of own[a] holds a tensor of torch.float32 (torch.strided, meta)",
         ),
         (
-            {"a": [torch.empty(3, dtype=torch.int4)]},
-            "the state of own[a][0] holds a tensor of torch.int4 (torch.strided, cpu)",
+            {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
+            "the state of own[a] holds a tensor of torch.qint8",
         ),
         ({"f": print}, "the state of own[f] holds a builtin_function_or_method"),
     ],
@@ -181,15 +173,6 @@ def test_anything_else_is_refused_by_its_key(tmp_path, state, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         muster.checkpoints(tmp_path, own=Own(state)).save(1)
     assert not list(tmp_path.glob("step_*"))
-
-
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_a_quantised_tensor_is_refused_by_its_key(tmp_path):
-    state = {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}
-    with pytest.raises(
-        muster.UsageError, match=r"the state of own\[a\] holds a tensor of torch.qint8"
-    ):
-        muster.checkpoints(tmp_path, own=Own(state)).save(1)
 
 
 def test_other_objects_are_refused(tmp_path):
@@ -206,6 +189,7 @@ def test_other_objects_are_refused(tmp_path):
         ({"own": Own(), "keep_last": "all"}, "keep_last is 'all'; it must be a whole number"),
         ({"model": [1]}, "model is a list, which has no state_dict and no load_state_dict"),
         ({"sync": Own()}, "an object cannot be called 'sync'"),
+        ({"generators": Own()}, "an object cannot be called 'generators'"),
         ({"a/b": Own()}, "an object cannot be called 'a/b'"),
     ],
 )

@@ -19,13 +19,6 @@ def test_phases_of_one_name_add_up():
     assert timer.total_s() >= sum(seconds.values())
 
 
-def test_a_phase_that_fails_counts():
-    timer = PhaseTimer(torch.device("cpu"))
-    with pytest.raises(ZeroDivisionError), timer.phase("data"):
-        _ = 1 / 0
-    assert list(timer.seconds) == ["data"]
-
-
 class Event:
     """As torch.cuda's, of a device that needs 5 ms from one to the next."""
 

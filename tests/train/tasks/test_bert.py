@@ -8,12 +8,8 @@ import numpy
 import pytest
 import torch
 
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import Builder
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.sync.ranks import Ranks
+from tests.train import alone
 from train.tasks import bert
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
@@ -50,24 +46,9 @@ def made(tmp_path):
     return tmp_path
 
 
-def config_of(made, **settings):
-    return TrainConfig(
-        **{
-            "task": "bert",
-            "data_dir": made / "data",
-            "model": str(made / "config.json"),
-            "tokenizer": str(made / "vocab.txt"),
-            "cache_dir": made / "cache",
-            "sync": "single",
-            "batch_size": 16,
-            "epochs": 40,
-            "lr": 1e-2,
-            "evaluate": "end",
-            "device": "cpu",
-            "max_seq_length": 24,
-        }
-        | settings
-    )
+def config_of(made, **more):
+    base = {"task": "bert", "data_dir": made / "data", "batch_size": 16, "epochs": 40}
+    return alone.settings(made, **{**base, "max_seq_length": 24, **more})
 
 
 def prepared(made, **settings):
@@ -83,18 +64,8 @@ def refusal(made, **settings):
     return str(error.value)
 
 
-def run(made, config):
-    task = bert.build(config)
-    task.prepare()
-    sinks, console = Sinks(made / "run", 0), Console(speaks=False)
-    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
-    history = trainer.fit()
-    sinks.close()
-    return history
-
-
 def test_it_learns_both_from_text(made):
-    history = run(made, config_of(made))
+    history, _ = alone.train(config_of(made), made)
     (scores,) = history.evaluations
     found = scores.metrics
     assert scores.samples == 24  # two chunks of each document
@@ -203,7 +174,7 @@ def shards(made):
 @pytest.mark.parametrize("data_workers", [0, 2])
 def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
     config = config_of(made, data_dir=shards, tokenizer=None, epochs=20, data_workers=data_workers)
-    history = run(made, config)
+    history, _ = alone.train(config, made)
     (scores,) = history.evaluations
     assert [step.samples for step in list(history.steps)[:3]] == [16, 16, 8]
     assert scores.metrics["mlm_accuracy_test"] > 0.9

@@ -5,12 +5,8 @@ import json
 import pytest
 import torch
 
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import Builder
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.sync.ranks import Ranks
+from tests.train import alone
 from train.tasks import bsc_benchmark
 from train.tasks.bsc_benchmark import draw
 
@@ -29,19 +25,9 @@ MODEL = {
 
 def config_of(tmp_path, **settings):
     (tmp_path / "config.json").write_text(json.dumps(MODEL))
-    return TrainConfig(
-        **{
-            "task": "bsc_benchmark",
-            "model": str(tmp_path / "config.json"),
-            "train_samples": 96,
-            "eval_samples": 40,
-            "sync": "single",
-            "batch_size": 32,
-            "epochs": 1,
-            "device": "cpu",
-        }
-        | settings
-    )
+    base = {"task": "bsc_benchmark", "train_samples": 96, "eval_samples": 40, "epochs": 1}
+    own = {"data_dir": None, "tokenizer": None, "evaluate": "epoch", "batch_size": 32}
+    return alone.settings(tmp_path, **{**base, **own, **settings})
 
 
 def lengths(samples):
@@ -49,17 +35,11 @@ def lengths(samples):
 
 
 def test_it_trains_and_evaluates_as_many_samples_as_asked(tmp_path):
-    config = config_of(tmp_path)
-    sinks, task = Sinks(tmp_path / "run", 0), bsc_benchmark.build(config)
-    task.prepare()
-    console = Console(speaks=False)
-    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
-    history = trainer.fit()
-    sinks.close()
+    history, trainer = alone.train(config_of(tmp_path), tmp_path)
     assert [step.samples for step in history.steps] == [32, 32, 32]
     assert [one.samples for one in history.evaluations] == [40]
     assert {step.local_tokens % 8 for step in history.steps} == {0}
-    longest = int(lengths(task.build_datasets().train).max())
+    longest = int(lengths(trainer.task.build_datasets().train).max())
     assert all(0 < step.local_tokens < 0.8 * 32 * longest for step in history.steps)
     assert set(tmp_path.iterdir()) == {tmp_path / "config.json", tmp_path / "run"}
 
@@ -93,14 +73,6 @@ def test_the_studys_sizes_are_the_default(tmp_path):
     config = config_of(tmp_path, train_samples=None, eval_samples=None)
     train, evaluation = bsc_benchmark.build(config).build_datasets()
     assert (len(train), len(evaluation[""])) == (32768, 131072)
-
-
-def test_batches_are_filled_up_to_a_multiple_of_eight(tmp_path):
-    task = bsc_benchmark.build(config_of(tmp_path))
-    train = task.build_datasets().train
-    for at in range(0, 32, 4):
-        width = task.collate([train[number] for number in range(at, at + 4)])["input_ids"].shape[1]
-        assert width % 8 == 0
 
 
 def test_a_model_that_cannot_take_the_samples_is_refused(tmp_path):

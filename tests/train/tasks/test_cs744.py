@@ -6,13 +6,14 @@ import torch
 from configs import cli
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train import alone
 from tests.train.tasks.vision.files import write_cifar
-from tests.train.tasks.vision.training import train
 from train.tasks import cs744
 
 
 def recipe(*flags):
-    (config,) = cli.parse([TrainConfig], ["--task=cs744", *flags], prog="", description="")
+    flags = ["--task=cs744", "--sync=single", *flags]
+    (config,) = cli.parse([TrainConfig], flags, prog="", description="")
     return config
 
 
@@ -30,21 +31,26 @@ def test_vgg11_has_the_courses_parameters():
     assert sum(parameter.numel() for parameter in parameters) == 9_231_114
 
 
-def test_another_depth_is_a_flag_and_an_unknown_one_is_refused():
-    model = cs744.build(recipe("--model=vgg16")).build_model()
-    assert sum(parameter.ndim == 4 for parameter in model.parameters()) == 13
+@pytest.mark.parametrize("name", cs744.LAYERS)
+def test_a_depth_is_a_flag(name):
+    model = cs744.build(recipe(f"--model={name}")).build_model()
+    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers
+
+
+def test_an_unknown_depth_is_refused():
     with pytest.raises(UsageError, match="unknown 'resnet'; known: vgg11, vgg13, vgg16, vgg19"):
         cs744.build(recipe("--model=resnet"))
 
 
 def test_it_trains_on_the_official_files_and_evaluates_after_the_epoch(tmp_path):
-    flags = ("--task=cs744", f"--data-dir={write_cifar(tmp_path)}", "--batch-size=20")
-    history, trainer = train(tmp_path, *flags, "--epochs=2", "--lr=0.01")
+    flags = (f"--data-dir={write_cifar(tmp_path)}", "--batch-size=20", "--epochs=2", "--lr=0.01")
+    history, trainer = alone.train(recipe(*flags), tmp_path)
     assert [record.samples for record in history.steps] == [20, 20] * 2
     _, last = history.evaluations
     assert set(last.metrics) == {"accuracy", "eval_loss"} and last.samples == 8
     assert trainer.datasets.train.epoch == 1
-    again, _ = train(tmp_path / "again", *flags, "--epochs=2", "--lr=0.01")
+    again, _ = alone.train(recipe(*flags), tmp_path / "again")
     assert [record.loss for record in again.steps] == [record.loss for record in history.steps]
 
 

@@ -3,14 +3,9 @@
 import json
 
 import pytest
-import torch
 
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import Builder
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.sync.ranks import Ranks
+from tests.train import alone
 from train.tasks import emotion
 from train.tasks.text import tsv
 
@@ -39,35 +34,13 @@ def made(tmp_path):
     return tmp_path
 
 
-def config_of(made, **settings):
-    return TrainConfig(
-        **{
-            "task": "emotion",
-            "data_dir": made,
-            "model": str(made / "config.json"),
-            "tokenizer": str(made / "vocab.txt"),
-            "cache_dir": made / "cache",
-            "sync": "single",
-            "batch_size": 8,
-            "epochs": 20,
-            "lr": 1e-2,
-            "evaluate": "end",
-            "device": "cpu",
-            "max_seq_length": 16,
-        }
-        | settings
-    )
+def config_of(made, **more):
+    base = {"task": "emotion", "batch_size": 8, "epochs": 20, "max_seq_length": 16}
+    return alone.settings(made, **{**base, **more})
 
 
 def test_distilbert_learns_it_and_both_sets_are_scored(made):
-    config = config_of(made, dropout=0.0, lr=3e-2)
-    task = emotion.build(config)
-    task.prepare()
-    sinks = Sinks(made / "run", 0)
-    console = Console(speaks=False)
-    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
-    history = trainer.fit()
-    sinks.close()
+    history, _ = alone.train(config_of(made, dropout=0.0, lr=3e-2), made)
     (scores,) = history.evaluations
     assert scores.samples == 16
     assert scores.metrics["accuracy_val"] == scores.metrics["accuracy_test"] == 1.0

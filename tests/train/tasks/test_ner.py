@@ -5,12 +5,8 @@ import json
 import pytest
 import torch
 
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.loop.build import Builder
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.sync.ranks import Ranks
+from tests.train import alone
 from train.tasks import ner
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
@@ -55,24 +51,9 @@ def made(tmp_path):
     return tmp_path
 
 
-def config_of(made, **settings):
-    return TrainConfig(
-        **{
-            "task": "ner",
-            "data_dir": made,
-            "model": str(made / "config.json"),
-            "tokenizer": str(made / "vocab.txt"),
-            "cache_dir": made / "cache",
-            "sync": "single",
-            "batch_size": 4,
-            "epochs": 8,
-            "lr": 1e-2,
-            "evaluate": "end",
-            "device": "cpu",
-            "max_seq_length": 16,
-        }
-        | settings
-    )
+def config_of(made, **more):
+    base = {"task": "ner", "batch_size": 4, "epochs": 8, "max_seq_length": 16}
+    return alone.settings(made, **{**base, **more})
 
 
 def prepared(made, **settings):
@@ -89,12 +70,7 @@ def refusal(made, **settings):
 
 
 def test_it_learns_and_entities_are_scored_on_both_sets(made):
-    config = config_of(made)
-    task = prepared(made)
-    sinks, console = Sinks(made / "run", 0), Console(speaks=False)
-    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
-    history = trainer.fit()
-    sinks.close()
+    history, _ = alone.train(config_of(made), made)
     (scores,) = history.evaluations
     assert scores.samples == 4 + 2
     for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "f1_test", "f1_PER_test"):
@@ -121,25 +97,6 @@ def test_the_loss_is_the_models_own_mean_over_words(made):
     output = task.forward(model, batch)
     assert output.loss.shape == (1,) and output.logits.shape == (3, 11, 4)
     assert output.loss.item() == pytest.approx(model(**batch).loss.item(), abs=1e-6)
-
-
-def test_padding_changes_nothing(made):
-    found = []
-    for pad in ("longest", "max_length"):
-        task = prepared(made, pad=pad)
-        torch.manual_seed(0)
-        model = task.build_model().double().eval()
-        batch = task.collate(list(task.build_datasets().train)[:3])
-        found.append((batch["labels"].shape[1], task.forward(model, batch).loss))
-    assert [width for width, _ in found] == [11, 16]
-    assert torch.allclose(found[0][1], found[1][1], atol=1e-12)
-
-
-def test_lengths_are_the_widths_of_sentences_alone(made):
-    task = prepared(made)
-    train = task.build_datasets().train
-    widths = [task.collate([one])["input_ids"].shape[1] for one in train]
-    assert task.lengths(train).tolist() == widths and len(set(widths)) > 1
 
 
 def test_words_that_are_cut_off_are_counted_aloud(made, caplog):

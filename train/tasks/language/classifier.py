@@ -37,6 +37,13 @@ class Labels:
         return len(self.labels) or 1
 
     @property
+    def model_class(self) -> Any:
+        """The class of transformers that makes such a model."""
+        import transformers
+
+        return getattr(transformers, f"AutoModelFor{self.head}")
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """What a model's configuration calls the labels."""
         return self.label_names or self.labels
@@ -98,17 +105,14 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
         )
 
 
-def build(name: str, config: Any, is_fresh: bool, kind: Any = None) -> nn.Module:
+def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
     """The model in float32; what it has no weights for comes from torch's seeded generator.
 
-    `kind` is transformers' class for it, by default the one for a label per text.
+    `kind` is transformers' class for it.
 
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    kind = kind or AutoModelForSequenceClassification
     if is_fresh:
         try:
             model: nn.Module = kind.from_config(config, dtype=torch.float32)

@@ -6,18 +6,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Batch, Samples, Task
+from train.tasks.base import Batch, Samples, Task, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.sources import cache
 
 
 class PreparedTask(Task):
-    """A task that tokenises its text into one folder of the cache.
+    """A task that tokenises its text into the cache.
 
     `model` and `tokenizer` are those of the settings, or else the ones given here; the tokenizer
     of a model is the one that lies with it.
@@ -32,12 +32,11 @@ class PreparedTask(Task):
         self.model = config.model or model
         self.tokenizer = config.tokenizer or tokenizer or _home(self.model)
         self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
-        self._label_order: list[int] | None = None
 
     def is_prepared(self) -> bool:
         """Whether this process sees the whole cache."""
         try:
-            return cache.is_whole(self._folder)
+            return cache.is_whole(self._cache)
         except UsageError:
             return False  # `prepare` says why
 
@@ -75,12 +74,32 @@ class PreparedTask(Task):
         return tokens.load(self.tokenizer, self.config.lower_case)
 
     @cached_property
-    def _folder(self) -> Path:
+    def _cache(self) -> Path:
         """The cache for this very data, tokenizer and length."""
         identity = tokens.identity(self._loaded_tokenizer)
         parts = [*self._source(), identity, str(self.config.max_seq_length)]
-        name = f"{self.config.task}-{cache.fingerprint(parts)}"
-        return cache.root(self.config.cache_dir) / name
+        return cache.place(self.config.cache_dir, self.config.task, parts)
+
+
+class LabelledTask(PreparedTask):
+    """A task whose model tells one of a few labels, of a text or of each word."""
+
+    _label_order: list[int] | None = None  # of the model's outputs, where it is another
+
+    @property
+    @abstractmethod
+    def labels(self) -> classifier.Labels: ...
+
+    def build_model(self) -> nn.Module:
+        """The model on the CPU in float32."""
+        config = classifier.load_config(self.model, self.labels, self.is_fresh)
+        self._label_order = classifier.label_order(config, self.labels)
+        return classifier.build(self.model, config, self.is_fresh, self.labels.model_class)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What `model` makes of `batch`, (n, ..., labels) in the task's order of labels."""
+        found: Tensor = model(**classifier.inputs(model, batch)).logits
+        return in_float32(found if self._label_order is None else found[..., self._label_order])
 
 
 def _home(model: str) -> str:

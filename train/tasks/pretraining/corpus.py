@@ -13,7 +13,6 @@ from train.tasks.language.tokens import BATCH
 from train.tasks.pretraining.documents import Document
 
 MARKS = 3  # [CLS] A [SEP] B [SEP]
-FLAT = ("tokens", "sentences", "documents", "chunks")
 Thing = TypeVar("Thing")
 
 
@@ -49,12 +48,12 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
             else:  # nothing in it, or one token: no pair can be made of it
                 del tokens[ends[first] :]
                 del ends[first + 1 :]
-    found = (torch.tensor(values, dtype=kind) for values, kind in (
-        (tokens, torch.int32), (ends, torch.int64), (document_ends, torch.int64),
-        (chunks, torch.int64),
-    ))  # fmt: skip
-    made = dict(zip(FLAT, found, strict=True))
-    return {**made, "chunks": made["chunks"].view(-1, 3)}
+    return {
+        "tokens": torch.tensor(tokens, dtype=torch.int32),
+        "sentences": torch.tensor(ends),
+        "documents": torch.tensor(document_ends),
+        "chunks": torch.tensor(chunks, dtype=torch.int64).view(-1, 3),
+    }
 
 
 def refuse_few(where: str, corpus: dict[str, Tensor]) -> None:

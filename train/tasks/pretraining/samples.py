@@ -1,6 +1,6 @@
 """One sample of pre-training, wherever it comes from, and n of them as a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,17 +27,14 @@ def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> B
         flattened (n * width,), masked_labels: int64 (all m,); labels (n,).
     """
     longest = width or max(len(sample.tokens) for sample in samples)
-    ids = torch.full((len(samples), longest), padding)
-    segments, mask = torch.zeros_like(ids), torch.zeros_like(ids)
-    for row, sample in enumerate(samples):
-        length = len(sample.tokens)
-        ids[row, :length] = torch.tensor(sample.tokens)
-        segments[row, :length] = torch.tensor(sample.segments)
-        mask[row, :length] = 1
+
+    def filled(rows: Iterable[list[int]], padding: int = 0) -> Tensor:
+        return torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+
     return {
-        "input_ids": ids,
-        "token_type_ids": segments,
-        "attention_mask": mask,
+        "input_ids": filled((sample.tokens for sample in samples), padding),
+        "token_type_ids": filled(sample.segments for sample in samples),
+        "attention_mask": filled([1] * len(sample.tokens) for sample in samples),
         "masked_positions": _whole(
             row * longest + at for row, sample in enumerate(samples) for at in sample.positions
         ),

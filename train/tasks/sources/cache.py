@@ -1,16 +1,15 @@
 """Tokens are kept on disk, once for all ranks and runs; what is damaged is made again.
 
-A cache is one folder: a safetensors file per set and a manifest that names them. It is built
-aside and renamed into place, so that a reader sees all of it or none, on any filesystem and
-without locks; of two builders at once, the second finds it done.
+A cache is one safetensors file. It is written under another name and renamed, so that a reader
+sees all of it or none, on any filesystem and without locks; of two builders at once the second's
+takes the place of the first's, which is the same.
 """
 
 import hashlib
 import json
-import shutil
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from torch import Tensor
 
 from muster.cache_folder import cache_folder
 
-VERSION = "2"  # of what the files hold
-MANIFEST = "manifest.json"
+VERSION = "3"  # of what the files hold
 
 
 def root(cache_dir: Path | None) -> Path:
@@ -38,47 +36,43 @@ def fingerprint(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether all of a cache is there, and each file as long as it says itself."""
+def place(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) -> Path:
+    """Where the cache is of what `parts` say, all of them."""
+    return root(cache_dir) / f"{name}-{fingerprint(parts)}.safetensors"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a cache is there, and as long as it says itself."""
     try:
-        for name in facts(folder)["sets"]:
-            with safe_open(folder / f"{name}.safetensors", framework="pt"):
-                pass
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        with safe_open(path, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
         return False
-    return True
 
 
-def write(folder: Path, sets: Mapping[str, dict[str, Tensor]], **more: Any) -> None:
-    """Make `folder` hold `sets`, and `more` facts of them, unless it is whole already."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+def write(path: Path, sets: Mapping[str, Mapping[str, Tensor]], **facts: Any) -> None:
+    """Make `path` hold `sets` by their names, and `facts` of them, as JSON has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    os.close(handle)
+    partial = Path(name)
+    tensors = {f"{part}/{key}": one for part, own in sets.items() for key, one in own.items()}
     try:
-        partial.chmod(0o755)  # others who share the cache may read it
-        for name, tensors in sets.items():
-            save_file(tensors, partial / f"{name}.safetensors")
-            (partial / f"{name}.safetensors").chmod(0o644)
-        manifest = json.dumps({"sets": list(sets), **more}, indent=2)
-        (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
-        if folder.exists() and not is_whole(folder):
-            with suppress(FileNotFoundError):  # another builder was faster
-                folder.rename(partial / "damaged")
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not is_whole(folder):
-                raise
+        save_file(tensors, partial, {"facts": json.dumps({"sets": list(sets), **facts})})
+        partial.chmod(0o644)  # others who share the cache may read it
+        partial.replace(path)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(folder / "damaged", ignore_errors=True)
+        partial.unlink(missing_ok=True)
 
 
-def read(folder: Path, name: str) -> dict[str, Tensor]:
+def read(path: Path, name: str) -> dict[str, Tensor]:
     """The tensors of one set, mapped into memory: pages are read as they are used."""
-    with safe_open(folder / f"{name}.safetensors", framework="pt") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    with safe_open(path, framework="pt") as file:
+        keys = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
+        return {key.removeprefix(f"{name}/"): file.get_tensor(key) for key in keys}
 
 
-def facts(folder: Path) -> dict[str, Any]:
-    """What was written next to the sets."""
-    return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+def facts(path: Path) -> dict[str, Any]:
+    """What was written with the sets, and their names as `sets`."""
+    with safe_open(path, framework="pt") as file:
+        return dict(json.loads(file.metadata()["facts"]))

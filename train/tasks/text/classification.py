@@ -8,10 +8,10 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
-from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier, tokens
 from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import PreparedTask
+from train.tasks.language.prepared import LabelledTask
 from train.tasks.sources import cache, hub
 from train.tasks.text import tsv
 from train.tasks.text.columns import Examples, Spec
@@ -19,12 +19,16 @@ from train.tasks.text.columns import Examples, Spec
 DEFAULT_MODEL = "bert-base-cased"
 
 
-class GlueTask(PreparedTask):
+class GlueTask(LabelledTask):
     """One of GLUE's nine tasks, or another of their kind, as `spec` describes it."""
 
-    def __init__(self, spec: Spec, config: TrainConfig) -> None:
-        super().__init__(config, DEFAULT_MODEL)
+    def __init__(self, spec: Spec, config: TrainConfig, model: str = DEFAULT_MODEL) -> None:
+        super().__init__(config, model)
         self.spec, self.pad_multiple = spec, spec.pad_multiple
+
+    @property
+    def labels(self) -> Spec:
+        return self.spec
 
     def prepare(self) -> None:
         """Tokenise all sets into the cache, unless they are there already.
@@ -35,7 +39,7 @@ class GlueTask(PreparedTask):
         config = classifier.load_config(self.model, self.spec, self.is_fresh)
         tokenizer = self._loaded_tokenizer
         classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
-        if cache.is_whole(self._folder):
+        if cache.is_whole(self._cache):
             return
         sets = {}
         for name in self.spec.parts:
@@ -44,25 +48,15 @@ class GlueTask(PreparedTask):
             tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
             kind = torch.float32 if self.spec.is_regression else torch.int64
             sets[name]["label"] = torch.tensor(examples.labels, dtype=kind)
-        cache.write(self._folder, sets)
+        cache.write(self._cache, sets)
 
     def build_datasets(self) -> Datasets:
-        train, *evaluation = (TokenSet(cache.read(self._folder, name)) for name in self.spec.parts)
+        train, *evaluation = (TokenSet(cache.read(self._cache, name)) for name in self.spec.parts)
         return Datasets(train, dict(zip(self.spec.evaluation, evaluation, strict=True)))
-
-    def build_model(self) -> nn.Module:
-        """The classifier on the CPU in float32."""
-        config = classifier.load_config(self.model, self.spec, self.is_fresh)
-        self._label_order = classifier.label_order(config, self.spec)
-        return classifier.build(self.model, config, self.is_fresh)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
-        logits: Tensor = model(**classifier.inputs(model, batch)).logits
-        if self._label_order is not None:
-            logits = logits[:, self._label_order]
-        logits = in_float32(logits)
-        labels = batch["labels"]
+        logits, labels = self.logits(model, batch), batch["labels"]
         if self.spec.is_regression:
             return Output(mse_loss(logits.squeeze(-1), labels.to(logits.dtype)), logits)
         return Output(cross_entropy(logits, labels), logits)

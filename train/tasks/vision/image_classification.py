@@ -5,29 +5,39 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+import numpy
+import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task, in_float32
-from train.tasks.vision.image_hub import HubSet
-from train.tasks.vision.images import Augmented, Image, Images, Scale
+from train.tasks.sources import cache, hub
+from train.tasks.vision.images import Augmented, Image, Images
+
+SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """How one image set differs from another."""
 
-    read: Callable[[Path], dict[str, Images]]  # the sets "train" and "test" of a folder
-    hub: HubSet
-    scale: Scale
+    read: Callable[[Path], dict[str, Images]]  # `SPLITS` of a folder
+    hub: str  # its name there, where it has the same splits and a column `label`
+    column: str  # of the images there
+    mode: str  # Pillow's name of the pixels' form: "RGB", or "L" for grey
+    mean: tuple[float, ...]  # by channel: what makes numbers around zero out of bytes
+    std: tuple[float, ...]
     classes: int
     augment: bool = False
 
 
 class ImageTask(Task):
-    """One image set; trained on its set "train", evaluated on "test"."""
+    """One image set; trained on its set "train", evaluated on "test".
+
+    Images of the Hub are unpacked once into the cache, for all ranks and runs.
+    """
 
     def __init__(self, spec: Spec, config: TrainConfig) -> None:
         self.spec, self.config = spec, config
@@ -39,20 +49,18 @@ class ImageTask(Task):
         Raises:
             UsageError: files are missing or wrong, or the Hub cannot be reached.
         """
-        if self.config.data_dir is None:
-            self.spec.hub.prepare(self.config.cache_dir)
-        else:
+        if self.config.data_dir is not None:
             self.spec.read(self.config.data_dir)
+        elif not self.is_prepared():
+            cache.write(self._cache, {split: self._unpacked(split) for split in SPLITS})
 
     def is_prepared(self) -> bool:
-        """Whether nothing is left to unpack."""
-        if self.config.data_dir is None:
-            return self.spec.hub.is_prepared(self.config.cache_dir)
-        return True  # reading files takes no longer than asking whether they are right
+        """Whether nothing is left to unpack: to read files takes no longer than to look at them."""
+        return self.config.data_dir is not None or cache.is_whole(self._cache)
 
     def build_datasets(self) -> Datasets:
         if self.config.data_dir is None:
-            sets = self.spec.hub.read(self.config.cache_dir)
+            sets = {split: Images(**cache.read(self._cache, split)) for split in SPLITS}
         else:
             sets = self.spec.read(self.config.data_dir)
         train = sets["train"]
@@ -70,7 +78,10 @@ class ImageTask(Task):
 
     def collate(self, samples: Sequence[Image]) -> Batch:
         """n images as float32 (n, channels, height, width), and labels (n,)."""
-        return self.spec.scale.collate(samples)
+        pixels = torch.stack([sample.pixels for sample in samples]).float()
+        mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.spec.mean, self.spec.std))
+        labels = torch.tensor([sample.label for sample in samples])
+        return {"images": (pixels - mean) / std, "labels": labels}
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean cross entropy, and logits (n, classes)."""
@@ -79,3 +90,16 @@ class ImageTask(Task):
 
     def metric(self, evaluation_set: Samples) -> Metric:
         return Confusion(self.spec.classes, ("accuracy",))
+
+    @property
+    def _cache(self) -> Path:
+        parts = (self.spec.hub, self.spec.column, self.spec.mode)
+        return cache.place(self.config.cache_dir, "images", parts)
+
+    def _unpacked(self, split: str) -> dict[str, Tensor]:
+        rows = hub.rows(self.spec.hub, split=split)
+        images = [numpy.asarray(one.convert(self.spec.mode)) for one in rows[self.spec.column]]
+        pixels = torch.from_numpy(numpy.stack(images))
+        channels_first = pixels.movedim(-1, 1) if pixels.ndim == 4 else pixels.unsqueeze(1)
+        labels = torch.tensor(list(rows["label"]))
+        return {"pixels": channels_first.contiguous(), "labels": labels}

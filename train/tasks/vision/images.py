@@ -1,15 +1,11 @@
 """Images stay bytes until a batch is made of them; crops and flips are drawn per sample."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from train.model.rng import hash_seed
-from train.tasks.base import Batch
 
 CROP_PADDING = 4  # pixels on each side
 
@@ -53,20 +49,3 @@ class Augmented(Images):
         bordered = pad(image.pixels, (CROP_PADDING,) * 4)
         crop = bordered[:, top : top + height, left : left + width]
         return image._replace(pixels=crop.flip(-1) if drawn % 2 else crop)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What makes numbers around zero out of bytes: mean and standard deviation by channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def collate(self, samples: Sequence[Image]) -> Batch:
-        """n images as float32 (n, channels, height, width), and labels (n,)."""
-        pixels = torch.stack([sample.pixels for sample in samples]).float()
-        mean, std = (torch.tensor(part).view(-1, 1, 1) for part in (self.mean, self.std))
-        return {
-            "images": (pixels - mean) / std,
-            "labels": torch.tensor([sample.label for sample in samples]),
-        }

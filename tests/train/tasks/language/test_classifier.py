@@ -22,15 +22,6 @@ def test_the_loss_is_the_models_own(made):
         )
 
 
-def test_the_same_seed_gives_the_same_weights(made):
-    def weights(seed):
-        torch.manual_seed(seed)
-        return torch.cat([tensor.flatten() for tensor in build(made).build_model().parameters()])
-
-    assert torch.equal(weights(1), weights(1))
-    assert not torch.equal(weights(1), weights(2))
-
-
 def saved(made, folder, labels, **settings):
     """A fine-tuned model's folder with labels of its own."""
     from transformers import AutoConfig, AutoModelForSequenceClassification

@@ -76,19 +76,6 @@ def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
     }
 
 
-def test_shards_are_sorted_likewise(tmp_path):
-    for name in ("books_training_0.hdf5", "books_test_0.hdf5", "dev/1.h5"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    found = data_files.find(tmp_path)
-    assert data_files.are_shards(found)
-    assert {name: len(paths) for name, paths in found.items()} == {
-        "train": 1,
-        "test": 1,
-        "valid": 1,
-    }
-
-
 def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
     for folder, message in (
         (None, "needs --data-dir: a folder with text files"),

@@ -9,43 +9,39 @@ import torch
 from train.tasks.sources import cache
 
 TENSORS = {"input_ids": torch.arange(999, dtype=torch.int32), "offsets": torch.tensor([0, 999])}
+SETS = {"train": TENSORS, "dev": {name: one.clone() for name, one in TENSORS.items()}}
 
 
 @pytest.fixture
-def folder(tmp_path):
-    cache.write(tmp_path / "rte-1", {"train": TENSORS, "dev": TENSORS}, side="right")
-    return tmp_path / "rte-1"
+def path(tmp_path):
+    path = cache.place(tmp_path, "rte", ["data"])
+    cache.write(path, SETS, side="right")
+    return path
 
 
-def test_what_was_written_is_read_back(folder):
-    assert cache.is_whole(folder)
-    assert cache.facts(folder)["side"] == "right"
-    found = cache.read(folder, "dev")
+def test_what_was_written_is_read_back_and_nothing_else_is_left(path):
+    assert cache.is_whole(path)
+    assert cache.facts(path) == {"sets": ["train", "dev"], "side": "right"}
+    found = cache.read(path, "dev")
     assert found.keys() == TENSORS.keys()
     assert all(torch.equal(found[key], TENSORS[key]) for key in TENSORS)
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o444 == 0o444
 
 
-def test_nothing_else_is_left_next_to_it(folder):
-    assert [path.name for path in folder.parent.iterdir()] == ["rte-1"]
-    names = {"manifest.json", "train.safetensors", "dev.safetensors"}
-    assert {path.name for path in folder.iterdir()} == names
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize("name", ["train.safetensors", "manifest.json"])
-@pytest.mark.parametrize("harm", [cut, Path.unlink, lambda path: path.write_text("[]")])
-def test_damage_is_noticed_and_mended(folder, name, harm):
-    harm(folder / name)
-    if name == "manifest.json" and harm is cut:
-        (folder / name).write_text((folder / name).read_text()[:-2])  # beyond the last newline
-    assert not cache.is_whole(folder)
-    cache.write(folder, {"train": TENSORS, "dev": TENSORS})
-    assert cache.is_whole(folder)
-    assert [path.name for path in folder.parent.iterdir()] == ["rte-1"]
-    assert not (folder / "damaged").exists()
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_text("[]"),
+        Path.unlink,
+    ],
+)
+def test_damage_is_noticed_and_mended(path, harm):
+    harm(path)
+    assert not cache.is_whole(path)
+    cache.write(path, SETS)
+    assert cache.is_whole(path) and list(path.parent.iterdir()) == [path]
 
 
 def test_many_builders_at_once_make_one_whole_cache(tmp_path):

@@ -76,12 +76,6 @@ def test_tags_have_an_order_of_their_own(tmp_path):
     assert conll.tags_of(sentences) == ["O", "B-LOC", "B-MISC", "B-ORG", "B-PER", "I-PER"]
 
 
-def test_a_tag_that_training_does_not_have_is_named_by_line(tmp_path):
-    sentences = read(tmp_path, IOB2)
-    with pytest.raises(UsageError, match=r"dev\.txt:10: the training file has no tag 'I-PER'; it"):
-        conll.refuse_unknown(tmp_path / "dev.txt", sentences, ["O", "B-ORG", "B-MISC", "B-PER"])
-
-
 def test_files_are_found_by_either_name(tmp_path):
     for name in ("train.txt", "dev.txt"):
         (tmp_path / name).write_text("EU O\n")

@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-import pytest
 import torch
 from torch.nn.functional import pad
 
-from train.tasks.vision.images import Augmented, Image, Images, Scale
-from train.tasks.vision.vgg import LAYERS, Vgg
+from train.tasks.vision.images import Augmented, Images
 
 
 def some(count=400):
@@ -56,19 +54,3 @@ def test_samples_are_drawn_by_seed_epoch_and_index_alone():
     one.epoch = 1
     assert same(one, other) == 40
     assert same(one, Augmented(images, seed=2)) < 5
-
-
-def test_a_batch_is_scaled_by_channel():
-    pixels = torch.tensor([0, 100, 255], dtype=torch.uint8).view(3, 1, 1).expand(3, 2, 2)
-    scale = Scale(mean=(10.0, 20.0, 30.0), std=(2.0, 4.0, 5.0))
-    batch = scale.collate([Image(pixels, 3), Image(pixels, 7)])
-    assert batch["images"].shape == (2, 3, 2, 2) and batch["images"].dtype == torch.float32
-    assert batch["images"][1, :, 0, 1].tolist() == [-5.0, 20.0, 45.0]
-    assert batch["labels"].tolist() == [3, 7]
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_vgg_has_as_many_convolutions_as_its_name_says(name):
-    model = Vgg(name, 10)
-    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers

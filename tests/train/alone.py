@@ -1,0 +1,45 @@
+"""A training in this process alone, and the settings of a small one on text."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from configs import plugins
+from configs.settings.train import TrainConfig
+from train.loop.build import Builder
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.records.sinks import Sinks
+from train.records.summary import History
+from train.sync.ranks import Ranks
+from train.tasks.base import Task
+
+
+def train(config: TrainConfig, folder: Path, task: Task | None = None) -> tuple[History, Trainer]:
+    """Train to the end; records go into the folder `run` of `folder`."""
+    task = task or plugins.load("train.tasks", config.task)(config)
+    task.prepare()
+    assert task.is_prepared()
+    sinks, console = Sinks(folder / "run", 0), Console(speaks=False)
+    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
+    history = trainer.fit()
+    sinks.close()
+    return history, trainer
+
+
+def settings(folder: Path, **more: Any) -> TrainConfig:
+    """Of a task on text, whose data, vocabulary and model are in `folder`."""
+    return TrainConfig(
+        **{
+            "data_dir": folder,
+            "model": str(folder / "config.json"),
+            "tokenizer": str(folder / "vocab.txt"),
+            "cache_dir": folder / "cache",
+            "sync": "single",
+            "lr": 1e-2,
+            "evaluate": "end",
+            "device": "cpu",
+        }
+        | more
+    )
