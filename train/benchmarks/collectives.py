@@ -125,6 +125,7 @@ def _pattern(count: int, of_rank: int, device: torch.device) -> Tensor:
 
 
 def _case(name: str, count: int, place: Place) -> _Case:
+    """That collective with its buffers, of `count` floats for each rank or part."""
     rank, size = place.rank, place.world_size
     own = _pattern(count, rank, place.device)
     came = torch.zeros_like(own)

@@ -1,8 +1,8 @@
 """How figures are drawn: without a screen, narrow enough for a phone, in colours of their own.
 
 Text and axes take the colour of the page around them, so that a figure works on light and dark.
-No text is in a colour: small coloured text has too little
-contrast, and a legend shows the line or the bar beside the name.
+No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
+the bar beside the name.
 """
 
 import io

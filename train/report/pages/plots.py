@@ -53,7 +53,8 @@ def lines(rows: Sequence[Sequence[Panel]]) -> str:
             handles |= dict(zip(labels, found, strict=True))
         for axis, panel in zip(axes[-1], rows[-1], strict=True):
             axis.set_xlabel(panel.x)
-        drawing.legend(figure, list(handles.values()))
+        in_order = sorted(handles, key=lambda label: label not in names)  # series before the rest
+        drawing.legend(figure, [handles[label] for label in in_order])
         return drawing.as_svg(figure)
 
 
@@ -83,6 +84,8 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
     drawing.whole_numbers(axis)
+    if panel.ideal:
+        axis.set_ylim(0, None)
     if panel.is_log:
         axis.set_yscale("log")
     else:
