@@ -79,11 +79,9 @@ bench: $(TEST) ## measure this beside hand-written training, on the testbed (as 
 figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as root: half an hour)
 	@$(BIN)/python -m tests.figures.architecture
 	@$(BIN)/python -m tests.figures.recording
-	@$(BIN)/python -m tests.figures.losses
+	@$(BIN)/python -m tests.figures.results quick
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.bench --rates 1gbit --batch-size 16 --rounds 2 --steps 10 \
 		--only $(TITLED) --figure docs/figures/speed.svg
-	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.split_auto \
-		--figure docs/figures/split-auto.svg
 
 results: $(TEST) ## run a study of docs/results anew, and take its report: ARGS='cs744 --rate 1gbit --data-dir cifar10' (as root)
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.figures.results $(ARGS)

@@ -2,7 +2,9 @@
 
 import os
 import pwd
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,18 +15,9 @@ from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
 FOREIGN = (
-    "SLURM_",
-    "OMPI_",
-    "PMI_",
-    "PMIX_",
-    "TORCHELASTIC_",
-    "ACCELERATE_",
-    "HF_",
-    "PET_",
-    "MUSTER_",
-    "CONDA_",
-    "VIRTUAL_ENV",
-)
+    "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_",
+    "CONDA_", "VIRTUAL_ENV",
+)  # fmt: skip
 WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
@@ -52,6 +45,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`~/.cache` and `~/.local/state` of this session, here and in all processes of tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """What a test leaves ignored, all that later ones start ignores: they could not be stopped."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

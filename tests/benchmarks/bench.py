@@ -19,8 +19,8 @@ from configs import cli
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import made as making
-from tests.benchmarks import nanogpt, overhead, places, preloaded, results, startup, targets
-from tests.benchmarks.cases import BASE, OURS, Case
+from tests.benchmarks import overhead, places, results, startup, targets
+from tests.benchmarks.cases import OURS, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Place, Steps
 from tests.benchmarks.results import Results
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates = args.rates.split(",")
     for rate in rates:
         places.check_rate(rate)
-    cases = [case for case in table_of_cases.chosen(args.only) if runnable(case)]
+    cases = table_of_cases.chosen(args.only)
     if args.device == "cuda" and rates != [places.LOOPBACK]:
         raise UsageError(
             "--device cuda: nodes of a testbed share this machine's GPUs; give each "
@@ -61,18 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = targets.table(found, args.model)
     if not args.only:
         rows += startup.table(startup.measured(args.rounds))
-        rows += preloaded.table(preloaded.measured(args.rounds))
     print(f"\n{results.aligned(rows)}")
     if not args.only:
-        for rate in rates:
-            print(
-                f"\n{rate}\n{results.aligned(nanogpt.table(nanogpt.measured(args.rounds, rate)))}"
-            )
         print(f"\n{results.aligned(overhead.table(overhead.measured()))}")
     if args.figure:
         from tests.benchmarks import figure
 
-        figure.draw(found, cases, args.figure)
+        figure.draw(found[0], cases, args.figure)
     return 1 if any(one.failed for one in found) else 0
 
 
@@ -85,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--rounds", type=int, default=3, help="runs of each case at each rate")
     made.add_argument("--steps", type=int, default=15, help="of each run")
-    made.add_argument("--only", metavar="NAME,...", help="these cases, and plain DDP")
+    made.add_argument("--only", metavar="NAME,...", help="these cases, and their bases")
     made.add_argument("--nodes", type=int, default=4)
     made.add_argument("--batch-size", type=int, default=64, help="of all nodes together")
     made.add_argument("--threads", type=int, default=1, help="of each worker")
@@ -95,16 +90,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--model", default="small", help="small or base (made here), or a folder")
     made.add_argument("--data-dir", type=Path, help="RTE's TSV files (default: made here)")
     made.add_argument("--json", type=Path, help="write every loss and second into this file")
-    made.add_argument("--figure", type=Path, help="draw the ratios into this SVG file")
+    made.add_argument("--figure", type=Path, help="draw the first rate into this SVG file")
     return made
-
-
-def runnable(case: Case) -> bool:
-    """Whether this version knows the flags of `case`; says so where it does not."""
-    problem = table_of_cases.problem(case)
-    if problem:
-        print(f"left out: {case.name}: {problem}")
-    return problem is None
 
 
 def refuse_short(made: Made, needed: int) -> None:
@@ -123,7 +110,7 @@ def measured(
     """All rounds at one rate; prints their table. A case that fails is left out from then on.
 
     Raises:
-        MusterError: plain DDP failed, without which there is no ratio.
+        MusterError: a base failed, without which there is no ratio.
     """
     found = Results(rate)
     with places.place(rate, args.nodes, args.threads) as place:
@@ -135,7 +122,7 @@ def measured(
                     found.add(case, run(place, case, made, args, folder))
                     lines = f"{found.seconds(case.name)[-1]:.3f} s"
                 except MusterError as error:
-                    if case.name == BASE:
+                    if case.name == case.base:
                         raise
                     found.fail(case, str(error))
                     lines = str(error)
@@ -173,7 +160,7 @@ def keep(found: Sequence[Results], args: argparse.Namespace) -> None:
         one.rate: {name: [vars(run) for run in own] for name, own in one.runs.items()}
         for one in found
     }
-    text = json.dumps({"settings": settings, "base": BASE, "runs": runs}, indent=1)
+    text = json.dumps({"settings": settings, "runs": runs}, indent=1)
     args.json.write_text(text + "\n", encoding="utf-8")
 
 

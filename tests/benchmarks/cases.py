@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 
 OURS = "ours"
-BASE = "plain_ddp"  # what every case is a multiple of
+BASE = "plain_ddp"  # what cases are a multiple of
+GPT = "nanogpt_ddp"  # and those that train a GPT
 
 
 @dataclass(frozen=True)
 class Case:
     """One way to train, ours by the flags of a run, a peer by the name of its file and its flags.
 
-    The time of a `limit` is shown, but its losses are not those of a training. A case with a
-    `title`, its name in plain words, is in the figure.
+    Its time is a multiple of that of `base`, a case whose losses it must have. The time of a
+    `limit` is shown, but its losses are not those of a training. A case with a `title`, its name in
+    plain words, is in the figure.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Case:
     flags: tuple[str, ...] = ()
     limit: bool = False
     title: str = ""
+    base: str = BASE
 
 
 PADDED = ("--pad", "max_length")
@@ -44,6 +45,10 @@ CASES = (
     Case("trainer_with_muster", "transformers_trainer", ("--muster",),
          title="Trainer, with muster.sync_ddp(trainer)"),
     Case("no_sync", "plain_ddp", ("--sync", "none"), limit=True),
+    # nanoGPT's loop: DDP as it comes, with buckets as small as ours, and muster.sync
+    Case(GPT, "nanogpt", base=GPT),
+    Case("nanogpt_ddp_4mib", "nanogpt", ("--sync", "ddp_4mib"), base=GPT),
+    Case("nanogpt", "nanogpt", ("--sync", "muster"), base=GPT),
     # ours, as the recipe is
     Case("recipe", OURS),
     Case("gather_scatter", OURS, ("--sync", "gather_scatter"),
@@ -65,7 +70,7 @@ CASES = (
 
 
 def chosen(names: str | None) -> list[Case]:
-    """The cases that `names` (commas between them; None: all) asks for, and the base.
+    """The cases that `names` (commas between them; None: all) asks for, and their bases.
 
     Raises:
         UsageError: there is no case of such a name.
@@ -77,15 +82,5 @@ def chosen(names: str | None) -> list[Case]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise UsageError(f"--only {','.join(unknown)}: unknown; known: {', '.join(known)}")
-    return [case for case in CASES if case.name in {BASE, *wanted}]
-
-
-def problem(case: Case) -> str | None:
-    """Why this version cannot run `case`: it lacks a flag, say. None: it can."""
-    if case.kind != OURS:
-        return None
-    try:
-        cli.parse([TrainConfig], ["--task", "rte", *case.flags], prog="", description="")
-    except UsageError as error:
-        return str(error).splitlines()[0]
-    return None
+    wanted += [BASE, *(known[name].base for name in wanted)]
+    return [case for case in CASES if case.name in wanted]

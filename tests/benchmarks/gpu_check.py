@@ -29,6 +29,7 @@ from tests.benchmarks import made as making
 from tests.benchmarks import places
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import LOOPBACK, Steps
+from train.report.pages.page import markdown_table
 
 PAGE = REPOSITORY / "logs" / "gpu-check.md"
 INEXACT = ("local_sgd",)  # modes whose losses are others, if not by much
@@ -78,10 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     known = list(checks(gpus, args.device))
-    chosen = args.only.split(",") if args.only else [check.name for check in known]
-    if unknown := set(chosen) - {check.name for check in known}:
-        names = ", ".join(dict.fromkeys(check.name for check in known))
-        print(f"--only: unknown {', '.join(sorted(unknown))}; known: {names}", file=sys.stderr)
+    names = dict.fromkeys(check.name for check in known)
+    chosen = args.only.split(",") if args.only else names
+    if unknown := set(chosen) - names.keys():
+        message = f"--only: unknown {', '.join(sorted(unknown))}; known: {', '.join(names)}"
+        print(message, file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -201,32 +203,21 @@ def page(rows: Sequence[Row], made: Made, args: argparse.Namespace) -> str:
         f"{args.steps} steps each. Steps per second are of the median step, without the first "
         f"{WARM_UP}; losses are held against the single process's."
     )
-    lines = [
-        "# What runs on GPUs" if is_gpu else "# A trial of gpu-check on CPUs",
-        "",
-        about,
-        "",
-        "| run | workers | steps/s | of the plain script's | GPU memory, MiB | losses | result |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    title = "What runs on GPUs" if is_gpu else "A trial of gpu-check on CPUs"
     plain = {row.check.workers: row for row in rows if row.check.name == PLAIN and row.steps}
+    table = []
     for row in rows:
-        speed = ratio = "-"
-        if row.steps is not None:
-            speed = f"{row.steps_per_s:.2f}"
-            if other := plain.get(row.check.workers):
-                ratio = f"{row.steps_per_s / other.steps_per_s:.2f}"
-        held = f"{row.gpu_mib:,.0f}" if row.gpu_mib else "-"
-        cells = [row.check.name, str(row.check.workers), speed, ratio, held, "; ".join(row.notes)]
-        result = f"**wrong**: {row.problem}" if row.problem else "right"
-        lines.append("| " + " | ".join([*cells, result.replace("|", "/")]) + " |")
+        speed = row.steps_per_s if row.steps else None
+        other = plain.get(row.check.workers)
+        shown = {"run": row.check.name, "workers": row.check.workers, "steps/s": speed}
+        shown["of the plain script's"] = speed / other.steps_per_s if speed and other else None
+        shown |= {"GPU memory, MiB": row.gpu_mib or None, "losses": "; ".join(row.notes)}
+        table.append(shown | {"result": f"**wrong**: {row.problem}" if row.problem else "right"})
     most = max((row.check.workers for row in rows), default=1)
-    lines += [
-        "",
-        f"Not run here: more than {most} workers{'' if is_gpu else ', anything on a GPU'}",
-    ]
-    lines[-1] += ", several machines."
-    return "\n".join(lines) + "\n"
+    left_out = (
+        f"more than {most} workers{'' if is_gpu else ', anything on a GPU'}, several machines"
+    )
+    return f"# {title}\n\n{about}\n\n{markdown_table(table)}\n\nNot run here: {left_out}.\n"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from muster.errors import UsageError
 
 VOCABULARY = 30522  # of bert-base-uncased
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = [f"w{number}" for number in range(VOCABULARY - len(SPECIAL))]
 SHAPES = {
     # BERT-mini's: 44.7 MB of gradients in 73 tensors, over half of it the word embedding
     "small": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -24,7 +27,6 @@ QUANTILES |= {0.874: 128, 1: 160}
 SEPARATORS = 3  # [CLS] first [SEP] second [SEP]
 # How rare the words are: with it 64 samples hold about 1,500 different tokens, as RTE's do.
 ZIPF_POWER, ZIPF_SHIFT = 1.1, 1.0
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -37,39 +39,21 @@ class Made:
     tensors: int
 
 
-def word(number: int) -> str:
-    """The word of that number: a, b, ..., z, aa, ab, ..."""
-    text = ""
-    number += 1
-    while number:
-        number, letter = divmod(number - 1, len(LETTERS))
-        text = LETTERS[letter] + text
-    return text
-
-
 def sample_lengths(count: int, drawn: random.Random) -> list[int]:
     """Tokens of `count` samples, before they are cut off."""
-    shares = list(QUANTILES)
-    found = []
-    for _ in range(count):
-        at = drawn.random()
-        low = max(share for share in shares if share <= at)
-        high = min(share for share in shares if share > at)
-        near = (at - low) / (high - low)
-        found.append(round(QUANTILES[low] + near * (QUANTILES[high] - QUANTILES[low])))
-    return found
+    at = [drawn.random() for _ in range(count)]
+    return [round(one) for one in np.interp(at, list(QUANTILES), list(QUANTILES.values()))]
 
 
 def data_set(folder: Path, train: int = 2490, dev: int = 16, seed: int = 598) -> Path:
     """Write RTE's files of made-up words; the first words are common, the last ones rare."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = random.Random(seed)
-    words = [word(number) for number in range(VOCABULARY - len(SPECIAL))]
-    rarity = list(accumulate((rank + 1 + ZIPF_SHIFT) ** -ZIPF_POWER for rank in range(len(words))))
+    rarity = list(accumulate((rank + 1 + ZIPF_SHIFT) ** -ZIPF_POWER for rank in range(len(WORDS))))
     for name, count in (("train", train), ("dev", dev)):
         lines = ["index\tsentence1\tsentence2\tlabel"]
         for index, length in enumerate(sample_lengths(count, drawn)):
-            text = drawn.choices(words, cum_weights=rarity, k=length - SEPARATORS)
+            text = drawn.choices(WORDS, cum_weights=rarity, k=length - SEPARATORS)
             second = min(drawn.randint(4, 18), len(text) // 2)
             label = drawn.choice(("entailment", "not_entailment"))
             lines.append(f"{index}\t{' '.join(text[second:])}\t{' '.join(text[:second])}\t{label}")
@@ -114,8 +98,7 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
 def _tokenizer() -> Any:
     from transformers import BertTokenizerFast
 
-    words = [*SPECIAL, *map(word, range(VOCABULARY - len(SPECIAL)))]
-    return BertTokenizerFast(vocab={word: at for at, word in enumerate(words)})
+    return BertTokenizerFast(vocab={word: at for at, word in enumerate((*SPECIAL, *WORDS))})
 
 
 def _given(data: Path) -> Path:

@@ -10,9 +10,7 @@ plain pass, which sends nothing, is its overhead. Seconds are medians of rank 0.
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from configs.plugins import REPOSITORY
+from tests.benchmarks import places
 from tests.benchmarks.results import aligned
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
@@ -71,17 +69,9 @@ def measured(
     ranks: int = RANKS, steps: int = STEPS, modes: Sequence[str] = (BASE, "all_reduce")
 ) -> Seconds:
     """One run of all ways in turns; a run that fails ends the benchmark."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder, "seconds.json")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={ranks}", "-m", "tests.benchmarks.overhead"]
-        command += [f"--steps={steps}", f"--sync={','.join(modes[1:])}", f"--worker={found}"]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=REPOSITORY, env=env, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
-        seconds: Seconds = json.loads(found.read_text())
-        return seconds
+    flags = (f"--steps={steps}", f"--sync={','.join(modes[1:])}")
+    found: Seconds = places.on_ranks("tests.benchmarks.overhead", ranks, *flags)
+    return found
 
 
 def table(found: Seconds) -> list[list[str]]:

@@ -125,6 +125,19 @@ class Place:
         return {**os.environ, "MUSTER_PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", **more}
 
 
+def on_ranks(module: str, ranks: int, *flags: str) -> Any:
+    """What rank 0 of `module` has written to the file of its flag --worker; here, by torchrun."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "found.json")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={ranks}", "-m", module, *flags, f"--worker={found}"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+        return json.loads(found.read_text(encoding="utf-8"))
+
+
 @contextmanager
 def place(rate: str, nodes: int, threads: int) -> Iterator[Place]:
     """Machines with links of `rate`, for as long as they are needed.

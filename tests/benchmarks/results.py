@@ -9,6 +9,7 @@ from tests.benchmarks.cases import BASE, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import Steps
 
+HEAD = ["", "rate", "wanted", "reached", ""]  # of the table of targets
 WARM_UP = 2  # first steps of each run, which are left out
 COMPARED = 10  # first losses
 SAME_LOSS = 1e-4
@@ -39,9 +40,11 @@ class Results:
     runs: dict[str, list[Steps]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # why, by the name of the case
     limits: dict[str, float] = field(default_factory=dict)  # seconds that links need at least
+    bases: dict[str, str] = field(default_factory=dict)  # of each case
 
     def add(self, case: Case, steps: Steps) -> None:
         self.runs.setdefault(case.name, []).append(steps)
+        self.bases[case.name] = case.base
 
     def fail(self, case: Case, why: str) -> None:
         """Leave `case` out, whatever it did in earlier rounds."""
@@ -52,9 +55,9 @@ class Results:
         """The median step of each round."""
         return [median(run.step_s[WARM_UP:]) for run in self.runs[name]]
 
-    def ratios(self, name: str, base: str = BASE) -> list[float]:
-        """Seconds of `name` for one of `base`, in each round that has both."""
-        pairs = zip(self.seconds(name), self.seconds(base), strict=False)
+    def ratios(self, name: str, base: str = "") -> list[float]:
+        """Seconds of `name` for one of `base`, or of its own, in each round that has both."""
+        pairs = zip(self.seconds(name), self.seconds(base or self.bases[name]), strict=False)
         return [own / other for own, other in pairs]
 
     def sync_ratios(self, name: str, limit: str) -> list[float]:
@@ -62,8 +65,8 @@ class Results:
         return [median(run.sync_s[WARM_UP:]) / self.limits[limit] for run in self.runs[name]]
 
     def loss_gap(self, name: str) -> float:
-        """The largest difference of one of the first losses from the base's, in any round."""
-        want = self.runs[BASE][0].losses[:COMPARED]
+        """The largest difference of one of the first losses from its base's, in any round."""
+        want = self.runs[self.bases[name]][0].losses[:COMPARED]
         gaps = [
             abs(loss - other)
             for run in self.runs[name]
@@ -93,7 +96,7 @@ def bounds(made: Made, workers: int, bytes_per_s: float | None) -> dict[str, flo
 
 def table(results: Results, cases: Sequence[Case]) -> list[list[str]]:
     """The rows of the table, its head first."""
-    rows = [["case", "step, s", "x plain DDP", "loss differs by", "note"]]
+    rows = [["case", "step, s", "x DDP by hand", "loss differs by", "note"]]
     for case in cases:
         if case.name not in results.runs:
             continue
@@ -108,6 +111,19 @@ def table(results: Results, cases: Sequence[Case]) -> list[list[str]]:
     for name, seconds_s in results.limits.items():
         rows.append([name, f"{seconds_s:.3f}", f"{seconds_s / base_s:.2f}", "", "limit, computed"])
     return rows
+
+
+def held(
+    what: str, values: Sequence[float], most: float | None, unit: str = "x", *, note: str = ""
+) -> list[str]:
+    """A row of the table of targets: whether they are at most `most`, and would be so again."""
+    reached, wanted, verdict = Spread.of(values), "", ""
+    if most is not None:
+        wanted = f"<= {most:.2f} {unit}"
+        verdict = "met" if reached.mean <= most else "missed"
+        if abs(reached.mean - most) < reached.deviation:
+            verdict += ", but within the spread"
+    return [what, "", wanted, f"{reached.text(2)} {unit}{note}", verdict]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

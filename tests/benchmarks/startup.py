@@ -2,8 +2,10 @@
 
     python -m tests.benchmarks.startup [--rounds 5]
 
-Both start the same worker with the same flags, four of them on this machine, in turns. And how
-soon `--help` and `--dry-run` have said what they say.
+Four workers on this machine, in turns: of our trainer, and of a BERT that is trained by hand, as a
+user's script that imports transformers (peers/plain_ddp.py). Memory is the sum of the workers'
+shares (PSS: what several processes share counts once) at its highest. And how soon `--help` and
+`--dry-run` have said what they say.
 """
 
 import argparse
@@ -12,96 +14,166 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
-from tests.benchmarks.results import Spread, aligned
+import psutil
 
-WORKERS = 4
-POLL_S = 0.01
-WORK = ["--task=synthetic", "--max-steps=3", "--evaluate=never", "--no-save-model", "--quiet"]
+from configs.plugins import REPOSITORY
+from launch.agent.processes import process_tree
+from tests.benchmarks import made
+from tests.benchmarks.results import HEAD, Spread, aligned, held
+
+WORKERS, LOOK_S = 4, 0.25
 SUBMIT = [str(REPOSITORY / "launch" / "submit.py"), "--launcher=local"]
 ONE_NODE = [*SUBMIT, "--nodes=1", f"--nproc-per-node={WORKERS}"]
-TORCHRUN = "torchrun"
-WAYS = {
-    TORCHRUN: ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}",
-               "-m", "train.worker"],
-    "submit.py, one node of four": ONE_NODE,
-    "submit.py, four nodes of one": [*SUBMIT, f"--nodes={WORKERS}"],
-}  # fmt: skip
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
+TRAINER = ["--task=synthetic", "--max-steps=3", "--evaluate=never", "--no-save-model"]
+BY_HAND = ["-m", "tests.benchmarks.peers.plain_ddp", "--batch-size=16", "--steps=1"]
+FIRST_STEP = (b"step 1 ", b'{"step": 1')  # as the trainer prints it, and as the peer does
 ANSWERS = {"submit.py --help": ["--help"], "submit.py --dry-run": ["--nodes=4", "--dry-run"]}
-MOST_OF_TORCHRUN, MOST_ANSWER_S = 1.1, 0.3
-Seconds = dict[str, list[float]]  # of each round, by what was timed
+MOST_ANSWER_S = 0.3
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command, before the flags of its program, and what it may take of torchrun's time."""
+
+    name: str
+    command: Sequence[str]
+    most: float | None = None
+    by_hand: bool = False
+
+    @property
+    def base(self) -> "Start":
+        return next(one for one in STARTS if one.by_hand == self.by_hand)
+
+
+STARTS = (
+    Start("torchrun", [*TORCHRUN, "-m", "train.worker"]),
+    Start("submit.py, one node of four", ONE_NODE, 1.1),
+    Start("submit.py, four nodes of one", [*SUBMIT, f"--nodes={WORKERS}"]),
+    Start("submit.py, --workers preload", [*ONE_NODE, "--workers=preload"], 0.55),
+    Start("a BERT by hand, torchrun", TORCHRUN, by_hand=True),
+    Start("a BERT by hand, --workers preload",
+          [*ONE_NODE, "--workers=preload", "--preload=torch,transformers"], 0.55, by_hand=True),
+)  # fmt: skip
+Figures = dict[str, list[float]]  # of each round, by what was measured
+MEMORY = "{}: GiB of four workers"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="starts of each kind")
-    found = measured(parser.parse_args().rounds)
-    head = ["", "wanted", "reached", ""]
-    print(aligned([head, *([row[0], *row[2:]] for row in table(found))]))
+    print(aligned([HEAD, *table(measured(parser.parse_args().rounds))]))
     return 0
 
 
-def measured(rounds: int) -> Seconds:
-    """All in turns; a round before the first one warms up the file cache."""
-    found: Seconds = {what: [] for what in (*WAYS, *ANSWERS)}
-    with tempfile.TemporaryDirectory() as folder:
+def measured(rounds: int) -> Figures:
+    """All in turns; a round before the first one warms up, and records what is imported."""
+    found: Figures = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        env |= {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(folder / "state")}
+        given = made.ready("small", None, folder, seed=0)
+        program = [*BY_HAND, f"--data-dir={given.data}", f"--model={given.model}"]
         for number in range(rounds + 1):
-            seconds = {
-                way: to_first_step(command, Path(folder) / f"{number}-{at}")
-                for at, (way, command) in enumerate(WAYS.items())
-            }
-            seconds |= {what: to_answer(words) for what, words in ANSWERS.items()}
-            for what in found if number else ():
-                found[what].append(seconds[what])
+            figures = {}
+            for at, start in enumerate(STARTS):
+                logs = f"--logs-dir={folder}/{number}-{at}"
+                words = [*start.command, *TRAINER, logs]
+                if start.by_hand:
+                    ours = [] if start is start.base else [logs, "--"]
+                    words = [*start.command, *ours, *program]
+                    more = [*words, "--steps=6"]
+                    figures[MEMORY.format(start.name)] = most_memory(more, env)
+                figures[start.name] = to_first_step(words, env)
+            figures |= {what: to_answer(words) for what, words in ANSWERS.items()}
+            for what, one in figures.items() if number else ():
+                found.setdefault(what, []).append(one)
     return found
 
 
-def table(found: Seconds) -> list[list[str]]:
-    """Rows of the benchmark's targets; of four nodes' agents on one machine nothing is wanted."""
+def table(found: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """Rows of the benchmark's targets; what is wanted of nothing is shown all the same."""
     rows = []
-    for way in WAYS:
-        pairs = zip(found[way], found[TORCHRUN], strict=True)
-        ratio = Spread.of([one / other for one, other in pairs])
-        wanted, verdict = "", ""
-        if WAYS[way] is ONE_NODE:
-            wanted = f"<= {MOST_OF_TORCHRUN:.2f} x"
-            verdict = "met" if ratio.mean <= MOST_OF_TORCHRUN else "missed"
-        reached = f"{ratio.text(2)} ({Spread.of(found[way]).text(2)} s)"
-        rows.append([f"{way}: to the first step, of torchrun's", "", wanted, reached, verdict])
-    for what in ANSWERS:
-        spread = Spread.of(found[what])
-        verdict = "met" if spread.mean <= MOST_ANSWER_S else "missed"
-        wanted, reached = f"<= {MOST_ANSWER_S} s", f"{spread.text(2)} s"
-        rows.append([f"{what}: its answer", "", wanted, reached, verdict])
-    return rows
+    for start in STARTS:
+        for what, title, unit, most in (
+            ("{}", "{}: to the first step, of torchrun's", "s", start.most),
+            (MEMORY, MEMORY + ", of torchrun's", "GiB", None),
+        ):
+            if (own := found.get(what.format(start.name))) is None:
+                continue
+            base = found[what.format(start.base.name)]
+            ratios = [one / other for one, other in zip(own, base, strict=True)]
+            note = f" ({Spread.of(own).text(2)} {unit})"
+            rows.append(held(title.format(start.name), ratios, most, note=note))
+    return rows + [held(f"{one}: its answer", found[one], MOST_ANSWER_S, "s") for one in ANSWERS]
 
 
 def to_answer(words: list[str]) -> float:
     """Until the command has said what it has to say."""
-    started = time.perf_counter()
+    begun = time.perf_counter()
     command = [sys.executable, *SUBMIT, *words]
     subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - started
+    return time.perf_counter() - begun
 
 
-def to_first_step(command: list[str], logs: Path, env: Mapping[str, str] | None = None) -> float:
-    """Until the first record of a step is on the disk; the run is waited for."""
-    words = [sys.executable, *command, *WORK, f"--logs-dir={logs}", "--run-id=run"]
-    started = time.perf_counter()
-    env = env or {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(words, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL)
-    records = logs / "run" / "metrics" / "rank_00000.jsonl"
-    first_s = None
-    while process.poll() is None:
-        if first_s is None and records.exists() and '"kind": "step"' in records.read_text():
-            first_s = time.perf_counter() - started
-        time.sleep(POLL_S)
-    if process.returncode or first_s is None:
+def started(words: list[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Its output is read as it comes."""
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def to_first_step(words: list[str], env: Mapping[str, str]) -> float:
+    """Seconds until the first step is printed; the run is waited for."""
+    begun, first_s = time.perf_counter(), None
+    process = started(words, env)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if first_s is None and line.startswith(FIRST_STEP):
+            first_s = time.perf_counter() - begun
+    process.wait()  # not its exit code: the peer ends by os._exit, and says nothing of that
+    if first_s is None:
         sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
     return first_s
+
+
+def most_memory(words: list[str], env: Mapping[str, str]) -> float:
+    """GiB that the workers of a run hold together at most; what they share counts once."""
+    process = started(words, env)  # which prints little: it is not read
+    most = 0
+    while process.poll() is None:
+        most = max(most, sum(map(share_bytes, workers_below(process.pid))))
+        time.sleep(LOOK_S)
+    if not most:
+        sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
+    return most / 2**30
+
+
+def workers_below(pid: int) -> list[int]:
+    """The processes that have a rank, and a session of their own."""
+    found = []
+    with suppress(psutil.Error):
+        for one in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                if process_tree.rank_of(one) is not None:
+                    found.append(one.pid)
+    return found
+
+
+def share_bytes(pid: int) -> int:
+    """The proportional set size of a process: pages that n processes share count as 1/n."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 if __name__ == "__main__":

@@ -14,22 +14,23 @@ import argparse
 import ctypes
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from configs.plugins import REPOSITORY
-from tests.benchmarks.memory import MODEL
+from tests.benchmarks import places
 from tests.benchmarks.results import aligned
 
+MODEL = str(REPOSITORY / "configs" / "models" / "bert-base.json")
 PLAIN = "torch's DDP"
 MODES = (PLAIN, "ddp", "all_reduce", "zero1", "fsdp")
 SAMPLES, TOKENS = 2, 16  # of a rank's step: activations are gone at the end of the backward pass
 SETTLE_S = 0.2  # a thread of gloo's may still hold what it has sent
 MIB = 2**20
+Bytes = dict[str, list[int]]  # of each rank: `held` at the end of the backward pass, and `params`
 
 
 def main() -> int:
@@ -37,46 +38,24 @@ def main() -> int:
     parser.add_argument("--model", default=MODEL, help="a configuration file of a BERT")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--json", type=Path, help="write the figures into this file")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)  # this rank's mode
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        print(json.dumps(worker(args.worker, args.model)), flush=True)
-        os._exit(0)
+        work(args.modes, args.model, args.worker)
     found = {mode: measured(mode, args.ranks, args.model) for mode in args.modes.split(",")}
     print(aligned(table(found)))
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
 
 
-def measured(
-    mode: str, ranks: int, model: str, python: str = sys.executable
-) -> dict[str, list[int]]:
-    """Bytes of each rank: `held` at the end of the backward pass, `params` of the model."""
-    words = [python, "-m", "tests.benchmarks.step_memory", f"--model={model}"]
-    with tempfile.TemporaryDirectory() as folder:
-        common = {**os.environ, "WORLD_SIZE": str(ranks), "STORE": f"{folder}/store"}
-        common |= {"OMP_NUM_THREADS": "1"}
-        started = [
-            subprocess.Popen(
-                [*words, f"--worker={mode}"],
-                cwd=REPOSITORY,
-                env={**common, "RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
-        printed = [process.communicate()[0] for process in started]
-    if any(process.returncode for process in started):
-        sys.exit(f"{mode}: a rank failed")
-    every = [json.loads(text.splitlines()[-1]) for text in printed]
-    return {name: [one[name] for one in every] for name in ("held", "params")}
+def measured(mode: str, ranks: int, model: str) -> Bytes:
+    """One run."""
+    flags = (f"--modes={mode}", f"--model={model}")
+    found: Bytes = places.on_ranks("tests.benchmarks.step_memory", ranks, *flags)
+    return found
 
 
-def worker(mode: str, model: str) -> dict[str, int]:
-    """One rank: two steps up to the end of the second backward pass."""
+def work(mode: str, model: str, output: Path) -> NoReturn:
+    """As one rank: two steps up to the end of the second backward pass."""
     import torch
     import torch.distributed as dist
     from transformers import BertConfig, BertForSequenceClassification
@@ -85,10 +64,8 @@ def worker(mode: str, model: str) -> dict[str, int]:
     from train.sync.base import SyncOptions
     from train.sync.ranks import Ranks
 
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group(
-        "gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=world_size
-    )
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     before = allocated()
     network = BertForSequenceClassification(BertConfig.from_json_file(model))
@@ -113,7 +90,14 @@ def worker(mode: str, model: str) -> dict[str, int]:
         optimizer.step()
         optimizer.zero_grad()
         sync.updated(wrapped)
-    return {"held": held, "params": params}
+    every = torch.tensor([0] * world_size)
+    every[rank] = held
+    dist.all_reduce(every)
+    if rank == 0:
+        found: Bytes = {"held": every.tolist(), "params": [params]}
+        output.write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    os._exit(0)  # it keeps the store until all are there, and the rest is of no use
 
 
 class Mallinfo(ctypes.Structure):

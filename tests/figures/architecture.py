@@ -39,15 +39,8 @@ COMMANDS = tuple(
         ]
     )
 )
-PLAN = Box(
-    2,
-    67,
-    74,
-    12,
-    "launch",
-    "launch/: one plan of the run",
-    "settings and recipes (configs/), checks of every node, network, snapshot of your code",
-)
+IN_PLAN = "settings and recipes (configs/), checks of every node, network, snapshot of your code"
+PLAN = Box(2, 67, 74, 12, "launch", "launch/: one plan of the run", IN_PLAN)
 LAUNCHERS = (
     Box(2, 50, 23, 10, "launch", "Slurm", "sbatch, srun, submitit"),
     Box(27.5, 50, 23, 10, "launch", "ssh", "hosts.txt, CloudLab"),
@@ -61,25 +54,11 @@ PARTS = (
     Box(1.5, 3, 9.5, 6.5, "you", "worker"),
     Box(12, 3, 9.5, 6.5, "you", "worker"),
 )
-KEPT = Box(
-    80,
-    9,
-    18,
-    51,
-    "kept",
-    "logs/RUN",
-    "every step of every rank\nfirst failure, exit codes\ncheckpoints\nthe command and\n"
-    "the code that repeat it",
-)
-READERS = Box(
-    80,
-    67,
-    18,
-    31,
-    "kept",
-    "to look at runs",
-    "muster jobs: status, top,\nlogs, stacks\nreport, compare\ndoctor",
-)
+IN_KEPT = "every step of every rank\nfirst failure, exit codes\ncheckpoints\nthe command and\n"
+IN_KEPT += "the code that repeat it"
+KEPT = Box(80, 9, 18, 51, "kept", "logs/RUN", IN_KEPT)
+IN_READERS = "muster jobs: status, top,\nlogs, stacks\nreport, compare\ndoctor"
+READERS = Box(80, 67, 18, 31, "kept", "to look at runs", IN_READERS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -120,15 +99,8 @@ def draw(path: Path) -> None:
     _arrow(axes, (89, 60), (89, 66.6))
     for left, right in pairwise(NODES):
         _arrow(axes, (left.x + left.width - 1, 15.2), (right.x + 1.2, 15.2), both=True)
-    axes.text(
-        38.5,
-        4.5,
-        "workers synchronise gradients: muster.sync, or what the program brings",
-        ha="center",
-        va="center",
-        fontsize=9,
-        color=INK,
-    )
+    below = "workers synchronise gradients: muster.sync, or what the program brings"
+    _text(axes, 38.5, 4.5, below, 9)
     figure.savefig(path, metadata={"Date": None}, facecolor=BACKGROUND)
     pyplot.close(figure)
 
@@ -142,44 +114,20 @@ def _box(axes, box: Box) -> None:  # type: ignore[no-untyped-def]
             facecolor=COLOURS[box.kind], edgecolor=INK, linewidth=0.8,
         )
     )  # fmt: skip
-    middle = box.x + box.width / 2
+    middle, is_high = box.x + box.width / 2, box.height > 20
     if box in NODES:
-        axes.text(
-            middle,
-            box.y + box.height - 4,
-            box.title,
-            ha="center",
-            va="center",
-            fontsize=10,
-            fontweight="bold",
-            color=INK,
-        )
-        return
-    if not box.text:
-        axes.text(
-            middle,
-            box.y + box.height / 2,
-            box.title,
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=INK,
-        )
-        return
-    high = box.y + box.height - (3.6 if box.height < 20 else 6)
-    axes.text(
-        middle, high, box.title, ha="center", va="center", fontsize=10, fontweight="bold", color=INK
-    )
-    axes.text(
-        middle,
-        high - 4.2,
-        box.text,
-        ha="center",
-        va="top" if box.height > 20 else "center",
-        fontsize=8,
-        color=INK,
-        linespacing=1.8,
-    )
+        _text(axes, middle, box.y + box.height - 4, box.title, 10, fontweight="bold")
+    elif not box.text:
+        _text(axes, middle, box.y + box.height / 2, box.title, 9)
+    else:
+        top = box.y + box.height - (6 if is_high else 3.6)
+        _text(axes, middle, top, box.title, 10, fontweight="bold")
+        where = "top" if is_high else "center"
+        _text(axes, middle, top - 4.2, box.text, 8, va=where, linespacing=1.8)
+
+
+def _text(axes, x: float, y: float, text: str, size: int, **how) -> None:  # type: ignore[no-untyped-def]
+    axes.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", "color": INK, **how})
 
 
 def _arrow(axes, start, end, both: bool = False) -> None:  # type: ignore[no-untyped-def]

@@ -4,9 +4,9 @@
 
 Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
 on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
-Rows of docs/versions.md and of torch_names.txt are written anew. As root, ssh and Slurm are the
-testbed's; else only the tests are run. What is compared are numbers: losses with those of DDP, of
-one process, and of the torch that the toolkit itself has.
+Rows of torch_names.txt are written anew, that of docs/versions.md is printed. As root, ssh and
+Slurm are the testbed's; else only the tests are run. What is compared are numbers: losses with
+those of DDP, of one process, and of the torch that the toolkit itself has.
 """
 
 import argparse
@@ -24,9 +24,8 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-from tests.versions.names import REPOSITORY, Table, numbers
+from tests.versions.names import REPOSITORY, Table
 
-PAGE = REPOSITORY / "docs" / "versions.md"
 PROGRAM = Path(__file__).with_name("program.py")
 # What the library's tests import beside torch.
 PACKAGES = (
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="make versions", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("versions", nargs="+", metavar="TORCH[@PYTHON]", help="such as 2.6.0@3.10")
-    parser.add_argument("--only", default="", help="a step: names, tests or launchers; no row")
+    parser.add_argument("--only", default="", help="a step: names, tests or launchers; ")
     parser.add_argument("--env", type=Path, help="an environment of it that is there, and stays")
     args = parser.parse_args(argv)
     failed = False
@@ -65,10 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         python = python or ".".join(map(str, sys.version_info[:2]))
         with tempfile.TemporaryDirectory(prefix="muster-versions-") as name:
             row = row_of(torch, python, Path(name), args.only, args.env)
-        print(f"torch {torch}, Python {python}: {row['outcome']}", flush=True)
+        print("| " + " | ".join(row.values()) + " |", flush=True)
         failed |= row["outcome"] not in ("passes", NOT_RUN)
-        if not args.only:
-            write_row(row)
     return int(failed)
 
 
@@ -76,7 +73,7 @@ def row_of(
     torch: str, python: str, folder: Path, only: str = "", env: Path | None = None
 ) -> dict[str, str]:
     """What the page says of these two, after all is run."""
-    row = {"torch": torch, "Python": python, "outcome": NOT_RUN, **dict.fromkeys(COLUMNS, "-")}
+    row = {"torch": torch, "Python": python, **dict.fromkeys(COLUMNS, "-"), "outcome": NOT_RUN}
     row["date"] = datetime.date.today().isoformat()
     found = interpreter(python)
     if found is None:
@@ -196,28 +193,6 @@ def apart(some: Sequence[float], others: Sequence[float]) -> float:
     if len(some) != len(others) or not some:
         return math.inf
     return max(abs(one - other) for one, other in zip(some, others, strict=True))
-
-
-def write_row(row: Mapping[str, str]) -> None:
-    """Put it in the table of the page, in place of the row of the same versions."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, rule, *lines = re.findall(
-        r"^\|.*\n", text[text.index("| torch |") :].split("\n\n")[0] + "\n", re.M
-    )
-    names = [name.strip() for name in head.strip(" |\n").split("|")]
-    table = {key(line): line for line in lines}
-    line = "| " + " | ".join(row[name] for name in names) + " |\n"
-    table[key(line)] = line
-    table.pop((row["torch"], "-"), None)  # that it had not been run
-    rows = sorted(table.values(), key=lambda one: numbers(key(one)[0]))
-    page = text.replace("".join([head, rule, *lines]), "".join([head, rule, *rows]))
-    PAGE.write_text(page, encoding="utf-8")
-
-
-def key(line: str) -> tuple[str, str]:
-    """The torch and the Python of a row, without its last number."""
-    torch, python = (part.strip() for part in line.split("|")[1:3])
-    return torch, ".".join(python.split(".")[:2])
 
 
 if __name__ == "__main__":

@@ -21,32 +21,25 @@ LIBRARY = ("muster", *(f"train/{folder}" for folder in (
 )))  # fmt: skip
 DDP, FSDP = "torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FSDPModule"
 # Of objects, whose classes no syntax tells.
+OF_FSDP = "set_custom_all_gather set_custom_reduce_scatter set_reduce_scatter_unused_params"
+OF_FSDP += " set_requires_gradient_sync unshard reshard"
+OF_BUCKET = "buffer gradients index is_last parameters"
 METHODS = [
-    *(f"{FSDP}.{name}" for name in (
-        "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_unused_params",
-        "set_requires_gradient_sync", "unshard", "reshard",
-    )),
+    *(f"{FSDP}.{name}" for name in OF_FSDP.split()),
     f"{DDP}.register_comm_hook", f"{DDP}(forward_sync_buffers)",
-    *(f"torch.distributed.GradBucket.{name}" for name in (
-        "buffer", "gradients", "index", "is_last", "parameters",
-    )),
+    *(f"torch.distributed.GradBucket.{name}" for name in OF_BUCKET.split()),
     "torch.distributed.Work.get_future",
     "torch.Tensor.register_post_accumulate_grad_hook",
     "torch.Tensor.untyped_storage",
 ]  # fmt: skip
 # Private names that nothing of ours defines, and whose they are; "": not torch's.
 HOLDERS = {
-    "_buffers": "torch.nn.Module",
-    "_get_ddp_logging_data": DDP,
-    "_set_ddp_runtime_logging_sample_rate": DDP,
-    "_parameters": "torch.nn.Module",
-    "_apply": "torch.nn.Module",
+    **dict.fromkeys(("_buffers", "_parameters", "_apply"), "torch.nn.Module"),
+    **dict.fromkeys(("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate"), DDP),
     "_values": "torch.Tensor",
     "_cdata": "torch.UntypedStorage",
     **dict.fromkeys(("_current_frames", "_exit", "_getframe"), ""),  # sys, os
-    **dict.fromkeys(
-        ("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""
-    ),  # of frameworks
+    **dict.fromkeys(("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""),  # frameworks
     **dict.fromkeys(("_download_and_prepare", "_feature_names"), ""),  # evaluate
 }
 

@@ -13,7 +13,7 @@ the slowest rank, over enough repetitions to fill a part of a second.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -52,7 +52,7 @@ class Place:
 class _Case:
     """A collective with its buffers: `run` may be repeated, `results` hold after the first."""
 
-    run: Callable[[], None]
+    run: Callable[[], object]
     results: list[tuple[Tensor, Callable[[], Tensor]]]  # what came, and what should have
 
 
@@ -73,7 +73,7 @@ def measure(name: str, size_bytes: int, place: Place, effort: Effort) -> dict[st
     parts = place.world_size if name in PARTED else 1
     count = max(1, size_bytes // ITEM_BYTES // parts)
     total_bytes = count * ITEM_BYTES * parts
-    case = _CASES[name](count, place)
+    case = _case(name, count, place)
     case.run()
     wrong = torch.tensor(
         sum(int((came != expected()).sum()) for came, expected in case.results),
@@ -106,7 +106,7 @@ def longest(seconds: float, device: torch.device) -> float:
     return float(slowest)
 
 
-def _timed(call: Callable[[], None], often: int, device: torch.device) -> float:
+def _timed(call: Callable[[], object], often: int, device: torch.device) -> float:
     """Seconds of one call, on the rank where it takes longest."""
     dist.barrier()
     if device.type == "cuda":
@@ -124,87 +124,45 @@ def _pattern(count: int, of_rank: int, device: torch.device) -> Tensor:
     return (torch.arange(count, device=device) % 251 + of_rank).float()
 
 
-def _sendrecv(count: int, place: Place) -> _Case:
-    after, before = (place.rank + 1) % place.world_size, (place.rank - 1) % place.world_size
-    own = _pattern(count, place.rank, place.device)
+def _case(name: str, count: int, place: Place) -> _Case:
+    """That collective with its buffers, of `count` floats for each rank or part."""
+    rank, size = place.rank, place.world_size
+    own = _pattern(count, rank, place.device)
     came = torch.zeros_like(own)
 
-    def run() -> None:
-        both = [dist.P2POp(dist.isend, own, after), dist.P2POp(dist.irecv, came, before)]
-        for work in dist.batch_isend_irecv(both):
-            work.wait()
+    def of(other: int) -> Callable[[], Tensor]:
+        return lambda: _pattern(count, other, place.device)
 
-    return _Case(run, [(came, lambda: _pattern(count, before, place.device))])
+    def total() -> Tensor:
+        return torch.stack([of(one)() for one in range(size)]).sum(0)
 
+    match name:
+        case "sendrecv":
+            after, before = (rank + 1) % size, (rank - 1) % size
 
-def _broadcast(count: int, place: Place) -> _Case:
-    whole = _pattern(count, place.rank, place.device)
-    expected = [(whole, lambda: _pattern(count, 0, place.device))]
-    return _Case(lambda: dist.broadcast(whole, src=0), expected)
+            def run() -> None:
+                both = [dist.P2POp(dist.isend, own, after), dist.P2POp(dist.irecv, came, before)]
+                for work in dist.batch_isend_irecv(both):
+                    work.wait()
 
-
-def _gather(count: int, place: Place) -> _Case:
-    own = _pattern(count, place.rank, place.device)
-    if place.rank != 0:
-        return _Case(lambda: dist.gather(own, None, dst=0), [])
-    parts = [torch.zeros_like(own) for _ in range(place.world_size)]
-    return _Case(lambda: dist.gather(own, parts, dst=0), _each(parts, count, place))
-
-
-def _scatter(count: int, place: Place) -> _Case:
-    came = torch.zeros(count, device=place.device)
-    every = range(place.world_size) if place.rank == 0 else ()
-    parts = [_pattern(count, rank, place.device) for rank in every]
-    expected = [(came, lambda: _pattern(count, place.rank, place.device))]
-    return _Case(lambda: dist.scatter(came, parts or None, src=0), expected)
-
-
-def _all_gather(count: int, place: Place) -> _Case:
-    own = _pattern(count, place.rank, place.device)
-    whole = own.new_zeros(count * place.world_size)
-    return _Case(
-        lambda: dist.all_gather_single(whole, own), _each(whole.split(count), count, place)
-    )
-
-
-def _reduce_scatter(count: int, place: Place) -> _Case:
-    """Part i of every rank is the pattern of that rank, plus i."""
-    own = _pattern(count, place.rank, place.device)
-    whole = torch.cat([own + part for part in range(place.world_size)])
-    came = torch.zeros_like(own)
-    return _Case(
-        lambda: dist.reduce_scatter_single(came, whole),
-        [(came, lambda: _sum(count, place) + place.rank * place.world_size)],
-    )
-
-
-def _all_reduce(count: int, place: Place) -> _Case:
-    whole = _pattern(count, place.rank, place.device)
-    return _Case(lambda: dist.all_reduce(whole), [(whole, lambda: _sum(count, place))])
-
-
-def _sum(count: int, place: Place) -> Tensor:
-    total = torch.zeros(count, device=place.device)
-    for rank in range(place.world_size):
-        total += _pattern(count, rank, place.device)
-    return total
-
-
-def _each(
-    parts: Sequence[Tensor], count: int, place: Place
-) -> list[tuple[Tensor, Callable[[], Tensor]]]:
-    return [
-        (part, lambda rank=rank: _pattern(count, rank, place.device))  # type: ignore[misc]
-        for rank, part in enumerate(parts)
-    ]
-
-
-_CASES: dict[str, Callable[[int, Place], _Case]] = {
-    "sendrecv": _sendrecv,
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_reduce": _all_reduce,
-}
+            return _Case(run, [(came, of(before))])
+        case "broadcast":
+            return _Case(lambda: dist.broadcast(own, src=0), [(own, of(0))])
+        case "gather":
+            parts = [torch.zeros_like(own) for _ in range(size)] if rank == 0 else []
+            expected = [(part, of(one)) for one, part in enumerate(parts)]
+            return _Case(lambda: dist.gather(own, parts or None, dst=0), expected)
+        case "scatter":
+            sent = [of(one)() for one in range(size)] if rank == 0 else None
+            return _Case(lambda: dist.scatter(came, sent, src=0), [(came, of(rank))])
+        case "all_gather":
+            whole = own.new_zeros(count * size)
+            expected = [(part, of(one)) for one, part in enumerate(whole.split(count))]
+            return _Case(lambda: dist.all_gather_single(whole, own), expected)
+        case "reduce_scatter":  # part i of every rank is the pattern of that rank, plus i
+            whole = torch.cat([own + part for part in range(size)])
+            expected = [(came, lambda: total() + rank * size)]
+            return _Case(lambda: dist.reduce_scatter_single(came, whole), expected)
+        case "all_reduce":
+            return _Case(lambda: dist.all_reduce(own), [(own, total)])
+    raise ValueError(f"there is no collective {name!r}")

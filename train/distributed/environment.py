@@ -64,14 +64,10 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
 
 
 def _interfaces() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from muster.errors import UsageError, refuse
-from muster.rank_variables import DEFAULT_PORT, torchrun_variables
+from muster.rank_variables import torchrun_variables
 
 MIN_PORT, MAX_PORT = 1024, 65535  # below, only root may listen
 
@@ -50,16 +50,26 @@ class World:
         Raises:
             UsageError: one of them is incomplete, or they contradict each other.
         """
-        by_hand = (rank, world_size, master_ip)
-        typed = any(one is not None for one in (*by_hand, master_port))
-        complete = rank == -1 or world_size == 1 or None not in by_hand
-        if complete or (typed and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"):
-            return cls.from_flags(rank, world_size, master_ip, master_port)
+        if rank == -1 or world_size == 1:
+            return cls(host=socket.gethostname())
+        by_hand = {
+            "--rank": (rank, "which worker this is, from 0"),
+            "--world-size": (world_size, "how many workers there are"),
+            "--master-ip": (master_ip, "the address of rank 0"),
+        }
+        missing = {flag: what for flag, (value, what) in by_hand.items() if value is None}
         address = {"MASTER_ADDR": master_ip, "MASTER_PORT": master_port}
         given = {name: str(value) for name, value in address.items() if value is not None}
+        if not missing:
+            return cls.from_env({"RANK": str(rank), "WORLD_SIZE": str(world_size), **given})
+        typed = len(missing) < len(by_hand)
+        is_agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         world = cls.from_env({**env, **given})
-        if world.world_size == 1 and by_hand != (None, None, None):
-            return cls.from_flags(rank, world_size, master_ip, master_port)
+        if (typed and world.world_size == 1) or (is_agents and (typed or given)):
+            refuse(
+                f"{flag} is missing: to start workers by hand, say {what} on each node"
+                for flag, what in missing.items()
+            )
         if world.world_size == 1 and master_port is not None:
             raise UsageError(
                 f"--master-port {master_port}: this process is alone and meets nobody; leave it "
@@ -75,44 +85,8 @@ class World:
         return world
 
     @classmethod
-    def from_flags(
-        cls,
-        rank: int | None,
-        world_size: int | None,
-        master_ip: str | None,
-        master_port: int | None,
-    ) -> "World":
-        """The world of workers that were started by hand, one command on each node.
-
-        Raises:
-            UsageError: a flag that the others need is missing.
-        """
-        if rank == -1 or world_size == 1:
-            return cls(host=socket.gethostname())
-        needed = {
-            "--rank": (rank, "which worker this is, from 0"),
-            "--world-size": (world_size, "how many workers there are"),
-            "--master-ip": (master_ip, "the address of rank 0"),
-        }
-        refuse(
-            f"{flag} is missing: to start workers by hand, say {what} on each node"
-            for flag, (value, what) in needed.items()
-            if value is None
-        )
-        assert rank is not None and world_size and master_ip
-        return cls(
-            rank=rank,
-            world_size=world_size,
-            node_rank=rank,  # one worker per node until the workers have met
-            num_nodes=world_size,
-            master_addr=master_ip,
-            master_port=DEFAULT_PORT if master_port is None else master_port,
-            host=socket.gethostname(),
-        )
-
-    @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "World":
-        """The world that torchrun, srun, mpirun, or a script with their variables made.
+        """The world that torchrun, srun, mpirun, flags, or a script with their variables made.
 
         Raises:
             UsageError: a variable is missing or not a number, or RANK is not below WORLD_SIZE.

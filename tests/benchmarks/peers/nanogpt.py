@@ -6,7 +6,6 @@ characters (10.7 million parameters, 42.7 MB); batch and context are those it gi
 characters are drawn here: their times are those of any others.
 """
 
-import argparse
 import time
 
 import torch
@@ -18,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import muster
 from tests.benchmarks.peers import common
 
-CHARACTERS, CONTEXT, BATCH = 65, 64, 12
+CHARACTERS, CONTEXT, BATCH, ACCUMULATION = 65, 64, 12, 2
 BUCKET_MB = 4.0  # what muster.sync takes on gloo
 WRAPPED = {
     "ddp": DistributedDataParallel,
@@ -37,12 +36,9 @@ def groups(model: nn.Module) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = common.arguments(__doc__)
     parser.add_argument("--sync", choices=WRAPPED, default="ddp")
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--accumulation", type=int, default=2, help="micro-batches of a step")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    args = parser.parse_args()
+    args = parser.parse_args()  # its model, data and batch are nanoGPT's, whatever is asked for
     device = common.join(args)
 
     torch.manual_seed(1337)
@@ -57,10 +53,10 @@ def main() -> None:
     for _ in range(args.steps):
         begin = time.perf_counter()
         total = 0.0
-        for micro_step in range(args.accumulation):
+        for micro_step in range(ACCUMULATION):
             tokens = torch.randint(CHARACTERS, (BATCH, CONTEXT), generator=drawn).to(device)
-            model.require_backward_grad_sync = micro_step == args.accumulation - 1
-            loss = model(input_ids=tokens, labels=tokens).loss / args.accumulation
+            model.require_backward_grad_sync = micro_step == ACCUMULATION - 1
+            loss = model(input_ids=tokens, labels=tokens).loss / ACCUMULATION
             loss.backward()
             total += loss.item()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise ValueError("no text")
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before():
-    """A guard leaves SIGTERM ignored, and so would all that later tests of this process start."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -37,31 +37,24 @@ def lost(rank):
     return end_of(rank, LOST)
 
 
+TIMED_OUT = "the other ranks timed out: they did not wait longer than 3 s"
+HANGS = "rank 2 on b did not come within 3 s (after step 7), and others timed out: it hangs"
+
+
 @pytest.mark.parametrize(
     ("ends", "message", "missing"),
     [
-        (
-            [late(0, "after step 7"), lost(1), lost(3)],
-            "rank 2 on b did not come within 3 s (after step 7), and others timed out: it hangs",
-            (2,),
-        ),
+        ([late(0, "after step 7"), lost(1), lost(3)], HANGS, (2,)),
         ([lost(0), late(1)], "rank 2 on b, rank 3 on b did not come within 3 s, and", (2, 3)),
         ([lost(0), lost(1), lost(3)], "lost rank 2 on b ([x.cc:553] Connection closed", (2,)),
-        (
-            [lost(0), end_of(1, ValueError("no")), lost(2), lost(3)],
-            "rank 1 on a failed: ValueError: no",
-            (),
-        ),
-        (
-            [lost(0), late(1), late(2), late(3)],
-            "the other ranks timed out: they did not wait longer than 3 s",
-            (),
-        ),
+        ([lost(0), end_of(1, ValueError("no")), lost(2), lost(3)],
+         "rank 1 on a failed: ValueError: no", ()),
+        ([lost(0), late(1), late(2), late(3)], TIMED_OUT, ()),
         ([lost(0), end_of(1, Stopped(15)), lost(2), lost(3)], "rank 1 on a was told to stop", ()),
         ([lost(0), lost(1), lost(2), lost(3)], "lost another worker ([x.cc:553]", ()),
     ],
     ids=["late", "two late", "gone", "failed", "oneself late", "stopped", "unknown"],
-)
+)  # fmt: skip
 def test_the_rank_at_fault_is_named(ends, message, missing):
     error = blame(ends[0], {one.rank: one for one in ends}, HOSTS, answered=True)
     assert str(error).startswith(message) and error.missing == missing

@@ -11,18 +11,15 @@ from muster.errors import UsageError
 from train.distributed.world import World
 
 TORCHRUN = {
-    "RANK": "3",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-    "MASTER_ADDR": "10.10.1.1",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "my-run",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "my-run", "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCHELASTIC_RESTART_COUNT": "2",
-}
+}  # fmt: skip
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "55490",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
 
 
 def by_hand(*argv: str) -> dict[str, Any]:
@@ -42,16 +39,10 @@ def test_a_run_id_that_torchrun_made_up_is_none(made_up):
     assert World.find({**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
 
 
-def test_alone_without_variables_or_flags():
-    world = World.find({})
+@pytest.mark.parametrize("argv", ["", "--local_rank -1", "--master-port 6585 --world-size 1"])
+def test_a_single_process_is_alone(argv):
+    world = World.find({}, **by_hand(*argv.split()))
     assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
-
-
-def test_a_port_alone_is_of_no_use():
-    with pytest.raises(UsageError, match="--master-port 6585: this process is alone"):
-        World.find({}, **by_hand("--master-port", "6585"))
-    alone = by_hand("--master-port", "6585", "--world-size", "1")  # of a script of N workers
-    assert World.find({}, **alone).world_size == 1
 
 
 @pytest.mark.parametrize(
@@ -68,47 +59,32 @@ def test_flags_as_the_two_courses_prescribe(argv):
     assert (world.master_addr, world.master_port) == ("10.10.1.1", 6585)
 
 
-def test_rank_minus_one_is_a_single_process():
-    assert World.find({}, **by_hand("--local_rank", "-1")).world_size == 1
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("env", "argv", "message"),
     [
-        ({"LOCAL_RANK": "first"}, "LOCAL_RANK='first' is not a number"),
-        ({"MASTER_ADDR": None}, "give its address, NODE0: MASTER_ADDR=NODE0"),
-        ({"RANK": "4"}, "RANK 4 is not below WORLD_SIZE 4"),
-        ({"WORLD_SIZE": "four"}, "WORLD_SIZE is four; set both to a number"),
-        ({"MASTER_PORT": "80"}, "between 1024 and 65535 (got 80)"),
+        ({"LOCAL_RANK": "first"}, "", "LOCAL_RANK='first' is not a number"),
+        ({"MASTER_ADDR": None}, "", "give its address, NODE0: MASTER_ADDR=NODE0"),
+        ({"RANK": "4"}, "", "RANK 4 is not below WORLD_SIZE 4"),
+        ({"WORLD_SIZE": "four"}, "", "WORLD_SIZE is four; set both to a number"),
+        ({"MASTER_PORT": "80"}, "", "between 1024 and 65535 (got 80)"),
+        (None, "--rank 1 --world-size 4", "--master-ip is missing"),
+        (None, "--world-size 4 --master-ip 10.0.0.1", "--rank is missing"),
+        (None, "--rank 1 --master-ip 10.0.0.1", "--world-size is missing"),
+        (None, "--rank 4 --world-size 4", "ranks go from 0 to 3"),
+        (None, "--rank 0 --master-port 1023", "between 1024 and 65535 (got 1023)"),
+        (MPIRUN, "--num-nodes 4", "--world-size 4, but the launcher of this process"),
+        (MPIRUN, "--rank 0", "--rank 0, but the launcher of this process has made it 1"),
+        ({}, "--master-port 6585", "--rank is missing"),
+        (None, "--master-port 6585", "--master-port 6585: this process is alone"),
     ],
 )
-def test_a_broken_environment_is_named(change, message):
-    env = {k: v for k, v in {**TORCHRUN, **change}.items() if v is not None}
+def test_what_is_incomplete_broken_or_contradicts_the_launcher_is_named(env, argv, message):
+    """Environments are changes of torchrun's, mpirun's, or none."""
+    every = env if env is MPIRUN else {} if env is None else {**TORCHRUN, **env}
+    env = {name: value for name, value in every.items() if value is not None}
     with pytest.raises(UsageError) as error:
-        World.find(env)
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--rank", "1", "--world-size", "4"], "--master-ip is missing"),
-        (["--world-size", "4", "--master-ip", "10.0.0.1"], "--rank is missing"),
-        (["--rank", "1", "--master-ip", "10.0.0.1"], "--world-size is missing"),
-        (["--rank", "4", "--world-size", "4"], "ranks go from 0 to 3"),
-        (["--rank", "0", "--master-port", "1023"], "between 1024 and 65535 (got 1023)"),
-    ],
-)
-def test_incomplete_flags_are_named(argv, message):
-    with pytest.raises(UsageError, match=r"missing|ranks go|between") as error:
-        World.find({}, **by_hand(*argv))
-    assert message in str(error.value)
-
-
-MPIRUN = {
-    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "55490",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}  # fmt: skip
+        World.find(env, **by_hand(*argv.split()))
+    assert message in str(error.value) and ("\n" not in str(error.value) or argv)
 
 
 def test_a_rank_of_mpirun_is_one_of_all():
@@ -130,17 +106,3 @@ def test_flags_that_are_complete_win():
         world = World.find(env, **typed)
         assert (world.rank, world.world_size, world.agent_store) == (0, 3, False)
     assert World.find(MPIRUN, **by_hand("--rank", "-1")).world_size == 1
-
-
-@pytest.mark.parametrize(
-    ("env", "argv", "message"),
-    [
-        (MPIRUN, ["--num-nodes", "4"], "--world-size 4, but the launcher of this process"),
-        (MPIRUN, ["--rank", "0"], "--rank 0, but the launcher of this process has made it 1"),
-        (TORCHRUN, ["--master-port", "6585"], "--rank is missing"),
-    ],
-)
-def test_flags_that_contradict_the_launcher_are_refused(env, argv, message):
-    with pytest.raises(UsageError) as error:
-        World.find(env, **by_hand(*argv))
-    assert message in str(error.value)

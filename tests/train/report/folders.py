@@ -16,43 +16,30 @@ from train.records.schema import (
     SplitRecord,
     StepRecord,
     TrafficRecord,
-)
+)  # fmt: skip
+from train.report.data.subject import Subject, read_subject
 
 START_S = 1_800_000_000.0
+SECONDS = {"data_s": 0.001, "forward_s": 0.03, "backward_s": 0.04, "sync_s": 0.02}
+SECONDS |= {"optimizer_s": 0.005}
+ENVIRONMENT = {
+    "host": "node0", "commit": "36b7e83412d5600c199cd745d8ebaa8fc02e3fd6", "dirty": False,
+    "python": "3.11.7", "packages": {"torch": "2.13.0"}, "cpu": "A processor", "cores": 4,
+    "memory_bytes": 2**34, "gpus": [], "gloo_interface": "eth0",
+    "interfaces": {"eth0": {"mtu_bytes": 1500, "speed_mbit": 1000}},
+}  # fmt: skip
 
 
 def step(number: int, rank: int = 0, **changes: Any) -> dict[str, Any]:
-    values = {
-        "step": number,
-        "epoch": 1 + (number - 1) // 10,
-        "rank": rank,
-        "loss": 1.0 / number,
-        "samples": 64,
-        "local_samples": 16,
-        "data_s": 0.001,
-        "forward_s": 0.03,
-        "backward_s": 0.04,
-        "sync_s": 0.02,
-        "optimizer_s": 0.005,
-        "step_s": 0.1 if number > 1 else 5.0,
-        "lr": 0.1,
-        "grad_norm": 1.0,
-        "payload_bytes": 40_000_000,
-    }
+    values = {"step": number, "epoch": 1 + (number - 1) // 10, "rank": rank, "loss": 1.0 / number}
+    values |= {"samples": 64, "local_samples": 16, "lr": 0.1, "grad_norm": 1.0, **SECONDS}
+    values |= {"step_s": 0.1 if number > 1 else 5.0, "payload_bytes": 40_000_000}
     return asdict(StepRecord(**(values | changes)))
 
 
-def evaluation(number: int, rank: int = 0, **metrics: float) -> dict[str, Any]:
-    record = EvalRecord(
-        step=number,
-        epoch=number // 10,
-        rank=rank,
-        samples=100,
-        local_samples=25,
-        eval_s=0.5,
-        metrics=metrics,
-    )
-    return asdict(record)
+def evaluation(number: int, **metrics: float) -> dict[str, Any]:
+    counts = {"step": number, "epoch": number // 10, "samples": 100, "local_samples": 25}
+    return asdict(EvalRecord(**counts, rank=0, eval_s=0.5, metrics=metrics))
 
 
 def split(number: int, parts: list[int], gain: float) -> dict[str, Any]:
@@ -60,16 +47,8 @@ def split(number: int, parts: list[int], gain: float) -> dict[str, Any]:
 
 
 def checkpoint(number: int, stall_s: float) -> dict[str, Any]:
-    record = CheckpointRecord(
-        step=number,
-        rank=0,
-        path="checkpoints",
-        payload_bytes=1000,
-        stall_s=stall_s,
-        write_s=0.1,
-        error="",
-    )
-    return asdict(record)
+    what = {"path": "checkpoints", "payload_bytes": 1000, "write_s": 0.1, "error": ""}
+    return asdict(CheckpointRecord(step=number, rank=0, stall_s=stall_s, **what))
 
 
 def collectives() -> dict[str, Any]:
@@ -78,26 +57,12 @@ def collectives() -> dict[str, Any]:
 
 
 def traffic(epoch: int, rank: int = 0, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "step": 10 * epoch,
-        "epoch": epoch,
-        "rank": rank,
-        "host": f"node{rank}",
-        "interface": "eth0",
-        "steps": 10,
-        "seconds": 1.0,
-        "payload_sent_bytes": 99_000_000,
-        "payload_received_bytes": 99_000_000,
-        "control_sent_bytes": 1_000_000,
-        "control_received_bytes": 1_000_000,
-        "wire_bytes_sent": 104_000_000,
-        "wire_bytes_received": 104_000_000,
-        "observed_sent_bytes": 105_000_000,
-        "observed_received_bytes": 110_000_000,
-        "packet_bytes": 1500,
-        "note": "",
-    }
-    return asdict(TrafficRecord(**(values | changes)))
+    values: dict[str, Any] = {"step": 10 * epoch, "epoch": epoch, "rank": rank, "steps": 10}
+    values |= {"host": f"node{rank}", "interface": "eth0", "seconds": 1.0, "note": ""}
+    for way, observed in (("sent", 105_000_000), ("received", 110_000_000)):
+        values |= {f"payload_{way}_bytes": 99_000_000, f"control_{way}_bytes": 1_000_000}
+        values |= {f"wire_bytes_{way}": 104_000_000, f"observed_{way}_bytes": observed}
+    return asdict(TrafficRecord(**(values | {"packet_bytes": 1500} | changes)))
 
 
 def make_run(
@@ -107,12 +72,12 @@ def make_run(
     workers: int = 2,
     steps: int = 20,
     step_s: float = 0.1,
-    rows: dict[int, list[dict[str, Any]]] | None = None,
+    rows: list[dict[str, Any]] | dict[int, list[dict[str, Any]]] | None = None,
     more: list[dict[str, Any]] | None = None,
     end: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A finished run, unless `end` says otherwise; `rows` by rank replaces its records."""
+    """A finished run, unless `end` says otherwise; `rows` of all ranks, or by rank, are records."""
     settings = {"task": "quickstart", "batch_size": 64, "precision": "fp32", "seed": 42}
     path.mkdir(parents=True)
     text = yaml.safe_dump(settings | {"sync": sync, "epochs": 2} | config)
@@ -127,7 +92,7 @@ def make_run(
             step(number, rank, local_samples=64 // workers, step_s=step_s if number > 1 else 5.0)
             for number in range(1, steps + 1)
         ]
-        records = own if rows is None else rows.get(rank)
+        records = own if rows is None else rows if isinstance(rows, list) else rows.get(rank)
         if records is not None:
             write_records(path, rank, records + (more or [] if rank == 0 else []))
         ended = {"rank": rank, "host": f"node{rank}", "time_unix_s": START_S + 60}
@@ -140,6 +105,12 @@ def make_run(
     return path
 
 
+def subject_of(path: Path, *runs: dict[str, Any], **named: dict[str, Any]) -> Subject:
+    """What a report of these is about: of each run the settings and records, for `make_run`."""
+    every = {f"run{number}": one for number, one in enumerate(runs)} | named
+    return read_subject([make_run(path / name, **raw) for name, raw in every.items()])
+
+
 def write_records(path: Path, rank: int, records: list[dict[str, Any]]) -> None:
     file = METRICS.path(path, rank=rank)
     file.parent.mkdir(exist_ok=True)
@@ -147,20 +118,7 @@ def write_records(path: Path, rank: int, records: list[dict[str, Any]]) -> None:
 
 
 def environment(**changes: Any) -> dict[str, Any]:
-    values = {
-        "host": "node0",
-        "commit": "36b7e83412d5600c199cd745d8ebaa8fc02e3fd6",
-        "dirty": False,
-        "python": "3.11.7",
-        "packages": {"torch": "2.13.0"},
-        "cpu": "A processor",
-        "cores": 4,
-        "memory_bytes": 2**34,
-        "gpus": [],
-        "gloo_interface": "eth0",
-        "interfaces": {"eth0": {"mtu_bytes": 1500, "speed_mbit": 1000}},
-    }
-    return values | changes
+    return ENVIRONMENT | changes
 
 
 def make_study(path: Path, cells: list[dict[str, Any]]) -> Path:

@@ -18,17 +18,14 @@ def test_equal_losses_pass_and_what_differs_is_said(tmp_path, capsys):
 @pytest.mark.parametrize("wanted, code", [(1e-6, 1), (1e-2, 0), (None, 0)])
 def test_the_step_from_which_losses_part_is_named(tmp_path, capsys, wanted, code):
     rows = [step(n, loss=1 / n + (1e-3 if n >= 7 else 0)) for n in range(1, 21)]
-    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={0: rows, 1: rows})]
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows=rows)]
     assert compare.main(paths, wanted) == code
     assert ("part at step 7" in capsys.readouterr().out) == (wanted != 1e-2)
 
 
-def test_losses_that_cannot_be_compared_are_not_equal(tmp_path):
-    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={})]
-    assert compare.main(paths, 1e-6) == 1
-
-
-def test_a_loss_that_is_no_number_equals_none(tmp_path):
-    rows = [step(n, loss=float("nan") if n == 3 else 1 / n) for n in range(1, 21)]
-    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows={0: rows, 1: rows})]
+@pytest.mark.parametrize(
+    "rows", [{}, [step(n, loss=float("nan") if n == 3 else 1 / n) for n in range(1, 21)]]
+)
+def test_losses_that_are_missing_or_no_number_equal_none(tmp_path, rows):
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows=rows)]
     assert compare.main(paths, 1e-6) == 1

@@ -5,22 +5,22 @@ import math
 import pytest
 from matplotlib.text import Text
 
-from tests.train.report.folders import evaluation, make_run, step
+from tests.train.report.folders import evaluation, make_run, step, subject_of
 from tests.train.report.test_scaling import courses, predicted, unequal
 from train.report.data import scaling, tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame, records
-from train.report.pages import plots, sections
-from train.report.pages.drawing import INK, MARKERS, alone
+from train.report.pages import drawing, plots, sections
+from train.report.pages.drawing import INK, MARKERS
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """What a function of `plots` drew, as matplotlib's figure."""
 
-    def figure_of(draw, *args):
-        monkeypatch.setattr(plots, "as_svg", lambda figure: figure)
-        return draw(*args)
+    def figure_of(draw, *args, **more):
+        monkeypatch.setattr(drawing, "as_svg", lambda figure: figure)
+        return draw(*args, **more)
 
     return figure_of
 
@@ -37,7 +37,8 @@ def markers(axis) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("study", [courses, unequal])
 def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
     table = study(tmp_path)
-    left, right = drawn(plots.speedup, table).axes
+    figure = drawn(plots.speedup, table)
+    left, right = figure.axes
     for axis, name in ((left, "speedup"), (right, "efficiency")):
         wanted = sorted((row["workers"], round(row[name], 9)) for row in records(table))
         assert markers(axis) == wanted
@@ -45,6 +46,10 @@ def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
             assert set(line.get_xdata()) <= set(table["workers"])
     (title,) = [f"against {base}" for base in table["base"].unique()]
     assert left.get_title(loc="left").replace("\n", " ") == title
+    # of the ground a page has little is known; the page's ink has enough contrast with it
+    texts = [one for axis in figure.axes for one in axis.findobj(Text)]
+    texts += figure.legends[0].get_texts()
+    assert {one.get_color() for one in texts} == {INK}
 
 
 def test_what_is_predicted_is_a_dashed_line(tmp_path, drawn):
@@ -68,24 +73,17 @@ def test_doubtful_points_are_hollow(drawn):
         for workers, gain in ((1, 1.0), (4, 9.5))
     )  # fmt: skip
     left, _ = drawn(plots.speedup, table).axes
-    fills = {
-        int(next(iter(line.get_xdata()))): line.get_markerfacecolor()
-        for line in left.lines
-        if line.get_marker() in MARKERS
-    }
-    assert fills[4] == "none" != fills[1]
+    _, solid, hollow = left.lines
+    assert solid.get_markevery() == [0] and solid.get_markerfacecolor() != "none"
+    assert list(hollow.get_xdata()) == [4] and hollow.get_markerfacecolor() == "none"
 
 
-def evaluations(rows: list[tuple[float, float | None]]):
+def evaluations(*rows: tuple[float, float | None]):
     return frame(
-        {
-            "run": str(number),
-            "eval_s": value,
-            "low_s": None if half is None else value - half,
-            "high_s": None if half is None else value + half,
-        }
+        {"run": str(number), "eval_s": value, "low_s": half and value - half,
+         "high_s": half and value + half}
         for number, (value, half) in enumerate(rows)
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -97,26 +95,15 @@ def evaluations(rows: list[tuple[float, float | None]]):
     ],
 )
 def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
-    words = "eval_s", "seconds per evaluation", "low_s", "high_s"
-    (axis,) = drawn(plots.values, evaluations(rows), *words).axes
+    (axis,) = drawn(plots.evaluation, evaluations(*rows)).axes
     assert axis.get_xlabel().replace("\n", " ") == message
-
-
-def test_one_evaluation_of_each_run_claims_no_interval(tmp_path, monkeypatch):
-    labels = []
-    monkeypatch.setattr(plots, "as_svg", lambda figure: labels.append(figure.axes[0]) or "")
-    for sync in ("ddp", "all_reduce"):
-        make_run(tmp_path / sync, sync=sync, more=[evaluation(20, accuracy=0.5)])
-    sections.build(read_subject([tmp_path / "ddp", tmp_path / "all_reduce"]))
-    assert "seconds per evaluation" in [axis.get_xlabel() for axis in labels]
 
 
 LONG = " with a label that is as long as some are, bucket mb 25, imbalance of 0.25"
 
 
 def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
-    paths = [make_run(tmp_path / sync, sync=sync) for sync in ("ddp", "gather_scatter")]
-    table = tables.seconds(read_subject(paths))
+    table = tables.seconds(subject_of(tmp_path, {}, {"sync": "gather_scatter"}))
     table["run"] += LONG
     figure = drawn(plots.seconds, table)
     figure.canvas.draw()
@@ -134,56 +121,53 @@ def test_throughput_is_the_total_by_workers_and_precision(drawn):
     table = frame(
         {"run": f"{precision}, {workers}", "precision": precision, "workers": workers,
          "samples_per_s": rate}
-        for workers, precision, rate in ((4, "bf16", 800.0), (1, "fp32", 200.0), (4, "fp32", 400.0))
+        for workers, precision, rate in (
+            (4, "bf16", 37875.2), (1, "fp32", 200.0), (4, "fp32", 812.34)
+        )
     )  # fmt: skip
     figure = drawn(plots.throughput, table)
     (axis,), (legend,) = figure.axes, figure.legends
     names = [one.get_text() for one in axis.get_yticklabels()]
     assert names == ["fp32, 1", "bf16, 4", "fp32, 4"]  # by workers
-    assert [text.get_text() for text in axis.texts] == ["200", "800", "400"]
+    assert [text.get_text() for text in axis.texts] == ["200", "37\xa0875", "812.3"]
     of_kind = {one.get_label(): [bar.get_width() for bar in one] for one in axis.containers[:2]}
-    assert of_kind == {"fp32": [200, 0, 400], "bf16": [0, 800, 0]}
+    assert of_kind == {"fp32": [200, 0, 812.34], "bf16": [0, 37875.2, 0]}
     assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
 
 
-def test_expected_and_observed_stand_side_by_side(drawn):
-    table = frame([{"expected_bytes": 100.0, "observed_bytes": 105.0},
-                   {"expected_bytes": None, "observed_bytes": 3.0}])  # fmt: skip
-    (axis,) = drawn(plots.pairs, ["a", "b"], table.astype(float), "MB").axes
-    assert [text.get_text() for text in axis.texts] == ["100", "none", "105", "3"]
-
-
-def test_numbers_at_bars_are_written_out():
-    assert [plots.number(value) for value in (37875.2, 812.34)] == ["37\xa0875", "812.3"]
+def test_traffic_of_all_hosts_stands_beside_what_was_expected(drawn):
+    """What is not known of one host is not known of all."""
+    rows = (("a", "sent", 1e6), ("a", "sent", 2e6), ("b", "sent", 4e6), ("b", "sent", None))
+    rows += (("a", "received", 9e6),)  # as much as is sent, of all hosts
+    table = frame(
+        {"run": run, "direction": way, "expected_bytes": size, "observed_bytes": 5e6}
+        for run, way, size in rows
+    )
+    (axis,) = drawn(plots.traffic, table).axes
+    assert [one.get_text() for one in axis.get_yticklabels()] == ["a", "b"]
+    assert [text.get_text() for text in axis.texts] == ["3", "none", "10", "10"]
 
 
 def test_a_figure_as_a_file_is_on_white():
-    drawing = plots.values(evaluations([(1.0, None), (2.0, None)]), "eval_s", "seconds")
-    assert drawing.count("<svg ") == 1 and drawing.count("currentColor")
-    file = alone(drawing)
+    svg = plots.evaluation(evaluations((1.0, None), (2.0, None)))
+    assert svg.count("<svg ") == 1 and svg.count("currentColor")
+    file = drawing.alone(svg)
     assert file.count("<svg ") == 1 and "currentColor" not in file
     ground = file.index('<rect width="100%" height="100%" fill="#ffffff"/>')
     assert ground < file.index("<path")
 
 
-def test_no_text_is_in_a_colour(tmp_path, drawn):
-    """Of the ground a page has little is known; the page's ink has enough contrast with it."""
-    figure = drawn(plots.speedup, courses(tmp_path))
-    texts = [one for axis in figure.axes for one in axis.findobj(Text)]
-    texts += [one for legend in figure.legends for one in legend.get_texts()]
-    assert texts and {one.get_color() for one in texts} == {INK}
-
-
 def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
     off = [step(n, loss=1 / n + (1e-3 if n in (2, 9) else 0)) for n in range(1, 11)]
-    paths = [
-        make_run(tmp_path / "a", sync="single", workers=1, steps=10),
-        make_run(tmp_path / "b", rows={0: off, 1: off}),
-    ]
-    figure = drawn(plots.losses, tables.losses(read_subject(paths)))
+    one = {"sync": "single", "workers": 1, "steps": 10}
+    table = tables.losses(subject_of(tmp_path, one, {"rows": off}))
+    figure = drawn(plots.losses, table)
     (line,) = figure.axes[1].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
+    assert len(figure.axes[0].lines) == 2
+    same = table[table["difference"].fillna(0) == 0]
+    assert len(drawn(plots.losses, same).axes) == 1  # there is nothing to draw of equal losses
 
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):

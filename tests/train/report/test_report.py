@@ -19,12 +19,8 @@ MODES = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate")
 
 
 def report(*argv: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "train.report", *map(str, argv)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, "-m", "train.report", *map(str, argv)]
+    return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
 
 
 def full_study(path: Path) -> Path:
@@ -60,26 +56,8 @@ def test_the_command_writes_all_forms_and_prints_the_tables(tmp_path):
         rows = list(csv.DictReader(file))
     assert [float(row["mean_s"]) for row in rows] == pytest.approx([0.1] * 5)
     assert (folder / "report.md").read_text() in done.stdout
-    assert (folder / "report.pdf").exists() or "install" in done.stderr
-
-
-def traffic_of(path: Path, runs: int) -> sections.Section:
-    """Of four hosts, the last of which moves the most."""
-    more = [
-        folders.traffic(1, rank, payload_sent_bytes=(90 + rank) * 1_000_000) for rank in range(4)
-    ]
-    made = [make_run(path / f"run{number}", workers=4, more=more) for number in range(runs)]
-    found = {one.title: one for one in sections.build(read_subject(made))}
-    return found["Traffic"]
-
-
-def test_a_figure_of_traffic_has_all_hosts_or_the_busiest(tmp_path):
-    few, many = traffic_of(tmp_path / "few", 1), traffic_of(tmp_path / "many", 3)
-    said = "The figure has the host of each run that moves the most bytes."
-    assert said not in few.lines and said in many.lines
-    assert "node0, sent" in few.figure and "node3, sent" in few.figure
-    assert "node0, sent" not in many.figure and many.figure.count("node3, sent") >= 3
-    assert len(many.data["traffic_totals"]) == 24  # all of them are in the files
+    pdf = folder / "report.pdf"
+    assert pdf.read_bytes().startswith(b"%PDF") if pdf.exists() else "install" in done.stderr
 
 
 class Outside(HTMLParser):
@@ -134,13 +112,6 @@ def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeyp
     assert (tmp_path / "report" / "index.html").exists()
 
 
-def test_the_pdf_has_pages(tmp_path):
-    problem = page.write_pdf("<h1>A report</h1>", tmp_path / "report.pdf")
-    if problem:
-        pytest.skip(problem)
-    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
-
-
 @pytest.mark.slow
 def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_path):
     weasyprint = pytest.importorskip("weasyprint", exc_type=OSError)
@@ -186,14 +157,14 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_live_view_is_refused_with_what_to_use():
-    done = report("--live", "logs/run")
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--live", "logs/run"], "error: --live is gone; use: muster jobs top"),
+        (["logs/no-such-run"], "error: logs/no-such-run is no folder"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_one_line(argv, message):
+    done = report(*argv)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --live is gone; use: muster jobs top")
-
-
-def test_a_folder_that_is_none_is_refused_with_one_line():
-    done = report("logs/no-such-run")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: logs/no-such-run is no folder")
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(message) and "Traceback" not in done.stderr

@@ -15,26 +15,26 @@ from train.report.pages import verdict
 
 
 def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """A study of these runs; what only a study knows of one stands in `of_bed`."""
+    """A study of these runs; what only a study knows of one stands in `of_bed` and `title`."""
     cells = []
     for name, raw in runs.items():
-        settings = raw.pop("of_bed", {})
+        known = {"settings": raw.pop("of_bed", {}), "name": raw.pop("title", "")}
         make_run(path / "runs" / name, **raw)
-        cells.append(cell(name, settings=settings, nodes=raw.get("workers", 2)))
+        cells.append(cell(name, nodes=raw.get("workers", 2)) | known)
     return scaling.speedup(read_subject([make_study(path, cells)]))
 
 
+# As the assignments have it: two modes with a collective per parameter, ddp as it is.
+COURSES = {
+    "single": {"sync": "single", "workers": 1, "step_s": 0.3, "bucket_mb": 25.0},
+    "2a": {"sync": "gather_scatter", "workers": 4, "step_s": 0.6, "bucket_mb": 0.0},
+    "2b": {"sync": "all_reduce", "workers": 4, "step_s": 0.2, "bucket_mb": 0.0},
+    "3": {"sync": "ddp", "workers": 4, "step_s": 0.1, "bucket_mb": 25.0},
+}
+
+
 def courses(path: Path) -> pd.DataFrame:
-    """As the assignments have it: two modes with a collective per parameter, ddp as it is."""
-    return table_of(
-        path,
-        {
-            "single": {"sync": "single", "workers": 1, "step_s": 0.3, "bucket_mb": 25.0},
-            "2a": {"sync": "gather_scatter", "workers": 4, "step_s": 0.6, "bucket_mb": 0.0},
-            "2b": {"sync": "all_reduce", "workers": 4, "step_s": 0.2, "bucket_mb": 0.0},
-            "3": {"sync": "ddp", "workers": 4, "step_s": 0.1, "bucket_mb": 25.0},
-        },
-    )
+    return table_of(path, {name: dict(raw) for name, raw in COURSES.items()})
 
 
 def test_modes_that_send_differently_share_the_base(tmp_path):
@@ -50,21 +50,12 @@ def unequal(path: Path) -> pd.DataFrame:
     """HetSeq's: a batch that grows, and another program on a node where `busy` is 1."""
     runs: dict[str, dict[str, Any]] = {}
     for workers, split, busy, step_s in (
-        (1, "even", 0, 0.7),
-        (2, "even", 0, 0.8),
-        (2, "even", 1, 1.5),
-        (2, "auto", 1, 1.1),
-        (4, "even", 1, 2.4),
-        (4, "auto", 1, 2.0),
-    ):
+        (1, "even", 0, 0.7), (2, "even", 0, 0.8), (2, "even", 1, 1.5), (2, "auto", 1, 1.1),
+        (4, "even", 1, 2.4), (4, "auto", 1, 2.0),
+    ):  # fmt: skip
         rows = [step(n, samples=32 * workers, step_s=step_s) for n in range(1, 9)]
-        runs[f"{workers}-{split}-{busy}"] = {
-            "workers": workers,
-            "rows": dict.fromkeys(range(workers), rows),
-            "batch_size": 32 * workers,
-            "split": split,
-            "of_bed": {"busy": busy} if busy else {},
-        }
+        run = {"workers": workers, "rows": rows, "batch_size": 32 * workers, "split": split}
+        runs[f"{workers}-{split}-{busy}"] = run | {"of_bed": {"busy": busy} if busy else {}}
     return table_of(path, runs)
 
 
@@ -81,11 +72,11 @@ def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
 
 
 def test_each_part_of_a_worker_has_its_own_base_where_the_batch_grows(tmp_path):
-    runs: dict[str, dict[str, Any]] = {}
-    for workers in (1, 2, 4):
-        for part in (16, 32):
-            name = f"{workers}-{part}"
-            runs[name] = {"workers": workers, "batch_size": part * workers, "step_s": 0.1}
+    runs = {
+        f"{workers}-{part}": {"workers": workers, "batch_size": part * workers}
+        for workers in (1, 2, 4)
+        for part in (16, 32)
+    }
     table = table_of(tmp_path, runs)
     assert set(table["series"]) == {"batch 16 a worker", "batch 32 a worker"}
     assert table["base"].nunique() == 2
@@ -154,25 +145,20 @@ def test_a_prediction_of_an_older_version_draws_nothing(tmp_path):
 
 def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path):
     """One series over workers; what else differs keeps its own."""
-    cells = []
-    for workers, split in ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto")):
-        name = f"{workers}-{split}"
-        make_run(tmp_path / "runs" / name, workers=workers, split=split, step_s=0.1 / workers)
-        cells.append(cell(name, nodes=workers) | {"name": "Task 3: DDP"})
-    table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
+    kinds = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
+    runs = {
+        f"{workers}-{split}": {"workers": workers, "split": split, "title": "Task 3: DDP"}
+        for workers, split in kinds
+    }
+    table = table_of(tmp_path, runs)
     assert set(table["series"]) == {"Task 3: DDP, even", "Task 3: DDP, auto"}
     assert sum(table["series"] == "Task 3: DDP, even") == 3
 
 
 def test_names_do_not_part_what_does_the_same_work(tmp_path):
     """The courses' tasks by their names, against one base."""
-    cells = []
-    for name, sync, workers, mb in (
-        ("Task 1", "single", 1, 25.0), ("Task 2a", "gather_scatter", 4, 0.0),
-        ("Task 2b", "all_reduce", 4, 0.0), ("Task 3", "ddp", 4, 25.0),
-    ):  # fmt: skip
-        make_run(tmp_path / "runs" / name, sync=sync, workers=workers, bucket_mb=mb)
-        cells.append(cell(name, nodes=workers) | {"name": name})
-    table = scaling.speedup(read_subject([make_study(tmp_path, cells)]))
+    names = {"single": "Task 1", "2a": "Task 2a", "2b": "Task 2b", "3": "Task 3"}
+    runs = {name: raw | {"title": names[name]} for name, raw in COURSES.items()}
+    table = table_of(tmp_path, runs)
     assert list(table["base"].unique()) == ["Task 1"]
-    assert list(table["run"]) == ["Task 1", "Task 2a", "Task 2b", "Task 3"]
+    assert list(table["run"]) == list(names.values())

@@ -1,8 +1,8 @@
 """How figures are drawn: without a screen, narrow enough for a phone, in colours of their own.
 
-Text and axes take the colour of the page around them, so that a figure works on light and dark;
-the reference's line does so too. No text is in a colour: small coloured text has too little
-contrast, and a legend shows the line or the bar beside the name.
+Text and axes take the colour of the page around them, so that a figure works on light and dark.
+No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
+the bar beside the name.
 """
 
 import io
@@ -71,18 +71,6 @@ def alone(svg: str) -> str:
 def text(words: Any, letters: int = LETTERS) -> str:
     """In lines of so many letters, and nothing in it is read as mathematics."""
     return "\n".join(textwrap.wrap(str(words), letters)).replace("$", r"\$")
-
-
-def colours(labels: Sequence[str], ink_first: bool = True) -> dict[str, str]:
-    """A colour for each label; the first, the reference, has the page's own."""
-    rest = labels[1:] if ink_first else labels
-    found = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(rest)}
-    return {labels[0]: INK, **found} if ink_first and len(labels) else found
-
-
-def dashes(number: int) -> Any:
-    """Of line `number`; with the colours, no two of the first 36 lines look the same."""
-    return DASHES[(number + number // len(COLOURS)) % len(DASHES)]
 
 
 def legend(figure: Any, handles: Sequence[Any]) -> None:

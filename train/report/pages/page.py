@@ -3,9 +3,8 @@
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -28,36 +27,34 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A table as a person reads it: columns without a value are left out."""
+class Column(NamedTuple):
+    """A column as a person reads it."""
 
-    names: list[str]
-    is_number: list[bool]
-    rows: list[list[str]]
-    more: int  # rows that are in the data alone
+    name: str
+    is_number: bool
+    cells: list[str]
 
 
 def shown(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
     longest: int | None = None,
-) -> Shown:
-    """Seconds are in milliseconds where all of a column are below one; data/ keeps seconds."""
+) -> list[Column]:
+    """Those columns that have a value, with their first `longest` rows.
+
+    Seconds are in milliseconds where all of a column are below one; data/ keeps seconds.
+    """
     table = frame(table) if isinstance(table, list) else table
-    names, texts, is_number = [], [], []
+    found = []
     for name in columns or table.columns:
-        column = list(table[name]) if name in table else []
-        known = numbers(column)
-        if not any(pd.notna(value) for value in column):
-            continue
+        values = list(table[name]) if name in table else []
+        known = numbers(values)
         if name.endswith("_s") and "per_s" not in name and known and max(map(abs, known)) < 1:
-            name, column = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in column]
-        names.append(name)
-        is_number.append(bool(known))
-        texts.append([as_text(value, name) for value in column[:longest]])
-    rows = [list(row) for row in zip(*texts, strict=True)]
-    return Shown(names, is_number, rows, len(table) - len(rows))
+            name, values = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in values]
+        if any(pd.notna(value) for value in values):
+            cells = [as_text(value, name) for value in values[:longest]]
+            found.append(Column(name, bool(known), cells))
+    return found
 
 
 def as_text(value: Any, column: str = "") -> str:
@@ -130,7 +127,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
 
 
 def markdown_table(
-    table: pd.DataFrame,
+    table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
     longest: int | None = None,
     name: str = "",
@@ -139,16 +136,16 @@ def markdown_table(
 
     Rows beyond the `longest`-th are left to the report's data, under that name.
     """
-    found = shown(table, columns, longest)
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in found.rows]
-    widths = [max(map(len, column)) for column in zip(found.names, *escaped, strict=True)]
-    rows = [found.names, ["-" * width for width in widths], *escaped]
-    text = "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
+    padded = []
+    for one in shown(table, columns, longest):
+        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in one.cells]
+        width = max(map(len, [one.name, *cells]))
+        padded.append([cell.ljust(width) for cell in (one.name, "-" * width, *cells)])
+    text = "\n".join("| " + " | ".join(row) + " |" for row in zip(*padded, strict=True))
+    more = 0 if longest is None else len(table) - longest
+    return text + (
+        f"\n\n{more} more rows are in data/{name}.csv of the report." if more > 0 else ""
     )
-    where = f"data/{name}.csv of the report"
-    return text + (f"\n\n{found.more} more rows are in {where}." if found.more else "")
 
 
 def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:

@@ -1,80 +1,169 @@
-"""Tables become vector figures: labelled axes with units, colours for the colour-blind."""
+"""Tables become vector figures in two ways: lines over a column, and a bar for each row.
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from train.records.summary import PHASES
+from train.report.data.event_tables import add_up
 from train.report.data.scaling import DOUBTFUL
-from train.report.pages.drawing import (
-    COLOURS,
-    INK,
-    LINE_IN,
-    MARKERS,
-    as_svg,
-    colours,
-    dashes,
-    figure_of,
-    legend,
-    text,
-    whole_numbers,
-)
+from train.report.pages import drawing
+from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, text
 from train.report.pages.units import duration
 
-PHASE_COLOURS = dict(
-    zip(
-        [*PHASES, "other"],
-        ["#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999"],
-        strict=True,
-    )
-)
+OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
+PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
 EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
 NAME_LETTERS = 24  # of a bar's name in a line
+PANEL_IN = 2.1
+MOST_POINTS = 30  # of a line, which has markers up to so many
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One diagram: column `y` of a table over column `x`, a line for each value of column `by`."""
+
+    table: pd.DataFrame
+    x: str
+    y: str
+    label: str  # of the axis, with its unit
+    by: str = "run"
+    title: str = ""
+    predicted: str = ""  # a column that is drawn dashed, in the colour of the line
+    hollow: str = ""  # a column that is true of doubtful points
+    ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
+    is_log: bool = False  # with gaps where a value is zero
+
+
+def lines(rows: Sequence[Sequence[Panel]]) -> str:
+    """The panels of each row side by side; a line has one look in all of them."""
+    every = [panel for panels in rows for panel in panels]
+    names = list(dict.fromkeys(name for one in every for name in one.table[one.by]))
+    size = {"nrows": len(rows), "ncols": len(rows[0]), "sharex": "col"}
+    with drawing.figure_of(PANEL_IN * len(rows), **size) as (figure, axes):
+        handles: dict[str, Any] = {}
+        for axis, panel in zip(axes.flat, every, strict=True):
+            _draw(axis, panel, names)
+            found, labels = axis.get_legend_handles_labels()
+            handles |= dict(zip(labels, found, strict=True))
+        for axis, panel in zip(axes[-1], rows[-1], strict=True):
+            axis.set_xlabel(panel.x)
+        in_order = sorted(handles, key=lambda label: label not in names)  # series before the rest
+        drawing.legend(figure, [handles[label] for label in in_order])
+        return drawing.as_svg(figure)
+
+
+def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
+    if panel.ideal:
+        thin = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2)), "label": "ideal"}
+        axis.plot(*zip(*panel.ideal, strict=True), **thin)
+    for name, rows in panel.table.groupby(panel.by, sort=False):
+        number, rows = names.index(name), rows.sort_values(panel.x)
+        x, y = rows[panel.x].astype(float), rows[panel.y].astype(float)
+        if panel.is_log:  # such an axis has no zero
+            y = y.abs().where(y != 0)
+        colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.5 if number else 2.6}
+        # with the colours, no two of the first 36 look the same; beside an ideal dashes say more
+        dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+        marker = MARKERS[number % len(MARKERS)] if len(rows) <= MOST_POINTS else ""
+        look = {"linestyle": "-" if panel.ideal else dashes, "marker": marker, "clip_on": False}
+        hollow = rows[panel.hollow].astype(bool) if panel.hollow else rows[panel.x].isna()
+        solid = [at for at, is_hollow in enumerate(hollow) if not is_hollow]
+        axis.plot(x, y, label=name, markevery=solid, markersize=5, **look, **colour)
+        if panel.predicted and rows[panel.predicted].notna().any():
+            guess = rows[panel.predicted].astype(float)
+            axis.plot(x, guess, label="predicted", linestyle=(0, (5, 3)), **colour)
+        if hollow.any():
+            look |= {"linestyle": "none", "markerfacecolor": "none"}
+            axis.plot(x[hollow], y[hollow], label="doubtful: above ideal", **look, **colour)
+    axis.set_ylabel(text(panel.label, 18))
+    axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
+    drawing.whole_numbers(axis)
+    if panel.ideal:
+        axis.set_ylim(0, None)
+    if panel.is_log:
+        axis.set_yscale("log")
+    else:
+        axis.yaxis.set_major_formatter("{x:.4g}")
 
 
 def losses(table: pd.DataFrame) -> str:
-    """Loss over steps, and below it how far each run is from its reference."""
-    labels, apart = list(table["run"].unique()), table[table["difference"].notna()]
-    rows = 1 if apart.empty else 2
-    how = {"height_ratios": [3, 2]} if rows == 2 else {}
-    with figure_of(2.5 + 1.6 * (rows - 1), nrows=rows, sharex=True, **how) as (figure, axes):
-        colour, lines = colours(labels), []
-        for number, (label, mine) in enumerate(table.groupby("run", sort=False)):
-            style = {"color": colour[label], "linestyle": dashes(number)}
-            wide = {"linewidth": 2.6 if number == 0 else 1.5, "label": label}
-            marker = "o" if len(mine) < 3 else None
-            lines += axes[0][0].plot(mine["step"], mine["loss"], **style, **wide, marker=marker)
-            if (own := apart[apart["run"] == label]).empty:
-                continue
-            # a gap where there is no difference: a log axis has no zero
-            gaps = [abs(one) or math.nan for one in own["difference"]]
-            axes[-1][0].plot(own["step"], gaps, **style, marker="o", markersize=2.5)
-        axes[0][0].set_ylabel("loss")
-        if rows == 2:
-            is_zero = apart["difference"] == 0
-            note = "\n(none: a gap)" if is_zero.any() else ""
-            axes[1][0].set_ylabel(f"difference to\nthe reference{note}")
-            if is_zero.all():
-                axes[1][0].set(ylim=(-1, 1), yticks=[0])
+    """Loss over steps, and below it how far each run is from its reference, if any is."""
+    apart = table[table["difference"].notna()]
+    rows = [[Panel(table, "step", "loss", "loss")]]
+    if (apart["difference"] != 0).any():
+        note = " (none: a gap)" if (apart["difference"] == 0).any() else ""
+        label = f"difference to the reference{note}"
+        rows.append([Panel(apart, "step", "difference", label, is_log=True)])
+    return lines(rows)
+
+
+def metrics(table: pd.DataFrame) -> str:
+    """A panel for each metric, over epochs; over steps where these were not counted."""
+    table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
+    of_metrics = table.groupby("metric", sort=False)
+    return lines([[Panel(own, "epoch", "value", str(name))] for name, own in of_metrics])
+
+
+def speedup(table: pd.DataFrame) -> str:
+    """Speed-up and efficiency over workers; a row of panels for each base, which is named.
+
+    A series has the points that were measured and no other; hollow ones are doubtful. The dashed
+    line is what the model of cost says of it.
+    """
+    table = table.assign(doubtful=table["efficiency"] > DOUBTFUL)
+    table["efficiency_predicted"] = table["predicted"].astype(float) / table["ideal"].astype(float)
+    rows = []
+    for base, own in table.groupby("base", sort=False):
+        few, most = own["base_workers"].iloc[0], own["workers"].max()
+        of_gain, of_efficiency = ((few, 1), (most, most / few)), ((few, 1), (most, 1))
+        how: dict[str, Any] = {"by": "series", "hollow": "doubtful"}
+        rows.append([
+            Panel(own, "workers", "speedup", "speed-up", title=f"against {base}",
+                  predicted="predicted", ideal=of_gain, **how),
+            Panel(own, "workers", "efficiency", "efficiency",
+                  predicted="efficiency_predicted", ideal=of_efficiency, **how),
+        ])  # fmt: skip
+    return lines(rows)
+
+
+def bars(
+    names: Iterable[str],
+    sizes: pd.DataFrame,
+    unit: str,
+    *,
+    fills: Sequence[str] = COLOURS,
+    labels: Iterable[str] | None = None,
+    ends: pd.DataFrame | None = None,
+    beside: bool = False,
+) -> str:
+    """A bar for each name: its parts, the columns of `sizes`, stacked, or `beside` each other.
+
+    Values stand at the ends, or else `labels`. `ends` are those of an interval, in two columns;
+    None where nothing was measured twice.
+    """
+    names, sizes = [text(name, NAME_LETTERS) for name in names], sizes.reset_index(drop=True)
+    parts, whole = (sizes.shape[1] if beside else 1), sizes.sum(axis=1)
+    heights = [max(parts, 1 + name.count("\n")) for name in names]
+    with drawing.figure_of(0.7 + LINE_IN * sum(heights) + 0.12 * len(names)) as (figure, axes):
+        axis, drawn, left = axes[0][0], [], whole * 0
+        for number, (label, part) in enumerate(sizes.fillna(0).items()):
+            at = sizes.index + (number - (parts - 1) / 2) * 0.4 * beside
+            how = {"height": 0.76 / parts, "color": fills[number % len(fills)], "label": label}
+            drawn.append(axis.barh(at, part, left=left, **how))
+            if beside:
+                axis.bar_label(drawn[-1], list(map(as_digits, sizes[label])), padding=4)
             else:
-                axes[1][0].set_yscale("log")
-        axes[-1][0].set_xlabel("step")
-        whole_numbers(axes[-1][0])
-        legend(figure, lines)
-        return as_svg(figure)
-
-
-@contextmanager
-def _named(names: Sequence[str], unit: str, bars: int = 1) -> Iterator[tuple[Any, Any]]:
-    """A figure, and its axis with a row for each name; values stand at the ends of bars."""
-    names = [text(name, NAME_LETTERS) for name in names]
-    lines = [max(bars, 1 + name.count("\n")) for name in names]
-    with figure_of(0.7 + LINE_IN * sum(lines) + 0.12 * len(names)) as (figure, axes):
-        axis = axes[0][0]
-        yield figure, axis
+                left = left + part
+        if not beside:
+            unit += _intervals(axis, whole, ends, list(labels or map(as_digits, whole)))
+        if len(drawn) > 1:
+            drawing.legend(figure, drawn)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.4, -0.6)
         axis.set_xlim(0, 1.35 * axis.dataLim.x1 or 1)  # with room for what stands at the ends
@@ -83,39 +172,28 @@ def _named(names: Sequence[str], unit: str, bars: int = 1) -> Iterator[tuple[Any
         axis.tick_params(left=False)
         axis.grid(visible=False)
         axis.locator_params(axis="x", nbins=4)
+        return drawing.as_svg(figure)
 
 
-def bars(
-    table: pd.DataFrame,
-    sizes: pd.DataFrame,
-    fills: Sequence[str],
-    labels: Sequence[str],
-    unit: str,
-    ends: Sequence[str] = (),
-) -> str:
-    """A bar a run, its parts stacked: a column of `sizes` and a colour each.
+def _intervals(axis: Any, whole: Any, ends: pd.DataFrame | None, labels: list[str]) -> str:
+    """Draw those that are known, and what stands behind them; what the axis says of them."""
+    if ends is None or ends.isna().all(axis=None):
+        axis.bar_label(axis.barh(whole.index, whole, alpha=0), labels=labels, padding=4)
+        return ""
+    # no time is negative, whatever the interval of a few values says
+    low, high = ends.astype(float).clip(lower=0).to_numpy().T
+    reach = [(whole - low).fillna(0).clip(lower=0), (high - whole).fillna(0).clip(lower=0)]
+    style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
+    ended = axis.barh(whole.index, whole, xerr=reach, alpha=0, error_kw=style)
+    axis.bar_label(ended, labels=labels, padding=4)
+    return " (mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
 
-    `ends` are the table's columns with an interval's ends; None where nothing was measured twice.
-    """
-    whole = sizes.sum(axis=1)
-    low, high = (table[name].astype(float) for name in ends) if ends else (whole * math.nan,) * 2
-    if (known := high.notna()).any():
-        unit += " (mean, 95 % interval" + (")" if known.all() else " where known)")
-    with _named(list(table["run"]), unit) as (figure, axis):
-        at, drawn = range(len(table)), []
-        for (name, part), left, fill in zip(
-            sizes.items(), (sizes.cumsum(axis=1) - sizes).T.to_numpy(), fills, strict=True
-        ):
-            drawn.append(axis.barh(at, part, left=left, color=fill, height=0.7, label=name))
-        # no time is negative, whatever the interval of a few values says
-        reach = [(whole - low.clip(lower=0)).clip(lower=0), (high - whole).clip(lower=0)]
-        style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
-        ended = axis.barh(at, whole, xerr=[one.fillna(0) for one in reach], alpha=0,
-                          error_kw=style if known.any() else {"alpha": 0})  # fmt: skip
-        axis.bar_label(ended, labels=labels, padding=4)
-        if len(drawn) > 1:
-            legend(figure, drawn)
-    return as_svg(figure)
+
+def as_digits(value: float) -> str:
+    """What stands at a bar's end; never as a power of ten where digits can be read."""
+    if value != value:
+        return "none"
+    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
 def seconds(table: pd.DataFrame) -> str:
@@ -125,119 +203,37 @@ def seconds(table: pd.DataFrame) -> str:
     unknown = sizes.isna().any(axis=1)  # then all of it is what no phase accounts for
     sizes = sizes.where(~unknown, 0.0, axis=0)
     sizes["other"] = sizes["other"].where(~unknown, table["mean_s"]).astype(float)
-    fills, labels = list(PHASE_COLOURS.values()), list(map(duration, table["mean_s"]))
-    return bars(table, sizes, fills, labels, "seconds per iteration", ("low_s", "high_s"))
+    return bars(
+        table["run"], sizes, "seconds per iteration", fills=list(PHASE_COLOURS.values()),
+        labels=map(duration, table["mean_s"]), ends=table[["low_s", "high_s"]],
+    )  # fmt: skip
 
 
-def values(table: pd.DataFrame, column: str, unit: str, *ends: str) -> str:
-    """A bar a run, with the confidence interval where there is one."""
-    sizes = table[[column]].astype(float).fillna(0)
-    written = duration if unit.startswith("seconds") else number
-    return bars(table, sizes, COLOURS[:1], list(map(written, sizes[column])), unit, ends)
-
-
-def number(value: float) -> str:
-    """What stands at a bar's end; never as a power of ten where digits can be read."""
-    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
-
-
-def pairs(names: Sequence[str], table: pd.DataFrame, unit: str) -> str:
-    """Two bars for each name: what was expected, and what was observed, the table's columns."""
-    with _named(names, unit, bars=2) as (figure, axis):
-        drawn = []
-        for label, column, fill, up in zip(
-            ("expected", "observed"), table, (EXPECTED, COLOURS[0]), (-0.2, 0.2), strict=True
-        ):
-            at = [row + up for row in range(len(names))]
-            one = axis.barh(at, table[column].fillna(0), height=0.38, color=fill, label=label)
-            axis.bar_label(one, [number(v) if v == v else "none" for v in table[column]], padding=4)
-            drawn.append(one)
-        legend(figure, drawn)
-    return as_svg(figure)
-
-
-def speedup(table: pd.DataFrame) -> str:
-    """Speed-up and efficiency over workers; panels for each base, which is named.
-
-    A series has the points that were measured and no other; hollow ones are doubtful. The dashed
-    line is what the model of cost says of it.
-    """
-    from matplotlib.lines import Line2D
-
-    bases, series = list(table["base"].unique()), list(table["series"].unique())
-    with figure_of(2.1 * len(bases), nrows=len(bases), ncols=2) as (figure, axes):
-        colour = colours(series, ink_first=False)
-        style = {name: (colour[name], MARKERS[n % len(MARKERS)]) for n, name in enumerate(series)}
-        for base, panels in zip(bases, axes, strict=True):
-            _against(base, panels, table[table["base"] == base], style)
-        lines = [Line2D([], [], color=c, marker=m, label=name) for name, (c, m) in style.items()]
-        lines.append(Line2D([], [], color=INK, linewidth=1, linestyle=(0, (2, 2)), label="ideal"))
-        if table["predicted"].notna().any():
-            lines.append(Line2D([], [], color=INK, linestyle=(0, (5, 3)), label="predicted"))
-        if (table["efficiency"] > DOUBTFUL).any():
-            lines.append(Line2D([], [], color=INK, marker="o", markerfacecolor="none",
-                                linestyle="none", label="doubtful: above ideal"))  # fmt: skip
-        legend(figure, lines)
-        return as_svg(figure)
-
-
-def _against(
-    base: str, panels: Any, table: pd.DataFrame, style: dict[str, tuple[str, str]]
-) -> None:
-    left, right = panels
-    few, most = table["base_workers"].iloc[0], table["workers"].max()
-    ideal = {"color": INK, "linewidth": 1, "linestyle": (0, (2, 2))}
-    left.plot([few, most], [1, most / few], **ideal)
-    right.axhline(1, **ideal)
-    for number, (name, rows) in enumerate(table.groupby("series", sort=False)):
-        colour, shape = style[str(name)]
-        mine = rows.drop(columns=["series", "run", "base"]).astype(float).sort_values("workers")
-        mine["efficiency_predicted"] = mine["predicted"] / mine["ideal"]
-        at = {"marker": shape, "markersize": 8 - min(3, number), "linestyle": "", "clip_on": False}
-        doubtful = mine["efficiency"] > DOUBTFUL
-        for axis, column, expected in (
-            (left, "speedup", "predicted"), (right, "efficiency", "efficiency_predicted")
-        ):  # fmt: skip
-            x, y = mine["workers"], mine[column]
-            axis.plot(x, y, color=colour)
-            axis.plot(x, mine[expected], color=colour, linestyle=(0, (5, 3)))
-            for fill, some in ((colour, ~doubtful), ("none", doubtful)):
-                if some.any():
-                    axis.plot(x[some], y[some], color=colour, markerfacecolor=fill, **at)
-    for axis, title in ((left, "speed-up"), (right, "efficiency")):
-        axis.set(xlabel="workers", ylabel=title, ylim=(0, None))
-        whole_numbers(axis)
-    left.set_title(text(f"against {base}", 18), loc="left", fontsize="medium")
-
-
-def metrics(table: pd.DataFrame) -> str:
-    """A panel for each metric, over epochs."""
-    names, labels = list(table["metric"].unique()), list(table["run"].unique())
-    with figure_of(1.7 * len(names) + 0.2, nrows=len(names), sharex=True) as (figure, axes):
-        colour, lines = colours(labels), {}
-        for axis, metric in zip(axes[:, 0], names, strict=True):
-            of_metric = table[table["metric"] == metric]
-            for label, mine in of_metric.groupby("run", sort=False):
-                number, x = (
-                    labels.index(label),
-                    [e or s for e, s in zip(mine["epoch"], mine["step"], strict=True)],
-                )
-                lines[label], *_ = axis.plot(
-                    x, mine["value"], color=colour[label], linestyle=dashes(number), label=label,
-                    marker=MARKERS[number % len(MARKERS)], markersize=4, clip_on=False,
-                )  # fmt: skip
-            axis.yaxis.set_major_formatter("{x:.4g}")
-            axis.set_ylabel(text(metric, 18))
-            whole_numbers(axis)
-        axes[-1][0].set_xlabel("epoch")
-        legend(figure, list(lines.values()))
-        return as_svg(figure)
+def evaluation(table: pd.DataFrame) -> str:
+    """Seconds of an evaluation of each run, with their interval."""
+    return bars(
+        table["run"], table[["eval_s"]].astype(float), "seconds per evaluation",
+        labels=map(duration, table["eval_s"]), ends=table[["low_s", "high_s"]],
+    )  # fmt: skip
 
 
 def throughput(table: pd.DataFrame) -> str:
     """Samples per second of all workers together, by workers, in a colour for each precision."""
-    table = table.sort_values("workers", kind="stable", ignore_index=True)
-    rates, precision = table["samples_per_s"].astype(float), table["precision"].fillna("")
-    sizes = pd.DataFrame({one: rates.where(precision == one, 0.0) for one in precision.unique()})
-    fills = [COLOURS[at % len(COLOURS)] for at in range(sizes.shape[1])]
-    return bars(table, sizes, fills, list(map(number, rates)), "samples per second, all workers")
+    table = table.sort_values("workers", kind="stable")
+    rates = table["samples_per_s"].astype(float)
+    sizes = by_kind(rates, table["precision"].fillna(""))
+    return bars(table["run"], sizes, "samples per second, all workers")
+
+
+def by_kind(values: Any, kinds: Any) -> pd.DataFrame:
+    """A column for each kind, so that its bars have a colour of their own."""
+    return pd.DataFrame({str(one): values.where(kinds == one, 0.0) for one in kinds.unique()})
+
+
+def traffic(totals: pd.DataFrame) -> str:
+    """Bytes that all hosts of a run should have sent, beside those that were counted."""
+    sent = totals[totals["direction"] == "sent"].groupby("run", sort=False)
+    table = sent[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
+    table.columns = ["expected", "counted"]
+    unit, fills = "MB sent, all hosts and epochs", (EXPECTED, COLOURS[0])
+    return bars(table.index, table, unit, fills=fills, beside=True)

@@ -9,9 +9,6 @@ from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
-MOST_PAIRS = 12  # of bars, in a figure that can be read
-MOST_BARS = 40
-
 
 @dataclass
 class Section:
@@ -29,9 +26,9 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
-    ranks = tables.per_rank(subject)
     seconds = tables.seconds(subject)
     prediction = event_tables.prediction(subject).drop(columns="folders", errors="ignore")
+    collectives = event_tables.collectives(subject)
     found = [
         _overview(subject),
         _losses(subject),
@@ -40,12 +37,10 @@ def build(subject: Subject) -> list[Section]:
         _throughput(seconds),
         _speedup(subject),
         Section("Predicted and measured", "prediction", prediction),
-        Section("Ranks", "ranks", ranks, longest=40),
+        Section("Ranks", "ranks", tables.per_rank(subject), longest=40),
         _evaluation(subject),
         _traffic(subject),
-        Section(
-            "Collectives of a step", "collectives", event_tables.collectives(subject), longest=24
-        ),
+        Section("Collectives of a step", "collectives", collectives, longest=24),
         Section("Balance", "balance", event_tables.balance(subject)),
         Section("Checkpoints", "checkpoints", event_tables.checkpoints(subject)),
         _failures(subject),
@@ -70,9 +65,8 @@ def _losses(subject: Subject) -> Section:
 def _metrics(subject: Subject) -> Section:
     table = tables.metrics(subject)
     over_time = len(table) and table["step"].nunique() > 1
-    return Section(
-        "Metrics", "metrics", table, figure=plots.metrics(table) if over_time else "", longest=30
-    )
+    figure = plots.metrics(table) if over_time else ""
+    return Section("Metrics", "metrics", table, figure=figure, longest=30)
 
 
 def _seconds(table: pd.DataFrame) -> Section:
@@ -81,17 +75,15 @@ def _seconds(table: pd.DataFrame) -> Section:
         "of one run or the means of its repeats. Exposed communication is waited for, overlapped "
         "communication is not; the shares are of a step, and of all communication."
     )
-    shown = ["run", "runs", "steps", "mean_s", "median_s", "spread_s", "low_s", "high_s"]
-    shown += ["sync_s", "overlapped_s", "exposed_s", "waited_share", "hidden_share"]
+    shown = "run runs steps mean_s median_s spread_s low_s high_s sync_s overlapped_s exposed_s"
+    shown += " waited_share hidden_share"
     figure = plots.seconds(table) if len(table) else ""
-    return Section("Seconds per iteration", "seconds", table, [line], figure, shown)
+    return Section("Seconds per iteration", "seconds", table, [line], figure, shown.split())
 
 
 def _throughput(seconds: pd.DataFrame) -> Section:
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
-    if not len(seconds):
-        return Section("Throughput", "throughput", seconds)
-    table = seconds[columns].dropna(subset="samples_per_s")
+    table = seconds.reindex(columns=columns).dropna(subset="samples_per_s")
     figure = plots.throughput(table) if len(table) > 1 else ""
     return Section("Throughput", "throughput", table, figure=figure)
 
@@ -100,57 +92,39 @@ def _speedup(subject: Subject) -> Section:
     table = scaling.speedup(subject)
     if len(table) and not (table["ideal"] > 1).any():
         table = table[:0]
-    shown = ["series", "workers", "samples_per_s", "base", "speedup", "predicted", "ideal"]
+    shown = "series workers samples_per_s base speedup predicted ideal efficiency".split()
     figure = plots.speedup(table) if len(table) else ""
-    title = "Speed-up and efficiency"
-    return Section(title, "speedup", table, figure=figure, shown=[*shown, "efficiency"])
+    return Section("Speed-up and efficiency", "speedup", table, figure=figure, shown=shown)
 
 
 def _evaluation(subject: Subject) -> Section:
-    table, figure = tables.evaluation_seconds(subject), ""
-    if len(table) > 1:
-        figure = plots.values(table, "eval_s", "seconds per evaluation", "low_s", "high_s")
+    table = tables.evaluation_seconds(subject)
+    figure = plots.evaluation(table) if len(table) > 1 else ""
     return Section("Evaluation", "evaluation", table, figure=figure)
 
 
 def _traffic(subject: Subject) -> Section:
     table = event_tables.traffic(subject)
-    totals = event_tables.traffic_totals(table)
-    drawn = _busiest(totals)
-    figure, lines = "", []
-    if 0 < len(drawn) <= MOST_BARS:
-        names = [f"{row.run}, {row.host}, {row.direction}" for row in drawn.itertuples()]
-        megabytes = drawn[["expected_bytes", "observed_bytes"]].astype(float) / 1e6
-        figure = plots.pairs(names, megabytes, "MB, all epochs")
-    if figure and len(drawn) < len(totals):
-        lines.append("The figure has the host of each run that moves the most bytes.")
-    if len(table):
-        ratios = list(table.loc[table["band"].isin(("inside", "outside")), "ratio"])
-        if ratios:
-            inside = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
-            lines.append(
-                f"{inside} of {len(ratios)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
-                f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
-            )
-        lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
+    if table.empty:
+        return Section("Traffic", "traffic", table)
+    totals, lines = event_tables.traffic_totals(table), []
+    ratios = list(table.loc[table["band"].isin(("inside", "outside")), "ratio"])
+    if ratios:
+        inside = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
         lines.append(
-            "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
-            "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
+            f"{inside} of {len(ratios)} measurements lie in [{BAND[0]:.2f}, {BAND[1]:.2f}] "
+            f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
         )
+    lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
+    lines.append(
+        "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
+        "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
+    )
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
+    figure = plots.traffic(totals) if len(totals) else ""
     data = {"traffic_totals": totals}
     return Section("Traffic", "traffic", table, lines, figure, shown, data, longest=40)
-
-
-def _busiest(totals: pd.DataFrame) -> pd.DataFrame:
-    """Those that a figure has room for: all, those of each run's busiest host, or one of a run."""
-    shown = totals
-    for keys in (["run", "direction"], ["run"]):
-        if len(shown) > MOST_PAIRS:
-            sizes = totals.assign(size=totals["expected_bytes"].astype(float).fillna(0))
-            shown = totals.loc[sizes.groupby(keys, sort=False)["size"].idxmax()]
-    return shown
 
 
 def _failures(subject: Subject) -> Section:
