@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
-from ..sync.pass_times import PassTimer
+from ..model.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan

@@ -17,10 +17,10 @@ from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
+from ..model.pass_times import PassTimes, timer_of
 from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
 from ..sync.ddp.torch_ddp import sent_by
-from ..sync.pass_times import PassTimes, timer_of
 from ..sync.ranks import Collective, Ranks, current_ranks
 
 

@@ -27,7 +27,7 @@ from configs.plugins import REPOSITORY
 from tests.train.sync.user_loops import models, passes, processes
 from tests.train.sync.user_loops.base import LOOPS, Forms, Words, inputs, net, trained
 from train.sync.ddp.torch_ddp import sent_by
-from train.sync.pass_times import timer_of
+from train.model.pass_times import timer_of
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
@@ -229,14 +229,22 @@ def refusals() -> None:
 
 
 def errors_reach_the_backward_pass() -> None:
-    """Of the thread, on its rank, which ends for it; so this comes last."""
-    model = muster.sync(net(), compress="topk")
-    list(trained(model))
-    text = "ZeroDivisionError" if dist.get_rank() == 0 else ""
-    if dist.get_rank() == 0:
+    """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
+    for them, so this comes last."""
+    model, midway = muster.sync(net(), compress="topk"), muster.sync(net())
+    for one in (model, midway):
+        list(trained(one))
+    is_first = dist.get_rank() == 0
+    if is_first:
         model.hook.compress = lambda named: 1 / 0
-    with pytest.raises(RuntimeError, match=text):
+        midway.module[0].weight.register_hook(lambda _: 1 / 0)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError" if is_first else ""):
         model(inputs(0)).square().mean().backward()
+    with pytest.raises(ZeroDivisionError if is_first else RuntimeError):
+        midway(inputs(0)).square().mean().backward()
+    if is_first:
+        with pytest.raises(RuntimeError, match="finished reduction in the prior iteration"):
+            midway(inputs(1))
 
 
 def main() -> None:

@@ -7,9 +7,11 @@ comes in. The mean is computed once, so all ranks hold the same bits.
     gathers    gather 0 | gather 1          | gather 2          | ...
     scatters            | mean 0, scatter 0 | mean 1, scatter 1 | ...
 
-Collectives of one group are matched by their order. So gathers and scatters have a lane each, in
-which the order is that of the buckets, on every rank. Tensors: a piece is (n,) on each rank, the
-root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
+Collectives of one group are matched by their order. So gathers and scatters have a group each, in
+which the order is that of the buckets, on every rank. At the root one thread asks for gathers as
+long as there is room, a second one averages and asks for scatters, and a third one waits for these:
+so the network never waits for a thread. The others ask for both at once. Tensors: a piece is (n,)
+on each rank, the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 """
 
 from concurrent import futures
@@ -27,7 +29,7 @@ from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
 ROOT = 0
-AT_ONCE = 2  # pieces of all ranks in the root's memory: one comes in, one goes out
+AT_ONCE = 2  # pieces of all ranks in the root's memory: one comes in, one is averaged
 
 
 class GatherScatterHook(BucketHook):
@@ -37,39 +39,45 @@ class GatherScatterHook(BucketHook):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._up, self._down = (Lane(self.ranks, self.options) for _ in range(2))
+        self._up, self._down, self._end = (Lane(self.ranks, self.options) for _ in range(3))
         self._room = Semaphore(AT_ONCE)
 
     def start(self, flat: Tensor) -> Future[Tensor]:
         for operation in ("gather", "scatter"):
             self.ranks.ledger.gradient(operation, flat)
-        groups, sent = (self._up.group, self._down.group), []
+        up, down, ended = self._up.group, self._down.group, list[Future[Any]]()
         size = self.options.bucket_mb
         values = int((self.default_mb if size is None else size) * MIB) // flat.itemsize
         for piece in flat.split(max(values, 1)) if values else [flat]:
-            came = self._up.submit(flat.device, self._gather, piece, groups[0])
-            sent.append(self._down.promise(flat.device, self._scatter, piece, came, groups[1]))
-        return collect_all(sent).then(lambda done: ([one.value() for one in done.value()], flat)[1])
+            if self.ranks.rank == ROOT:
+                came = self._up.submit(flat.device, self._gather, piece, up)
+                sent = self._down.submit(flat.device, self._scatter, piece, came, down)
+                ended.append(self._end.promise(flat.device, lambda one=sent: one.result().wait()))
+            else:  # into the same memory: the root scatters after it has all that was gathered
+                works = [
+                    dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True),
+                    dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True),
+                ]
+                ended += [one.get_future() for one in works]
+        return collect_all(ended).then(
+            lambda done: ([one.value() for one in done.value()], flat)[1]
+        )
 
-    def _gather(self, piece: Tensor, group: dist.ProcessGroup) -> Tensor | None:
+    def _gather(self, piece: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
         self._room.acquire()
-        if self.ranks.rank != ROOT:
-            dist.gather(piece, None, group_dst=ROOT, group=group)
-            return None
         parts = piece.new_empty(self.ranks.world_size, *piece.shape)
-        dist.gather(piece, list(parts), group_dst=ROOT, group=group)
-        return parts
+        work = dist.gather(piece, list(parts), group_dst=ROOT, group=group, async_op=True)
+        return parts, work
 
-    def _scatter(
-        self, piece: Tensor, came: futures.Future[Tensor | None], group: dist.ProcessGroup
-    ) -> None:
+    def _scatter(self, piece: Tensor, came: futures.Future[Any], group: dist.ProcessGroup) -> Any:
         try:
-            every, parts = None, came.result()
-            if parts is not None:
-                every = [torch.mean(parts, dim=0, out=piece)] * len(parts)
-            dist.scatter(piece, every, group_src=ROOT, group=group)
+            parts, work = came.result()
+            work.wait()
+            torch.mean(parts, dim=0, out=piece)
         finally:
             self._room.release()
+        every = [piece] * self.ranks.world_size
+        return dist.scatter(piece, every, group_src=ROOT, group=group, async_op=True)
 
 
 class GatherScatter(DdpSync):

@@ -31,11 +31,16 @@ class Network:
         with self.changed:
             self.gathered.append(int(tensor.flatten()[0]))
             self.changed.notify_all()
+        return self
 
     def scatter(self, tensor, every, **_):
         assert self.may_scatter.wait(FAR_S)
         assert len(every) == RANKS and all(one is tensor for one in every)
         self.scattered.append(int(tensor.flatten()[0]))
+        return self
+
+    def wait(self):
+        """What was asked for is done at once."""
 
     def wait_for(self, gathers):
         with self.changed:
@@ -72,10 +77,10 @@ def test_buckets_become_their_means_in_order(network, root):
 def test_the_next_bucket_comes_in_while_the_mean_of_one_is_sent_and_no_further_one(network, root):
     network.may_scatter.clear()
     started = [root.start(torch.full((5,), 100.0 * number)) for number in range(4)]
-    network.wait_for(AT_ONCE)
-    while root._room._value:  # the third has no room yet
-        network.wait_for(AT_ONCE)
-    assert network.gathered == [0, 100] and network.scattered == []
+    network.wait_for(AT_ONCE + 1)  # the mean of the first has made room
+    while root._room._value:  # the fourth has none yet
+        network.wait_for(AT_ONCE + 1)
+    assert network.gathered == [0, 100, 200] and network.scattered == []
     network.may_scatter.set()
     for one in started:
         one.wait()
