@@ -203,11 +203,21 @@ def _is_ready(stream: BinaryIO) -> bool:
 def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
     try:
         stream.write(what)
-        stream.flush()
+        while not _flushed(stream):
+            select.select([], [stream], [])
     except OSError as error:
         _silence(stream)
         if isinstance(error, BrokenPipeError):
             raise  # but a run outlives a closed terminal, or a full disk under its log
+
+
+def _flushed(stream: BinaryIO) -> bool:
+    """Whether all has been written; not so where somebody else has set `stream` not to wait."""
+    try:
+        stream.flush()
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _silence(stream: BinaryIO) -> None:

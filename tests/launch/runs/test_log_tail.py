@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypa
     os.close(reads)
     prefix = b"node?.0| " if prefixes else b""
     assert found.replace(prefix, b"") == lines.encode() + b"the end\n"
+
+
+def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
+    tmp_path, workers, monkeypatch
+):
+    lines = "".join(f"{number:099}\n" for number in range(10_000))
+    workers(0, lines)
+    (reads, writes), found = os.pipe(), list[bytes]()
+    os.set_blocking(writes, False)
+    parts = iter(lambda: os.read(reads, 65_536), b"")
+    reader = threading.Thread(target=lambda: found.extend(parts))
+    with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", out)
+        reader.start()
+        Follower(tmp_path).poll(last=True)
+    reader.join()
+    os.close(reads)
+    assert b"".join(found) == lines.encode()
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):
