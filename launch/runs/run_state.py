@@ -71,6 +71,21 @@ class LeaderWatcher:
         leader.send_signal(signal.SIGTERM)
 
 
+class NoWatcher(LeaderWatcher):
+    """Of runs whose launcher this checkout does not have: another one has started them."""
+
+    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
+        if end is not None:
+            return ended(end)
+        return State("unknown", False, f"there is no launcher {job['launcher']!r} here")
+
+    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
+        raise MusterError(
+            f"{run_dir.name} was started by launcher {job['launcher']!r}, which this checkout does "
+            "not have; cancel it from the one that has it"
+        )
+
+
 class Watchers:
     """The watcher of each launcher; one who asks often keeps them."""
 
@@ -79,7 +94,9 @@ class Watchers:
 
     def __getitem__(self, launcher: str) -> LeaderWatcher:
         if launcher not in self._of:
-            self._of[launcher] = plugins.load("launch.launchers", launcher).watcher()
+            is_here = launcher in plugins.names("launch.launchers")
+            kind = plugins.load("launch.launchers", launcher).watcher if is_here else NoWatcher
+            self._of[launcher] = kind()
         return self._of[launcher]
 
 
