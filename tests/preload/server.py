@@ -106,7 +106,8 @@ def serve(listener: socket.socket) -> dict[str, Any] | None:
                 return None
             elif key.fileobj == key.data.ended:
                 reap(key.data, ready)
-            else:  # whoever asked is gone, and so is what it asked for, with what that has started
+            elif key.data.client.fileno() >= 0:  # else it is reaped: both came at once
+                # Whoever asked is gone, and so is what it asked for, with what that has started.
                 ready.unregister(key.data.client)
                 end_tree(key.data.pid)
 

@@ -28,8 +28,8 @@ def test_all_that_is_wrong_is_said_at_once():
         BenchConfig(min_bytes=2, max_bytes=1, factor=1, operations="gather,alltoall")
     assert str(refused.value).splitlines() == [
         "--min-bytes must be at least 4 (got 2)",
-        "--max-bytes 1 is below --min-bytes 2; sizes go from the smallest to the largest",
         "--factor must be at least 1.1 (got 1)",
+        "--max-bytes 1 is below --min-bytes 2; sizes go from the smallest to the largest",
         f"--operations: unknown 'alltoall'; known: all, {', '.join(OPERATIONS)}",
     ]
 

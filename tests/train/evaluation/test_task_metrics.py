@@ -132,7 +132,11 @@ def test_tags_go_by_sentence_and_name(monkeypatch):
 def test_a_file_is_found_wherever_workers_start(tmp_path, monkeypatch):
     (tmp_path / "my_metric.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    text = own_program._each("f1:average=macro, my_metric.py:x=1", own_program._absolute_if_path)
+
+    def metrics(given, name):
+        return own_program._with_paths(replace(CONFIG, metrics=given), str, name).metrics
+
+    text = metrics("f1:average=macro, my_metric.py:x=1", own_program._absolute_if_path)
     assert text == f"f1:average=macro,{tmp_path}/my_metric.py:x=1"
-    inside = own_program._each(f"{REPOSITORY}/a.py,f1", own_program._in_checkout)
-    assert inside == "a.py,f1" and own_program._each(None, str) is None
+    assert metrics(f"{REPOSITORY}/a.py,f1", own_program._in_checkout) == "a.py,f1"
+    assert metrics(None, str) is None
