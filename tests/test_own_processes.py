@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,8 +54,6 @@ def test_no_process_outlives_the_session(tmp_path, how, processes):
          "-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}", f"-n{processes}",
          "test_it.py"],
         cwd=tmp_path, capture_output=True, text=True,
-        # also where this session does not mind Ctrl-C, as what a shell has put in the background
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"},
     )  # fmt: skip
     assert done.returncode == wanted, done.stdout + done.stderr

@@ -40,13 +40,7 @@ def test_on_a_terminal_it_is_refreshed_until_ctrl_c(tmp_path):
     run_folder(tmp_path, "20260101-one", leader(job_id="77"))
     terminal, other = pty.openpty()
     argv = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "top"]
-    process = subprocess.Popen(
-        argv,
-        stdin=other,
-        stdout=other,
-        stderr=other,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = subprocess.Popen(argv, stdin=other, stdout=other, stderr=other, close_fds=True)
     os.close(other)
     seen = b""
     try:
