@@ -3,7 +3,7 @@
     python -m tests.benchmarks.ddp_memory [--rounds 3] [--python PYTHON]
 
 Two ranks of gloo, in turns; a model of BERT-base's size (438 MB of gradients), AdamW, eight samples
-of 128 tokens a rank, four steps. Prints the median over ranks and rounds of the largest resident
+of 128 tokens a rank, three steps. Prints the median over ranks and rounds of the largest resident
 memory, libraries included, and what it is more than of one process. It needs torch alone:
 `--python` measures another version of it. `lazy` is for torch 2.15 and newer.
 """
@@ -11,6 +11,7 @@ memory, libraries included, and what it is more than of one process. It needs to
 import argparse
 import inspect
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -34,7 +35,7 @@ WAYS = {
     "muster.sync": muster.sync,
     "muster.sync, views": lambda model: muster.sync(model, **VIEWS),
 }
-STEPS, SAMPLES, TOKENS, WORDS, WIDTH = 4, 8, 128, 30522, 768
+STEPS, SAMPLES, TOKENS, WORDS, WIDTH = 3, 8, 128, 30522, 768
 
 
 def main() -> None:
@@ -64,10 +65,7 @@ def measured(python: str, way: str) -> list[float]:
     env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([*command, "--way", way], env=env, stdout=subprocess.PIPE, text=True)
     run.check_returncode()
-    lines = run.stdout.splitlines()
-    return [
-        float(line.split()[1]) for line in lines if line.startswith("MiB") and "None" not in line
-    ]
+    return [float(one) for one in re.findall(r"MiB ([\d.]+)", run.stdout)]
 
 
 def rank(way: str) -> float | None:
