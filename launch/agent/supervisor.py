@@ -277,7 +277,7 @@ class Agent:
         """Without workers torchrun has nothing to do, but takes seconds to end."""
         self._keep_in_touch()
         if self._workload is not None and not self._has_workers():
-            self._workload.kill()
+            self._workload.kill_starter()
 
     def _keep_in_touch(self) -> None:
         if self._peers is not None:

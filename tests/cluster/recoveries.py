@@ -113,10 +113,10 @@ def recover(
     logs = folder / "runs"
     logs.mkdir()
     run = Run(cluster, WAYS[way], logs, *RESTART, program=PROGRAMS[program]())
-    kept = run.run_dir / "recovery.json"
+    record = run.run_dir / "recovery.json"
     try:
         FAULTS[fault].hit(run)
-        assert wait_until(lambda: kept.exists() or run.process.poll() is not None)
+        assert wait_until(lambda: record.exists() or run.process.poll() is not None)
     finally:
         FAULTS[fault].after(run)
         job_out = logs / "job.out"
@@ -128,7 +128,7 @@ def recover(
             run.process.terminate()
         _, out, err = finish(run.process)
         assert wait_until(lambda: run.left() == []), run.left()
-    said = job_out.read_text() if way == "sbatch" else out
-    found = LINE.search(said)
-    assert found, said[-3000:] + err
-    return found[0], json.loads(kept.read_text())
+    output = job_out.read_text() if way == "sbatch" else out
+    found = LINE.search(output)
+    assert found, output[-3000:] + err
+    return found[0], json.loads(record.read_text())

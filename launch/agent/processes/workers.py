@@ -79,10 +79,11 @@ class Workload:
                 return how_it_ended(child.returncode, command, self._assignment.name)
         return self._failed() or self._hung()
 
-    def kill(self) -> None:
-        """End torchrun, or workers that it does not stand above, at once."""
-        for child in self._children:
-            child.kill()
+    def kill_starter(self) -> None:
+        """End torchrun at once; not what runs one worker, such as a profiler that still saves."""
+        for child, command in zip(self._children, self._assignment.commands, strict=True):
+            if "RANK" not in command.env:
+                child.kill()
 
     def _failed(self) -> str | None:
         """Workers have failed, as torchrun logs at once."""

@@ -18,8 +18,8 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
         record = {"rank": rank, "host": f"node{rank}", "cause": "crash", "code": 1}
         record |= {"message": message, "time_unix_s": time.time()}
         (tmp_path / "exits" / f"rank_{rank:05d}.json").write_text(json.dumps(record))
-    told = assignment(tmp_path)
-    inspection = RunInspection(tmp_path, 4, lambda **message: None, lambda text: None, told)
+    spec = assignment(tmp_path).spec
+    inspection = RunInspection(tmp_path, 4, lambda **message: None, lambda text: None, spec)
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})
     assert [one.lost_peer for one in views.values()] == [True, False, False]
     assert [one.timed_out for one in views.values()] == [False, True, False]

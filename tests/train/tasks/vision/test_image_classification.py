@@ -56,7 +56,7 @@ def test_a_set_is_unpacked_once(tmp_path, loaded, name):
     assert evaluation[""].labels.tolist() == [4, 3, 2, 1, 0]
 
 
-def test_without_the_hub_one_is_told_to_give_files(tmp_path, monkeypatch):
+def test_without_the_hub_the_message_asks_for_files(tmp_path, monkeypatch):
     import datasets
 
     def load_dataset(*_, **__):
