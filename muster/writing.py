@@ -4,14 +4,14 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from muster.errors import MusterError, text_of
 
-RESERVED_BYTES = 4096  # a block, usually
+RESERVED_BYTES = 16_384  # for each of the files by which a run and its ranks say how they ended
 
 
 class CannotWrite(MusterError):
@@ -35,7 +35,12 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _fill(partial, text, os.O_CREAT | os.O_TRUNC, forced=forced, mode=mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                if forced:
+                    os.fsync(file.fileno())
             partial.replace(path)
         except OSError:
             with suppress(OSError):
@@ -67,33 +72,21 @@ def reserve(path: Path) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # no zeros: a file system that compresses would hold no space for them
-        reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
+        _reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
 
 
-def write_last(path: Path, value: Mapping[str, Any]) -> None:
-    """Write one JSON object, into the space that was reserved for it where there is no other.
-
-    In so little space the longest texts of `value` are cut.
+def write_last(path: Path, value: Any) -> None:
+    """As `write_json`, with the space that was reserved for it.
 
     Raises:
         CannotWrite: the disk is full, and nothing was reserved; or it refuses.
     """
-    spare = reserved(path)
-    try:
-        write_json(path, value)
-    except CannotWrite:
-        if not spare.exists():
-            raise
-        with writing(path):  # over bytes that are there, which takes no space
-            _fill(spare, _fitting(value, RESERVED_BYTES), 0, forced=False, mode=0o644)
-            spare.replace(path)
-    else:
-        with suppress(OSError):
-            spare.unlink()
+    with suppress(OSError):
+        _reserved(path).unlink()
+    write_json(path, value)
 
 
-def reserved(path: Path) -> Path:
-    """The file that holds the space for `path`."""
+def _reserved(path: Path) -> Path:
     return path.with_name(f"{path.name}.reserved")
 
 
@@ -143,25 +136,3 @@ def is_full(error: BaseException) -> bool:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     text = text_of(error)
     return "No space left" in text or "os error 28" in text  # safetensors' own
-
-
-def _fill(path: Path, text: str, flags: int, *, forced: bool, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | flags, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.truncate()
-        file.flush()
-        if forced:
-            os.fsync(descriptor)
-
-
-def _fitting(value: Mapping[str, Any], room: int) -> str:
-    """`value` as JSON in at most `room` bytes: its longest texts are cut, where that helps."""
-    fields = dict(value)
-    while len((text := as_json(fields)).encode()) > room:
-        texts = [name for name, one in fields.items() if isinstance(one, str) and len(one) > 80]
-        if not texts:
-            break
-        longest = max(texts, key=lambda name: len(fields[name]))
-        fields[longest] = fields[longest][: len(fields[longest]) // 2].rstrip() + " ..."
-    return text
