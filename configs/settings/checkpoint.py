@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from configs.settings.fields import neutral, setting
+from configs.settings.fields import computing, neutral, setting, sharing
 
 
 class Interval(NamedTuple):
@@ -18,17 +18,11 @@ class Interval(NamedTuple):
 class CheckpointConfig:
     """Which checkpoints a run writes and keeps, and from which one it goes on."""
 
-    checkpoint_every: str = setting(
-        "never",
-        "how often: N steps, epoch, or Nmin (minutes); a run that is stopped writes one too",
-        affects="computing",
+    checkpoint_every: str = computing(
+        "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
     )
-    keep_last: int = setting(2, "how many checkpoints are kept", affects="sharing", least=1)
-    keep_best: str | None = setting(
-        None,
-        "also keep the one with the best value of this metric, such as accuracy",
-        affects="sharing",
-    )
+    keep_last: int = sharing(2, "how many checkpoints are kept", least=1)
+    keep_best: str | None = sharing(None, "also keep the best by this metric, such as accuracy")
     resume: str | None = neutral(
         None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
@@ -38,9 +32,7 @@ class CheckpointConfig:
     stop_signal: Literal["USR1", "USR2"] = neutral(
         "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
     )
-    save_model: bool = setting(
-        True, "save the trained model into model/ of the run folder", affects="sharing"
-    )
+    save_model: bool = sharing(True, "save the trained model into model/ of the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
         """A line for every one of these settings that is wrong."""

@@ -25,13 +25,16 @@ def setting(default: Any, help: str, *, affects: Affects | None = None, **more: 
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
     Its value may have a limit: `least`, `positive` or `share`, which is at least 0 and below 1; or
-    be the name of a file of the folder `files`, or one of the words `also`. None is always right.
+    be the name of a file of the folder `files`, or what it is by default. None is always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
 
-# A setting that changes no number of the run.
-neutral = partial(setting, affects="nothing")
+# Settings that change this alone, or no number of the run.
+neutral, computing, sharing, sending, gradients = (
+    partial(setting, affects=what)
+    for what in ("nothing", "computing", "sharing", "sending", "gradients")
+)
 
 
 def flag(name: str) -> str:
@@ -61,7 +64,8 @@ class Config:
             if "share" in limits and not 0 <= value < 1:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
             if "files" in limits:
-                known = [*limits.get("also", ()), *plugins.names(limits["files"])]
+                names = plugins.names(limits["files"])
+                known = names if item.default in names else [item.default, *names]
                 if value not in known:
                     yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
 

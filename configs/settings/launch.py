@@ -45,62 +45,51 @@ class LaunchConfig(Config):
 
     launcher: str = setting(
         "auto",
-        "auto (ssh with --hosts, slurm where sbatch is, else local), or one by name",
+        "auto: ssh with --hosts, slurm where sbatch is, else local",
         files="launch.launchers",
-        also=("auto",),
     )
     nodes: Nodes | None = setting(
         None,
-        "machines, or as many as answer: 2:4; the local launcher simulates them (default: all"
-        " hosts, or 1)",
+        "machines, simulated by the local launcher; 2:4: as many as come (default: all, or 1)",
         affects="sharing",
         aliases=["-N"],
     )
     nproc_per_node: str | None = setting(
         None,
-        "workers per node: a number, gpu (one for each GPU), or as many as there are nodes, such"
-        " as 2,1 (default: 1, or a Slurm job's GPUs)",
+        "workers per node: 4, gpu (one a GPU), or 2,1 of two nodes (default: 1, or a job's GPUs)",
     )
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the bench of collectives"
     )
     workers: str = setting(
-        "torchrun",
-        "what starts a node's workers, a file of launch/starters/",
-        files="launch.starters",
+        "torchrun", "what starts workers, a file of launch/starters/", files="launch.starters"
     )
     preload: str | None = setting(
         None,
-        "modules such as torch,transformers that --workers preload imports first, beside those "
-        "that the program's last run had imported",
+        "modules that --workers preload imports besides those of the last run: torch,transformers",
     )
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None,
-        "network that gradients take, such as 10.10.1.0/24 (default: the nodes' own)",
-        affects="sharing",
+        None, "network of the gradients, such as 10.10.1.0/24 (default: found)", affects="sharing"
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     port_range: str | None = setting(
-        None, "ports at which agents and workers meet, such as 20000:20100, where a firewall is"
+        None, "ports of agents and workers, for a firewall: 20000:20100"
     )
     preflight: bool = setting(True, "look at every node before anything starts there")
     max_restarts: int = setting(
-        0,
-        "how often a run that lost a worker or a node starts again, from its last checkpoint",
-        least=0,
+        0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
     )
     stop_grace_s: float = setting(
         60.0,
-        "seconds for workers to end by themselves, with a checkpoint say, when stopped; 0: none",
+        "seconds for workers to end by themselves when stopped, with a checkpoint say",
         least=0,
     )
     hang_after_s: float | None = setting(
         None,
-        "seconds without progress of any worker that are a hang; 0: never (default: ten times its "
-        "longest pause, and at least 60)",
+        "a hang: seconds without progress; 0: never (default: 10 x the longest pause, at least 60)",
         least=0,
     )
     on_hang: OnHang = setting(
@@ -167,12 +156,10 @@ class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and where Muster lies on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(
-        None, "whom to log in as where the hosts do not say, or a manifest lists several people"
-    )
+    user: str | None = setting(None, "login, where hosts do not say or a manifest has several")
     remote_dir: str | None = setting(
         None,
-        "folder of the checkout on the nodes (default: this one where they see it, or ~/muster)",
+        "the checkout's folder on the nodes (default: this one where they see it, or ~/muster)",
     )
     setup: bool = setting(False, "make the environment on every node, and run nothing")
 
@@ -194,16 +181,12 @@ class SlurmConfig(Config):
     reservation: str | None = setting(None, "reservation")
     nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
     exclude: str | None = setting(None, "nodes not to use", aliases=["-x"])
-    time: str | None = setting(
-        None, "time limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"]
-    )
+    time: str | None = setting(None, "limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"])
     gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
     gres: str | None = setting(None, "generic resources per node, such as gpu:4")
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
-    slurm: str = setting(
-        "", "any other option of sbatch as KEY=VALUE; may be repeated", repeats="\n"
-    )
+    slurm: str = setting("", "any other option of sbatch, KEY=VALUE; may be repeated", repeats="\n")
     wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
 
     def _problems(self) -> Iterator[str]:

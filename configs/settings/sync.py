@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configs import plugins
-from configs.settings.fields import setting
+from configs.settings.fields import gradients, sending, sharing
 
 COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
@@ -15,48 +15,32 @@ PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
-    sync: str = setting(
-        "ddp",
-        "how gradients are synchronised, a file of train/sync/modes/",
-        affects="sharing",
-        files="train.sync.modes",
+    sync: str = sharing(
+        "ddp", "how gradients become equal, a file of train/sync/modes/", files="train.sync.modes"
     )
-    bucket_mb: float | None = setting(
-        None,
-        "MiB of gradients per collective; 0: one per parameter (default: the mode's own)",
-        affects="sending",
-        least=0,
+    bucket_mb: float | None = sending(
+        None, "MiB per collective; 0: one per parameter (default: the mode's own)", least=0
     )
-    overlap: bool = setting(
-        True,
-        "send gradients while others are computed (all_reduce, gather_scatter, zero1)",
-        affects="sending",
+    overlap: bool = sending(
+        True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
-    sparse_rows: bool = setting(
-        True,
-        "of embeddings send the rows in use only: same numbers (all_reduce, gather_scatter, zero1)",
-        affects="sending",
+    sparse_rows: bool = sending(
+        True, "send rows of embeddings in use only (all_reduce, gather_scatter, zero1)"
     )
-    compress: str = setting(
+    compress: str = gradients(
         "none",
         "send less than the gradients: none, or a file of train/sync/compression/",
-        affects="gradients",
         files="train.sync.compression",
-        also=("none",),
     )
-    compress_rank: int = setting(4, "rank of PowerSGD's matrices", affects="gradients", least=1)
-    compress_share: float = setting(
-        0.01, "share of the gradients' values that topk sends", affects="gradients", positive=True
+    compress_rank: int = gradients(4, "rank of PowerSGD's matrices", least=1)
+    compress_share: float = gradients(
+        0.01, "share of the gradients' values that topk sends", positive=True
     )
-    sync_every: int = setting(
-        16, "steps that local_sgd takes between two averages", affects="gradients", least=1
+    sync_every: int = gradients(16, "steps that local_sgd takes between two averages", least=1)
+    outer_lr: float = gradients(
+        1.0, "local_sgd's step towards the average; DiLoCo: 0.7", positive=True
     )
-    outer_lr: float = setting(
-        1.0, "local_sgd's step towards the average; DiLoCo: 0.7", affects="gradients", positive=True
-    )
-    outer_momentum: float = setting(
-        0.0, "its Nesterov momentum; DiLoCo: 0.9", affects="gradients", share=True
-    )
+    outer_momentum: float = gradients(0.0, "its Nesterov momentum; DiLoCo: 0.9", share=True)
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for every one of these settings that is wrong, beside --precision, --compile."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import Config, neutral, port_problems, setting
+from configs.settings.fields import Config, computing, neutral, port_problems, setting, sharing
 from configs.settings.learning import LearningConfig
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
@@ -32,90 +32,56 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     lower_case: Literal["auto", "yes", "no"] = setting(
         "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
     )
-    max_seq_length: int = setting(
-        128, "tokens per sample at most; longer ones are truncated", least=1
+    max_seq_length: int = setting(128, "tokens per sample at most; more are cut off", least=1)
+    pad: Literal["max_length", "longest"] = computing(
+        "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
-    pad: Literal["max_length", "longest"] = setting(
-        "longest",
-        "pad to max_seq_length, or to the longest sample of the batch: same loss",
-        affects="computing",
+    length_balance: bool = computing(
+        True, "cut batches so that all workers have as many tokens, padding included: same loss"
     )
-    length_balance: bool = setting(
-        True,
-        "cut batches so that all workers have as many tokens, padding included: same loss",
-        affects="computing",
-    )
-    dropout: float | None = setting(
-        None, "probability of every dropout (default: the model's)", share=True
-    )
+    dropout: float | None = setting(None, "probability (default: the model's)", share=True)
     batchnorm: Literal["synced", "local"] = setting(
         "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"
     )
-    mask_probability: float = setting(
-        0.15, "share of tokens that pre-training predicts", share=True
-    )
+    mask_probability: float = setting(0.15, "share of tokens pre-training predicts", share=True)
     whole_word: bool = setting(False, "pre-training masks whole words")
     train_samples: int | None = setting(None, "use the first n training samples only", least=1)
-    eval_samples: int | None = setting(
-        None, "use the first n samples of an evaluation set only", least=1
-    )
+    eval_samples: int | None = setting(None, "use the first n of an evaluation set only", least=1)
 
     # how long
     epochs: int = setting(3, "passes over the training set; 0 only evaluates", least=0)
-    max_steps: int | None = setting(
-        None, "stop after this many steps; changes nothing else", affects="sharing", least=1
-    )
+    max_steps: int | None = sharing(None, "stop after n steps; changes nothing else", least=1)
     schedule_steps: int | None = setting(
-        None, "length of the learning-rate schedule in steps (default: all epochs)", least=1
+        None, "steps of the schedule (default: all epochs)", least=1
     )
     batch_size: int = setting(64, "samples per step over all workers together", least=1)
-    eval_batch_size: int = setting(
-        64, "evaluation samples per worker at a time", affects="sharing", least=1
-    )
+    eval_batch_size: int = sharing(64, "evaluation samples per worker at a time", least=1)
     accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into", least=1)
-    split: str = setting(
-        "even",
-        "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4",
-        affects="sharing",
+    split: str = sharing(
+        "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
 
     # what it tells
-    evaluate: Literal["epoch", "end", "never"] = setting(
-        "epoch", "when to evaluate", affects="sharing"
-    )
-    metrics: str | None = neutral(
-        None, "also these of `evaluate`, such as f1:average=macro,./my_metric.py"
-    )
-    log_every: int = neutral(
-        0, "print the loss of every n-th step; 0: of the first five only", least=0
-    )
+    evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
+    metrics: str | None = neutral(None, "also these of `evaluate`: f1:average=macro,./my_metric.py")
+    log_every: int = neutral(0, "print every n-th step's loss; 0: of the first five only", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
     # where it runs
-    device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "auto: cuda where there is one", affects="computing"
-    )
-    backend: Literal["auto", "gloo", "nccl"] = setting(
-        "auto", "auto: nccl on cuda, gloo on cpu", affects="sharing"
-    )
-    threads: int | None = setting(
-        None, "threads per worker (default: its share of the cores)", affects="computing", least=1
-    )
-    data_workers: int = setting(
-        0, "processes per worker that prepare batches", affects="computing", least=0
-    )
+    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda where there is one")
+    backend: Literal["auto", "gloo", "nccl"] = sharing("auto", "auto: nccl on cuda, gloo on cpu")
+    threads: int | None = computing(None, "per worker (default: its share of the cores)", least=1)
+    data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
     timeout_s: float = neutral(
         120.0,
-        "seconds that a worker may come late to a collective (but for loading and saving)",
+        "seconds a worker may be late for a collective (but for loading and saving)",
         positive=True,
     )
 
     # what is written where
     cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
-    profile: bool = setting(
-        False, "trace steps 3 to 7 of each worker, for Perfetto", affects="computing"
-    )
+    profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
     redirect: bool = neutral(False, "send this worker's output to the run folder (for launchers)")
 
     def _problems(self) -> Iterator[str]:
