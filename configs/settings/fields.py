@@ -65,7 +65,7 @@ class Config:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
             if "files" in limits:
                 names = plugins.names(limits["files"])
-                known = names if item.default in names else [item.default, *names]
+                known = names if item.default in names else [str(item.default), *names]
                 if value not in known:
                     yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
 
