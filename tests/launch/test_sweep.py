@@ -284,19 +284,6 @@ def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
     assert alive(project) == []
 
 
-def test_cells_of_a_file_are_run_as_they_are(project):
-    path = project / "cells.json"
-    raw = [
-        {"id": f"item-{seed}", "words": ["--", "train.py", "--lr", "1", "--seed", seed]}
-        for seed in "14"
-    ]
-    path.write_text(json.dumps({"name": "mapped", "cells": raw}))
-    code, out, err = sweep(project, *LOCAL, "--cells", str(path), "--at-once", "2")
-    assert code == 0, out + err
-    assert folder_of(project).name == "mapped" and begun(project) == ["1 1 None", "1 4 None"]
-    assert [one["results"]["loss"] for one in cells(project).values()] == [1.0, 4.0]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -37,29 +37,3 @@ def test_the_names_are_those_of_the_torch_that_is_here():
         first = numbers(NEWER[name].first if name in NEWER else OLDEST)
         if name not in PRIVATE or PRIVATE[name].first == "2.6":
             assert names.lacks(name) is (own[:2] < first[:2]), name
-
-
-def test_names_are_found_however_they_are_written(tmp_path, monkeypatch):
-    (tmp_path / "muster").mkdir()
-    (tmp_path / "muster" / "one.py").write_text(
-        "import sys, torch.distributed as dist\n"
-        "from torch.nn import Linear as L\n"
-        "module = sys.modules.get('torch.futures')\n"
-        "def _own(): L._secret; dist.gather(1, group_dst=2); x._own; x._values()\n"
-        "getattr(dist, 'newest', None); getattr(module, 'Future')\n"
-    )
-    monkeypatch.setattr(names, "REPOSITORY", tmp_path)
-    of_distributed = {"", ".gather", ".gather(group_dst)", ".newest"}
-    assert used() - {*names.METHODS} == {
-        *(f"torch.distributed{name}" for name in of_distributed),
-        *("torch.nn.Linear", "torch.nn.Linear._secret"),
-        *("torch.futures.Future", "torch.Tensor._values"),
-    }
-
-
-def test_the_versions_without_a_name_are_remembered_by_version():
-    name = "torch.distributed.all_gather_single"
-    table = Table(["2.13.0"], {}).with_version("2.6.0", {name}).with_version("2.12.0", {name})
-    assert table.versions == ["2.6.0", "2.12.0", "2.13.0"]
-    assert table.lacking[name] == ["2.6.0", "2.12.0"]
-    assert table.with_version("2.6.0", set()).lacking[name] == ["2.12.0"]

@@ -102,23 +102,6 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
-def test_a_program_finds_imported_what_its_last_run_had_imported(project):
-    text = "import os, sys\nfrom says import say\n"
-    text += "say(os.environ['RANK'], 'decimal' in sys.modules)\n"
-    (project / "train.py").write_text(text + "import decimal, helper, xml.dom.minidom\n")
-    (project / "helper.py").touch()
-    outputs = [run(project, "train.py").stdout for _ in range(2)]
-    assert [sorted(text.splitlines()) for text in outputs] == [
-        ["0 False", "1 False"],
-        ["0 True", "1 True"],
-    ]
-    (record,) = (project.parent / "state" / "muster" / "imports").iterdir()
-    names = json.loads(record.read_text())["modules"]
-    assert {"decimal", "xml.dom.minidom"} <= set(names)
-    assert not {"helper", "__main__"} & set(names)
-    assert names.index("xml") < names.index("xml.dom.minidom")
-
-
 def test_what_a_program_that_ends_itself_had_imported_is_known(project):
     """As those that end by os._exit do, or are killed: the list is written while they run."""
     records = project.parent / "state" / "muster" / "imports" / "*.json"
@@ -141,15 +124,6 @@ UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
     "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
 }
-
-
-@pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
-def test_a_module_that_cannot_be_forked_is_refused_by_name(project, text, what):
-    package(project, "busy", text)
-    done = run(project, "train.py", modules="decimal,busy")
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(f"error: --preload busy: busy {what}")
-    assert "leave it out of --preload" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
