@@ -72,7 +72,7 @@ class LaunchConfig(Config):
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network of the gradients, such as 10.10.1.0/24 (default: found)", affects="sharing"
+        None, "network of the gradients: 10.10.1.0/24 (default: the nodes' own)", affects="sharing"
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     port_range: str | None = setting(
@@ -83,9 +83,7 @@ class LaunchConfig(Config):
         0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
     )
     stop_grace_s: float = setting(
-        60.0,
-        "seconds for workers to end by themselves when stopped, with a checkpoint say",
-        least=0,
+        60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0
     )
     hang_after_s: float | None = setting(
         None,
