@@ -15,7 +15,7 @@ what agents still send is received; channels are closed, which ends any agent th
     from an agent    {"listening": 40123}                        of the first one alone
                      {"waiting": "waiting for node2"}
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
-                     {"file": "...", ...}                        news of its files, if no disk is shared
+                     {"file": "...", ...}                     news of its files: no disk is shared
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, within that
                      {"ended": {"code": 0, "cause": "done", ...}}
