@@ -17,6 +17,7 @@ from configs import entry_point
 entry_point.begin()
 
 import argparse
+import json
 import os
 import subprocess
 import time
@@ -36,16 +37,16 @@ from muster.writing import read_json, write_json
 STARTING = ("run", "sweep", "study")
 # With one of these a program has a Python of its own, and Muster's needs no torch.
 OWN_PYTHON = ("--python", "--prologue", "--wrap")
-KEPT = ("login", "login_config", "login_dir", "login_python")
+REMEMBERED = ("login", "login_config", "login_dir", "login_python")
 
 
 def main() -> int:
     word, *rest = sys.argv[1:]
-    options, words = _parser().parse_known_args(_own(rest))
+    options, words = login_parser().parse_known_args(_own(rest))
     program = rest[len(_own(rest)) :]
     known = _known_run(words)
     if options.login is None and known is not None:
-        options = argparse.Namespace(**{name: known[name] for name in KEPT})
+        options = argparse.Namespace(**{name: known[name] for name in REMEMBERED})
     connection = Connection(options.login, options.login_config and Path(options.login_config))
     whole = word in ("study", "report") or (
         word in STARTING and not _has_own_python(words, program)
@@ -68,12 +69,19 @@ def main() -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def login_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="muster", add_help=False, allow_abbrev=False)
     parser.add_argument("--login")
     parser.add_argument("--login-config")
     parser.add_argument("--login-dir")
     parser.add_argument("--login-python")
+    return parser
+
+
+def fetch_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="muster jobs fetch")
+    parser.add_argument("run")
+    parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
     return parser
 
 
@@ -91,7 +99,7 @@ def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
     """What is known here of the run that one of `words` names."""
     for word in words:
         if word not in (".", "..") and "/" not in word and (logins() / word).is_file():
-            return read_json(logins() / word, *KEPT, "session", "seen")
+            return read_json(logins() / word, *REMEMBERED, "session", "seen")
     return None
 
 
@@ -178,12 +186,7 @@ def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
 
 def _fetch(words: Sequence[str], connection: Connection, installation: Installation) -> int:
     """Bring a run's folder home: records, logs and the last checkpoint."""
-    import json
-
-    parser = argparse.ArgumentParser(prog="muster jobs fetch")
-    parser.add_argument("run")
-    parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
-    given = parser.parse_args(list(words))
+    given = fetch_parser().parse_args(list(words))
     status = json.loads(
         connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
     )
