@@ -56,7 +56,7 @@ def main() -> None:
         sys.exit(0 if is_help else 2)
     first, *more = COMMANDS[word]
     if word in AT_LOGIN and is_elsewhere(rest):
-        first, more = "launch/login.py", [word]
+        first, more = "muster/run_module.py", ["launch.ssh.login_node", word]
     os.execv(sys.executable, [sys.executable, str(CHECKOUT / first), *more, *rest])
 
 

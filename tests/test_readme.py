@@ -15,8 +15,8 @@ from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
 from launch import submit
-from launch.login import fetch_parser, login_parser
 from launch.programs.command_line import CommandLine, split
+from launch.ssh.login_node.__main__ import fetch_parser, login_parser
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue

@@ -5,13 +5,6 @@ commands of `muster`. What starts runs takes the project along; it is followed f
 on there whatever becomes of the connection.
 """
 
-import sys
-from pathlib import Path
-
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
-
 from configs import entry_point
 
 entry_point.begin()
@@ -20,16 +13,18 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from launch.login_node import project
-from launch.login_node.connection import Connection, ConnectionLost
-from launch.login_node.installation import Installation, install
-from launch.login_node.remote_command import RemoteCommand, say
 from launch.ssh import openssh
+from launch.ssh.login_node import project
+from launch.ssh.login_node.connection import Connection, ConnectionLost
+from launch.ssh.login_node.installation import Installation, install
+from launch.ssh.login_node.remote_command import RemoteCommand, say
 from muster import env_values, run_files
 from muster.command import COMMANDS, logins
 from muster.writing import read_json, write_json

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from launch.login_node.connection import Connection, ConnectionLost
-from launch.login_node.installation import Installation
-from launch.login_node.session import STREAMS
+from launch.ssh.login_node.connection import Connection, ConnectionLost
+from launch.ssh.login_node.detached_command import STREAMS
+from launch.ssh.login_node.installation import Installation
 from muster.errors import MusterError
 
 RETRY_S, MOST_S = 5.0, 60.0  # between two tries to connect again
 GIVE_UP_S = 86400.0
-SCRIPT = "launch/login_node/session.py"
+SCRIPT = "launch/ssh/login_node/detached_command.py"
 
 
 @dataclass

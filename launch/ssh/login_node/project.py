@@ -10,9 +10,9 @@ import socket
 from hashlib import sha256
 from pathlib import Path
 
-from launch.login_node.connection import Connection
-from launch.login_node.installation import Installation
 from launch.programs import project_snapshot
+from launch.ssh.login_node.connection import Connection
+from launch.ssh.login_node.installation import Installation
 
 SENT = ".muster-sent-files"  # there: the names of what was sent last
 # Removes what the second list lacks of the first; names end with a NUL.

@@ -7,7 +7,7 @@ enter. Host keys are checked as ssh does: an unknown one is shown and asked for.
 configuration decides on names, keys and jump hosts. No agent, no X11 and no port is forwarded.
 
 A connection that is lost ends each command with ssh's own exit code, 255. What such a command had
-started on the login node goes on (see `session.py`).
+started on the login node goes on (see `detached_command.py`).
 """
 
 import os

@@ -1,8 +1,8 @@
 """Runs on a login node: a command that goes on when the connection that started it is lost.
 
-    session.py start FOLDER           what to run comes on stdin: {"argv", "env", "cwd"}
-    session.py follow FOLDER OFFSETS  print what it has printed from there on, until it is over
-    session.py interrupt FOLDER       send it SIGINT, as Ctrl-C does
+    start FOLDER           what to run comes on stdin: {"argv", "env", "cwd"}
+    follow FOLDER OFFSETS  print what it has printed from there on, until it is over
+    interrupt FOLDER       send it SIGINT, as Ctrl-C does
 
 FOLDER holds `out` and `err`, what the command prints; `pid`; `code`, once it is over; and `lock`,
 which the process that waits for the command holds as long as it lives. So a pid is used only while

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from configs.plugins import REPOSITORY
-from launch.login_node.connection import Connection, ConnectionLost
 from launch.ssh import node_setup, transfer
+from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
 # What launch/ imports; the versions are those of constraints.txt.
