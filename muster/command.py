@@ -15,6 +15,7 @@ COMMANDS = {
     "sweep": ["launch/sweep.py"],
     "report": ["muster/run_module.py", "train.report"],
 }
+AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # which --login takes
 USAGE = """usage: muster COMMAND [argument ...]
 
   muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
@@ -25,8 +26,24 @@ USAGE = """usage: muster COMMAND [argument ...]
   muster study FILE                           the same run in several modes, and a report
   muster report RUN ...                       tables and figures of runs
 
-Each says more with --help.
+Each says more with --help. With --login me@cluster it does the same there, from a laptop; a run
+that was started so is then known by its name: muster jobs logs RUN -f, muster jobs fetch RUN.
 """
+
+
+def logins() -> Path:
+    """The folder with a file for each run that was started from here through --login."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "muster", "logins")
+
+
+def is_elsewhere(words: list[str]) -> bool:
+    """Whether a command is for a login node: it says so, or names a run that was started there."""
+    own = words[: words.index("--")] if "--" in words else words
+    if any(word.partition("=")[0] == "--login" for word in own):
+        return True
+    names = [word for word in own if "/" not in word and word not in (".", "..")]
+    return any((logins() / name).is_file() for name in names)
 
 
 def main() -> None:
@@ -38,6 +55,8 @@ def main() -> None:
         (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
         sys.exit(0 if is_help else 2)
     first, *more = COMMANDS[word]
+    if word in AT_LOGIN and is_elsewhere(rest):
+        first, more = "muster/run_module.py", ["launch.ssh.login_node", word]
     os.execv(sys.executable, [sys.executable, str(CHECKOUT / first), *more, *rest])
 
 

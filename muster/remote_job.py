@@ -1,6 +1,19 @@
 """A run that was started from Python: its state, its output, its results, from any process.
 
 All of it is in the run's folder, so that a notebook may be closed, and another one goes on.
+
+A run of `muster.map` waits for its turn, before it has a folder. The process that starts the runs
+of a map holds a lock on `.sweep.lock` as long as it lives, and notes each run's state in
+`sweep.json`. So the status of a run that has no `job.json` yet is the first that applies:
+
+    noted as "failed" or "stopped"            that, with the message noted
+    cancelled, not noted as "running"         stopped
+    not locked                                lost: nobody will start it
+    else                                      waiting
+
+To cancel one that has not begun, a file of its name is put into `cancelled/`; whoever starts the
+runs looks there before each. For a moment it may still be started: so `cancel` stays until the run
+has begun, and is ended, or was passed over.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
 from launch import submit
 from launch.programs.command_line import CommandLine, split
+from launch.ssh.login_node.__main__ import fetch_parser, login_parser
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, run_glue
@@ -138,6 +139,11 @@ def test_command_lines_are_accepted(words, monkeypatch):
             monkeypatch.chdir(REPOSITORY)
             monkeypatch.setattr("sys.argv", ["launch/submit.py", *flags, "--dry-run"])
             assert submit.main() == 0
+        case ["muster", "jobs", "fetch", *rest]:
+            fetch_parser().parse_args(rest)
+        case ["muster", "run", "--login", *flags]:
+            _, rest = login_parser().parse_known_args(["--login", *flags])
+            accepts_flags(FROM_OUTSIDE, rest)
         case ["muster", "run", *flags] | ["python" | "python3", "launch/submit.py", *flags]:
             accepts_flags(FROM_OUTSIDE, flags)
         case ["muster", command, *rest]:

@@ -2,6 +2,26 @@
 
 It speaks to each through a channel: a pipe here, or one through ssh, or a connection from a task of
 srun. Whatever happens to one of them, or to this process, all end together.
+
+Phases: the agents are started; the first one is assigned, and answers with the port at which it
+listens; the others are assigned that port; workers run; a signal or the first trouble stops all;
+what agents still send is received; channels are closed, which ends any agent that did not hear.
+
+    to an agent      {"assignment": {...}}                       what it is to run
+                     {"notice": true}                            the time of the job is nearly up
+                     {"stop": 130, "why": "...", "hurry": false}
+                     {"suspended": true}                         this process stops for a while
+                     {"inspect": {"id": "7", "ask": "stacks"}}
+    from an agent    {"listening": 40123}                        of the first one alone
+                     {"waiting": "waiting for node2"}
+                     {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
+                     {"file": "...", ...}                     news of its files: no disk is shared
+                     {"inspected": {"id": "7", ...}}
+                     {"stopping": 30.0}                          workers stop in order, within that
+                     {"ended": {"code": 0, "cause": "done", ...}}
+
+One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
+handlers append to `signals`, and `_tick` looks at it.
 """
 
 import os

@@ -9,6 +9,18 @@ workers. Whatever ends this node's part raises `Ended` there. The order of what 
 other agents are told first, then workers get a moment to write down that they lost a peer, then
 they are ended, then this node's record is written, and last it waits until the others have written
 theirs: a scheduler may kill the slower tasks of a job as soon as the first has failed.
+
+States of an agent, and the fields that hold them:
+
+    joining     `_peers` is set, `master_port` is None: it waits for the other agents
+    running     `_workload` is set
+    stopping    `_stop_request`: the launcher asked; workers were asked to stop at a step's end
+                `_stopping`: workers that cannot do that have got SIGTERM
+    finished    `_finished`: workers of this node have ended; it waits for those of other nodes
+    ended       `Ended` was raised, by any state; `_end` runs once
+
+joining -> running -> finished -> ended is a run without failure. `_hurry` and a second SIGINT cut
+every wait short. Signal handlers only note what came; the loop acts on it in `_tick`.
 """
 
 import signal

@@ -74,6 +74,16 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
     return Snapshot(root, len(copied), sum(copied.values()))
 
 
+def files_of(project: Path) -> list[Path]:
+    """What git tracks or would track of a project, and of the repositories inside it; each once.
+
+    Raises:
+        UsageError: too much of it is not tracked by git.
+    """
+    logs = project / "logs"
+    return list(dict.fromkeys(path for one in _repositories(project) for path in _files(one, logs)))
+
+
 def new_files(run_dir: Path) -> list[str]:
     """A line that names the files which the program has made inside the snapshot, if any."""
     found = made_there(run_dir)

@@ -1,4 +1,18 @@
-"""Which rank failed first, and why: the cause alone, not the echoes of its neighbours."""
+"""Which rank failed first, and why: the cause alone, not the echoes of its neighbours.
+
+When one rank fails, the others lose it, and the scheduler or the leader ends what is left. So a
+failed run leaves many records, of which one is the cause:
+
+    exits/rank_*.json      how a worker says that it ended; missing if it was killed
+    agents/node_*.json     how an agent says that its node's part ended
+    workers/rank_*.err     the last output, where a crash in C++ is found
+    inspection             what agents saw of ranks that waited or hung, before they were ended
+
+`Facts` reads these once. `RULES` are asked in order, and the first that applies gives the answer.
+The order goes from what can only be a cause (all stopped as asked; a hang was seen; a traceback of
+a rank's own) to what may be a consequence (a node is lost; a rank died without a record; a rank
+only lost another). The comment of each rule says why it comes before the next.
+"""
 
 import re
 import signal

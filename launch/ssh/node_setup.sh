@@ -1,18 +1,27 @@
 #!/usr/bin/env bash
 # Runs on a node: make or renew the checkout's environment from the pinned versions.
-#   node_setup.sh FOLDER WHEELS TORCH_INDEX       WHEELS or TORCH_INDEX may be empty
+#   node_setup.sh FOLDER WHEELS TORCH_INDEX [PACKAGE ...]     WHEELS or TORCH_INDEX may be empty
+# With packages: these alone, and not all that setup.cfg names.
 # Exit code 75: packages cannot be fetched from here; send wheels, and call it again with them.
 set -euo pipefail
 
 cd -- "$1"
 wheels=$2
 torch_index=$3
+packages=("${@:4}")
 no_internet=75
 
 say() { printf '%s: %s\n' "$(hostname)" "$*" >&2; }
 
+# Of several at once, in one folder of a shared home, one makes it.
+mkdir -p .venv
+if command -v flock >/dev/null; then
+    exec 9>.venv/.setup
+    flock 9
+fi
 lock=$(cat constraints.txt setup.cfg pyproject.toml | sha256sum | cut -d ' ' -f 1)
-if [[ -x .venv/bin/python && -f .venv/.lock && $(<.venv/.lock) == "$lock" ]]; then
+stamp=.venv/.lock${packages:+-launch}
+if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$lock" ]]; then
     say "ready already"
     exit 0
 fi
@@ -46,10 +55,11 @@ else
     # One small package tells, and quickly, whether all the others can be had.
     "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
         "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null || exit "$no_internet"
-    if [[ -n $torch_index ]]; then
+    if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
         "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
     fi
 fi
-"${pip[@]}" install "${from[@]}" --constraint constraints.txt --editable .
-echo "$lock" >.venv/.lock
+((${#packages[@]})) || packages=(--editable .)
+"${pip[@]}" install "${from[@]}" --constraint constraints.txt "${packages[@]}"
+echo "$lock" >"$stamp"
 say "ready"

@@ -86,12 +86,10 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     A user's own ControlPath is heeded: a connection that is open there may save a second factor.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
-    users = _users_options(node.host, node.port, *file)
-    accepts_new = users.get("stricthostkeychecking") == "accept-new"
-    options = {**OPTIONS, "StrictHostKeyChecking": "accept-new" if accepts_new else "yes"}
+    port = ["-p", str(node.port)] if node.port else []
+    options = {**OPTIONS, **host_key_check(node.host, *file, *port, unknown="yes")}
     ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
-    port = ["-p", str(node.port)] if node.port else []
     patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
     return [*patiently, "ssh", *file, *ssh_options, *user, *port]
 
@@ -132,9 +130,13 @@ def explain(node: NodeSpec, error_text: str) -> str:
 
 
 @functools.cache
-def _users_options(host: str, port: int | None, *file: str) -> dict[str, str]:
-    """What the user's own configuration says for this host, in small letters."""
-    more = ["-p", str(port)] if port else []
-    argv = ["ssh", *file, *more, "-G", "--", host]
-    asked = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return dict(line.partition(" ")[::2] for line in asked.stdout.lower().splitlines())
+def host_key_check(host: str, *options: str, unknown: str) -> dict[str, str]:
+    """The option by which an `unknown` host key is refused or asked for, never just accepted.
+
+    The user's own configuration may say accept-new.
+    """
+    asked = subprocess.run(
+        ["ssh", *options, "-G", "--", host], capture_output=True, text=True, check=False
+    )
+    accepts_new = "stricthostkeychecking accept-new" in asked.stdout.lower().splitlines()
+    return {"StrictHostKeyChecking": "accept-new" if accepts_new else unknown}

@@ -97,16 +97,19 @@ def _known_to_git() -> list[str]:
     return [name for name in listed.stdout.split("\0") if name] if not listed.returncode else []
 
 
+def package_files() -> list[str]:
+    """The files of this checkout that run anything, in order, by their names in it."""
+    return sorted(
+        str(path.relative_to(REPOSITORY))
+        for needed in (*node_facts.PACKAGES, *OTHER_FILES)
+        for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+
+
 def _files() -> str:
     """Names of what to send, each ended by a NUL."""
-    names = _known_to_git()
-    if not names:
-        names = [
-            str(path.relative_to(REPOSITORY))
-            for needed in (*node_facts.PACKAGES, *OTHER_FILES)
-            for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
-            if path.is_file() and "__pycache__" not in path.parts
-        ]
+    names = _known_to_git() or package_files()
     # git also names what is deleted and not committed
     # `logs` as a folder, of which nothing in it is sent: snapshots are put there
     return "".join(f"{name}\0" for name in [*names, "logs"] if (REPOSITORY / name).exists())

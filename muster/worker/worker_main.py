@@ -15,6 +15,19 @@ Its agent hands everything in through the environment:
 MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
 MUSTER_LAUNCHER      pid of the agent: without it this process ends
 MUSTER_USER_TMPDIR   the user's TMPDIR ("": none), since torchrun has one that is removed
+
+How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
+
+    its last line      write_exit(0); Python joins threads and calls what is registered with atexit
+    an exception       end_with: write_exit(1) with the traceback, sys.excepthook, exit code 1
+    sys.exit           end_with: write_exit(code), then as Python does
+    os._exit           sudden_exit: write_exit(code); nothing else is called
+    a signal           no record: the agent sees it, and knows that this rank left none
+
+atexit calls what was registered last first. `leave_process_group` is registered before the program
+runs, so it comes after all that the program registers. Where the program failed it is taken off the
+list: to leave the group could wait for ranks that do not come. What a worker forks has no rank:
+`leave_rank` takes its records, and the group, away from it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,19 @@
 A global batch is sorted by length, and each rank's part is a run of neighbours in it; so is each of
 its micro-batches, which is filled up to its longest sample. Which samples the batch holds stays as
 it is, and so do the mean over them, the loss and the gradient.
+
+An example: six samples of these lengths on two equal ranks. Padding counts, so a run of n samples
+costs n times its longest one.
+
+    lengths            4   4   5   6  12  16
+    three each        |rank 0: 3 * 5| |rank 1: 3 * 16|         slowest: 48 tokens
+    best cut          |rank 0: 4 * 6    | |rank 1: 2 * 16|     slowest: 32 tokens
+
+How the best cut is found: for a limit of tokens, each rank in turn takes the longest run that stays
+within it (`_fill`). If samples are left over, the limit was too low. Bisection finds the lowest
+limit that is enough (`_improved`). This is repeated for each number of micro-batches, as long as
+its fixed costs alone are below the best cut so far, and for a few orders of the ranks (`_orders`),
+since with unequal shares it matters who takes the short samples.
 """
 
 import math

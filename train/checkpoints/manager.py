@@ -1,4 +1,20 @@
-"""When a checkpoint is due, and what is in it."""
+"""When a checkpoint is due, and what is in it.
+
+Every rank has a manager and calls the same methods in the same order. Of each file system one rank
+writes, and only that one has a `Writer`. These methods are collective, so no rank may leave one
+out, or be in another one: `make` (unless all agreed to skip), `find`, and `_save` and `_begin`
+inside them. The others look at this rank alone: `is_due`, `requests`, `is_busy`, `is_best`,
+`is_due_at_end`, `restore`, `close`.
+
+    after a step     requests()         what this rank wants: stop, save, busy
+                     of_any()           what at least one rank wants, by the step's own collective
+                     make()             skip it (a rank is still writing the last), or:
+                       _begin           all wait until no rank writes; the run's number
+                       _save            collectives that gather what ranks hold, then copies
+                       Writer.start     a thread writes them to disk; training goes on
+
+A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping

@@ -2,6 +2,19 @@
 
 A rank whose collective fails closes its connections. So within moments all others fail as well, but
 those that are gone or hang. Nothing is sent before: it costs a step nothing.
+
+Each rank appends one line to the key `ends` of the store, as JSON, and reads the lines of others:
+
+    {"rank": 2, "kind": "lost peer", "message": "...", "where": "step 41", "waited_s": 0.0}
+
+What a rank then says (`blame`) is the first row that holds. "Absent" are ranks without a line.
+
+    another rank failed by itself        rank 1 on node1 failed: its message
+    some timed out, and some are absent  the absent did not come within the timeout: they hang
+    others timed out, this rank did not  the others did not wait longer for this rank
+    some are absent                      its own message, which names the absent
+    some were told to stop               those were told to stop
+    none of these                        its own message
 """
 
 import json

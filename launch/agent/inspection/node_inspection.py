@@ -6,6 +6,20 @@ or goes through different code: on a busy machine it takes some looks to see it 
 An endless loop does neither; nor does a rank that waits in a collective, however much it computes
 meanwhile. A rank that evaluates, saves, compiles or loads is active for all others that wait for
 it.
+
+Threads: `hear`, `tick` and `last_look` are called by the agent's loop, which owns `_looked`,
+`_sampled`, `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each has a
+thread of its own; it puts its result into `_answers`, a queue, and the next `tick` sends it. At
+most one thread samples at a time; it alone changes `_activity`, but for the number of questions,
+which has a lock.
+
+Messages, to and from the leader:
+
+    {"ask": "stacks", "id": "7"}   ->  {"id": "7", "node": "node1", "report": {...}}, one a worker,
+                                       then {"id": "7", "node": "node1", "complete": true}
+    {"ask": "resume"}              ->  nothing; workers that gave up waiting go on
+    without a question             ->  {"id": "still", "still": {"s": 31.5, "pause_s": 4.0}}
+                                       {"id": "timeout", "look": true}: a collective timed out
 """
 
 import queue
@@ -45,6 +59,7 @@ class NodeInspection:
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
         self._samples = hang_after_s != 0
+        self._sampler: threading.Thread | None = None
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
     def begin(self, peers: Peers) -> None:
@@ -75,9 +90,11 @@ class NodeInspection:
             if not self._has_given_up and any(self.folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._reply(self._message("timeout", look=True))
-        if self._samples and now - self._sampled > self._every_s:
+        is_sampling = self._sampler is not None and self._sampler.is_alive()
+        if self._samples and not is_sampling and now - self._sampled > self._every_s:
             self._sampled = now
-            threading.Thread(target=self._sample, daemon=True).start()
+            self._sampler = threading.Thread(target=self._sample, daemon=True)
+            self._sampler.start()
         while not self._answers.empty():
             self._reply(self._answers.get())
 

@@ -1,6 +1,13 @@
 """What a job is doing, as Slurm says it; a controller that does not answer says nothing of a job.
 
 Nothing here needs accounting (sacct).
+
+How often Slurm is asked (`Watcher`): callers may look as often as they like. One question is about
+all jobs. After a change of state, or of the job's own files, the next question comes after 1 s;
+each time that nothing has changed the pause doubles, up to 10 s. With several jobs it is 5 s. A
+controller that did not answer is left alone for 10 s, and until then the state is UNKNOWN, which
+is never taken for the end of a job. FORGOTTEN means that it answered, and has no such job: jobs
+leave its memory some minutes after their end (MinJobAge).
 """
 
 import time

@@ -2,6 +2,10 @@
 
 Each rank averages its part of the values, received from all others, and gives the mean to all: a
 reduce-scatter and an all-gather, with a quarter of the bytes of float32 in both.
+
+What rounding took is added to the next step's gradient: error feedback, of F. Seide et al., "1-bit
+stochastic gradient descent", Interspeech 2014. That both directions are rounded and corrected so is
+H. Tang et al., "DoubleSqueeze", ICML 2019.
 """
 
 import torch

@@ -6,6 +6,17 @@ go of it afterwards; its gradients are reduced to the ranks' parts at once. The 
 the form of its parameters alone, but within `whole`, where it gets all values: so it is
 evaluated, saved and loaded as in every other mode.
 
+One parameter of shape (rows, width) is held by four objects, on each of `world_size` ranks:
+
+    given model's parameter   its form only: one value, expanded to (rows, width)
+      `shares[given].part`    what this rank's optimizer updates: (values of its rows,)
+      `parts[i]` of the twin  a DTensor over the same memory; its `.grad` comes from the backward
+      `in_passes[i]`          the whole one, (rows, width), while its layer is gathered
+
+A step: gather a layer, use it, let go of it; the same backward; reduce_scatter its gradient into
+the DTensor's `.grad`; `sync` moves that to `part.grad`; the optimizer updates `part`, and with it
+the memory of the twin.
+
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
 """
 

@@ -1,0 +1,139 @@
+"""One ssh connection to a login node, which all that follows goes through.
+
+How it works: the first command opens a master (`ssh -fN`), which may ask for a password or a second
+factor; each later one goes through its socket, and nothing is asked again. The master ends ten
+minutes after the last command that used it. The socket is in a folder that only this user can
+enter. Host keys are checked as ssh does: an unknown one is shown and asked for. The user's own
+configuration decides on names, keys and jump hosts. No agent, no X11 and no port is forwarded.
+
+A connection that is lost ends each command with ssh's own exit code, 255. What such a command had
+started on the login node goes on (see `detached_command.py`).
+"""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from launch.spec import NodeSpec
+from launch.ssh import openssh
+from muster.errors import MusterError, UsageError
+
+OPTIONS = {
+    "ConnectTimeout": "15",
+    "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
+    "ServerAliveCountMax": "3",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+}
+STAYS_S = 600  # after the last command
+
+
+class ConnectionLost(MusterError):
+    """The login node cannot be reached, or not any more."""
+
+
+class Connection:
+    """To `login`, such as me@cluster; `file` takes the place of ~/.ssh/config."""
+
+    def __init__(self, login: str, file: Path | None = None) -> None:
+        if not login or login.startswith("-") or any(letter.isspace() for letter in login):
+            raise UsageError(f"--login {login!r}: give it as ssh takes it, such as me@cluster")
+        self.login, self.file = login, file
+        self._spec = NodeSpec(login, 1)
+        name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
+        checks = openssh.host_key_check(login, *self._file(), unknown="ask")
+        options = {**OPTIONS, **checks, "ControlPath": str(_private_folder() / name)}
+        self._options = [
+            word for key, value in options.items() for word in ("-o", f"{key}={value}")
+        ]
+
+    def open(self) -> None:
+        """Log in, unless a connection is open; ssh may ask the user.
+
+        Raises:
+            ConnectionLost: it does not let us in; the message says why, and what to do.
+        """
+        check = ["ssh", *self._file(), *self._options, "-O", "check", "--", self.login]
+        if not subprocess.run(check, capture_output=True, check=False).returncode:
+            return
+        master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={STAYS_S}", "-fN"]
+        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would keep open
+            argv = ["ssh", *self._file(), *self._options, *master, "--", self.login]
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
+            errors.seek(0)
+            if done.returncode:
+                raise ConnectionLost(openssh.explain(self._spec, errors.read()))
+
+    def shell(self) -> list[str]:
+        """ssh through the open connection, without the host: rsync needs this part alone."""
+        through = ["-o", "ControlMaster=no", "-o", "BatchMode=yes"]
+        return ["ssh", *self._file(), *self._options, *through]
+
+    def command(self, words: Sequence[str], *, terminal: bool = False) -> list[str]:
+        """The local command that runs `words` on the login node."""
+        return [*self.shell(), "-t" if terminal else "-T", "--", self.login, shlex.join(words)]
+
+    def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
+        """Run `words` on the login node to their end; what they print.
+
+        Raises:
+            ConnectionLost: the connection was lost meanwhile.
+            MusterError: they failed; the message is the last that they said.
+        """
+        self.open()
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(self.command(words), input=data, capture_output=True, check=False)
+        error_text = done.stderr.decode(errors="replace").strip()
+        if done.returncode == openssh.FAILED:
+            raise ConnectionLost(openssh.explain(self._spec, error_text))
+        if done.returncode:
+            last = error_text.splitlines()[-1:] or [f"exit code {done.returncode}"]
+            raise MusterError(f"{self.login}: {last[0].removeprefix('error: ')}")
+        return done.stdout.decode(errors="replace")
+
+    def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
+        """Copy with rsync; a place on the login node begins with `:`.
+
+        Raises:
+            ConnectionLost: the connection was lost meanwhile.
+            MusterError: rsync failed.
+        """
+        self.open()
+        places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
+        argv = ["rsync", "--archive", "--compress", "--protect-args", "--partial"]
+        argv += ["-e", shlex.join(self.shell()), *options, "--", *places]
+        try:
+            done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
+        except FileNotFoundError:
+            raise MusterError("this machine has no rsync, which --login needs") from None
+        if not done.returncode:
+            return
+        text = done.stderr.decode(errors="replace")
+        if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
+            raise ConnectionLost(openssh.explain(self._spec, text))
+        lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
+        raise MusterError(f"{self.login}: rsync failed: {lines[0]}")
+
+    def _file(self) -> list[str]:
+        return ["-F", str(self.file)] if self.file is not None else []
+
+
+def _private_folder() -> Path:
+    """Where the sockets of connections are: a short path, and nobody else's.
+
+    Raises:
+        UsageError: another user has made it.
+    """
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(own, "muster") if own else Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.lstat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o077 or folder.is_symlink():
+        raise UsageError(f"{folder}: it is to be this user's alone; remove it")
+    return folder

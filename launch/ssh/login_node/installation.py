@@ -1,0 +1,97 @@
+"""Muster on a login node: this checkout is sent there once for each version, and made ready.
+
+A version is the content of the files. Its environment has what launchers need, and no torch. Where
+the program is Muster's own trainer, or has no Python of its own, all that Muster needs is there.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from configs.plugins import REPOSITORY
+from launch.ssh import node_setup, transfer
+from launch.ssh.login_node.connection import Connection, ConnectionLost
+from muster.errors import MusterError
+
+# What launch/ imports; the versions are those of constraints.txt.
+NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
+# Lines of ours begin with a mark: what a login shell itself prints is passed over.
+MARK = "muster:"
+ASK = """base=${1:-$HOME/.muster}; version=$base/versions/$2
+echo "muster:$base"
+command -v sbatch >/dev/null && echo muster:slurm
+test -e "$version/.sent" && echo muster:sent
+test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
+exit 0"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where things are on a login node."""
+
+    folder: str  # of all that is Muster's there
+    checkout: str
+    python: str
+    has_slurm: bool
+
+    def script(self, name: str) -> list[str]:
+        """The command line of one of the checkout's scripts."""
+        return [self.python, f"{self.checkout}/{name}"]
+
+
+def install(
+    connection: Connection,
+    folder: str | None,
+    python: str | None,
+    *,
+    whole: bool,
+    say: Callable[[str], None],
+) -> Installation:
+    """Have this version of Muster ready there; `whole`: with torch and all that training needs.
+
+    `folder`: for Muster's own files there (default: ~/.muster); `python`: one that has what is
+    needed, so that no environment is made.
+
+    Raises:
+        MusterError: it cannot be made ready; the message says why, and what to do.
+    """
+    names = transfer.package_files()
+    version, lock = _version(names), ".lock" if whole else ".lock-launch"
+    asked = connection.run(["bash", "-lc", ASK, "bash", folder or "", version, lock]).splitlines()
+    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)]
+    checkout = f"{base}/versions/{version}"
+    if "sent" not in facts:
+        say(f"sending Muster to {connection.login}:{checkout}, once for this version")
+        connection.run(["mkdir", "-p", "--", checkout])
+        listed = "".join(f"{name}\0" for name in names).encode()
+        options = ["--from0", "--files-from=-"]
+        connection.rsync(options, f"{REPOSITORY}/", f":{checkout}/", listed)
+        connection.run(["touch", "--", f"{checkout}/.sent"])
+    if python is None and "ready" not in facts:
+        size = "all that training needs, which takes minutes" if whole else "what launchers need"
+        say(f"making Muster's environment on {connection.login}, once for this version: {size}")
+        _make_environment(connection, checkout, () if whole else NEEDED)
+    own = f"{checkout}/.venv/bin/python"
+    return Installation(base, checkout, python or own, "slurm" in facts)
+
+
+def _make_environment(connection: Connection, checkout: str, packages: Sequence[str]) -> None:
+    script = node_setup.SCRIPT.read_text(encoding="utf-8")
+    words = ["bash", "-s", "--", checkout, "", os.environ.get("TORCH_INDEX", ""), *packages]
+    try:
+        connection.run(words, script)
+    except ConnectionLost:
+        raise
+    except MusterError as error:
+        raise MusterError(
+            f"{error}\nname a Python there that has {', '.join(packages or ['what Muster needs'])} "
+            "with --login-python, if packages cannot be installed from there"
+        ) from None
+
+
+def _version(names: Sequence[str]) -> str:
+    digest = sha256()
+    for name in names:
+        digest.update(f"\0{name}\0".encode() + (REPOSITORY / name).read_bytes())
+    return digest.hexdigest()[:12]
