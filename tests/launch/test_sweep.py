@@ -53,6 +53,7 @@ EXAMPLES = [
     shlex.split(line)[2:]
     for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
     for line in block.splitlines()
+    if line.startswith("muster sweep")
 ]
 
 
