@@ -41,7 +41,7 @@ help: ## show this
 	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
-# Four workers of one machine share one import where Linux's fork is (docs/start-up.md).
+# Four workers of one machine share one import where Linux's fork is (docs/own-programs.md).
 START := $(if $(filter Linux,$(shell uname)),--workers preload)
 run: $(RUN) ## install what is needed, then train with four workers on this machine
 	@$(BIN)/python launch/submit.py --launcher local --nodes 4 --sync ddp $(START) $(ARGS)

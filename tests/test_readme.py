@@ -80,12 +80,12 @@ def test_links_lead_to_files(page):
 
 def test_the_index_of_docs_has_every_page():
     docs = REPOSITORY / "docs"
-    listed = set(LINK.findall(text_of(docs / "README.md").partition("## All pages")[2]))
+    listed = set(LINK.findall(text_of(docs / "README.md")))
     pages = {path.name for path in docs.iterdir() if path.suffix in (".md", ".ipynb")}
     assert pages - {"README.md"} <= listed
 
 
-WAYS_IN = "slurm ssh cloudlab launching testbed own-programs python library quickstart".split()
+WAYS_IN = "slurm ssh testbed own-programs python library quickstart".split()
 
 
 @pytest.mark.parametrize("name", WAYS_IN)
@@ -93,7 +93,13 @@ def test_a_way_in_begins_with_where_to_start(name):
     text = text_of(REPOSITORY / "docs" / f"{name}.md")
     begins = text.partition("\n## ")[2]
     assert begins.startswith("Start here\n")
-    assert re.search(r"make (-C \S+ )?install", begins.partition("\n## ")[0])
+    # quickstart.md says how to clone and install
+    assert re.search(r"make (-C \S+ )?install|\(quickstart\.md", begins.partition("\n## ")[0])
+
+
+def test_one_page_says_how_to_clone():
+    pages = {page.name for page in PAGES if "git clone" in text_of(page)}
+    assert pages == {"quickstart.md"}
 
 
 def anchors(text: str) -> set[str]:
@@ -125,6 +131,11 @@ def test_the_first_screen_has_the_two_commands_that_set_everything_up():
     set_up = {"make", "pip", "pip3", "sudo", "apt-get", "git", "conda", "uv", "python3"}
     found = [shlex.join(words) for words in commands(screen) if words[0] in set_up]
     assert found == ["make run", "make test"]
+
+
+@pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("CONTRIBUTING.md", 1500)])
+def test_it_is_short_enough_to_be_read(name, most):
+    assert len(text_of(REPOSITORY / name).split()) <= most
 
 
 @pytest.mark.parametrize("words", COMMANDS)

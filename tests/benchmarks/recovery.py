@@ -1,4 +1,4 @@
-"""Seconds from a fault to the next step on the testbed, by part: the table of docs/supervisor.md.
+"""Seconds from a fault to the next step on the testbed, by part: docs/monitoring.md.
 
     python -m tests.benchmarks.recovery [--times 5] [--fault "worker killed"] [--way ssh]
         [--program trainer]

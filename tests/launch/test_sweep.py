@@ -53,6 +53,7 @@ EXAMPLES = [
     shlex.split(line)[2:]
     for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
     for line in block.splitlines()
+    if line.startswith("muster sweep")
 ]
 
 
@@ -356,6 +357,8 @@ def test_every_example_of_the_documentation_runs(tmp_path, words):
 def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
     code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
     assert code == 0, err
-    named = {name.rstrip("/") for name in re.findall(r"^\| `([\w./]+)` \|", DOC, re.M)}
+    table = DOC.partition("## Names and folders")[2].partition("\n## ")[0]
+    cells_of_names = re.findall(r"^\| (`.*?) \|", table, re.M)
+    named = {name.rstrip("/") for cell in cells_of_names for name in re.findall("`(.*?)`", cell)}
     found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}
     assert found == named - {"submissions"}
