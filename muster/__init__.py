@@ -2,7 +2,7 @@
 
 sync, sync_ddp          gradients that are the mean over ranks, in anyone's loop: docs/library.md
 init, steps             rank and device; which rank computes which samples
-evaluate                any metric of Hugging Face's evaluate: docs/library-metrics.md
+evaluate                any metric of Hugging Face's evaluate: docs/library.md
 checkpoints, record     saves and resumes; records that reports and comparisons read
 on_stop, stopping       a program that is asked to stop ends cleanly: docs/own-programs.md
 launch, map, job, Job   functions on many machines, from Python: docs/python.md

@@ -13,7 +13,7 @@ from tests.preload import skip_if_quick
 
 PAGE = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-ONE_LINE, ACCELERATE, TRAINER, LIGHTNING, WHOLE_LOOP = EXAMPLES
+ONE_LINE, ACCELERATE, TRAINER, LIGHTNING, WHOLE_LOOP, *_METRICS = EXAMPLES
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 

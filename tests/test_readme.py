@@ -132,6 +132,11 @@ def test_the_first_screen_has_the_two_commands_that_set_everything_up():
     assert found == ["make run", "make test"]
 
 
+@pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("CONTRIBUTING.md", 1500)])
+def test_it_is_short_enough_to_be_read(name, most):
+    assert len(text_of(REPOSITORY / name).split()) <= most
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_command_lines_are_accepted(words, monkeypatch):
     match words:

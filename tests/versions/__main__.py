@@ -1,10 +1,10 @@
-"""The library's tests, and a run of each launcher, on other versions of torch: docs/versions.md.
+"""The library's tests, and a run of each launcher, on other versions of torch: docs/library.md.
 
     make versions ARGS='2.6.0@3.10 2.15.0@3.13'
 
 Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
 on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
-Rows of torch_names.txt are written anew, that of docs/versions.md is printed. As root, ssh and
+Rows of torch_names.txt are written anew, that of docs/library.md is printed. As root, ssh and
 Slurm are the testbed's; else only the tests are run. What is compared are numbers: losses with
 those of DDP, of one process, and of the torch that the toolkit itself has.
 """

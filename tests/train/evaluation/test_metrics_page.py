@@ -1,4 +1,4 @@
-"""The examples of docs/library-metrics.md, as they stand there, beside a user's `train.py`."""
+"""The examples of docs/library.md, as they stand there, beside a user's `train.py`."""
 
 import re
 import subprocess
@@ -6,12 +6,12 @@ import subprocess
 from tests.preload import interpreter
 from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
 
-PAGE = (REPOSITORY / "docs" / "library-metrics.md").read_text()
+PAGE = (REPOSITORY / "docs" / "library.md").read_text()
 
 
 def files():
     """my_metric.py and score.py of the page."""
-    return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", PAGE.partition("\n## Metrics")[2], re.DOTALL)
 
 
 def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
@@ -40,7 +40,7 @@ def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
 def test_the_flag_of_the_page_works(tmp_path, monkeypatch):
     (tmp_path / "my_metric.py").write_text(files()[0])
     (tmp_path / "f1.py").write_text(files()[0].replace("MyMetric", "F1"))  # the Hub's is not here
-    (command,) = re.findall(r"python launch/submit.py --nodes 4 (.*)\n", PAGE)
+    (command,) = re.findall(r"python launch/submit.py --nodes 4 (.*--metrics.*)\n", PAGE)
     flags = command.replace("f1:", f"{tmp_path}/f1.py:").replace("./my", f"{tmp_path}/my")
     more = ["--epochs", "1", "--max-steps", "32", "--logs-dir", str(tmp_path), "--run-id", "run"]
     port = free_port()

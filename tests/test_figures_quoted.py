@@ -1,0 +1,54 @@
+"""Figures that README and docs/ quote are those of docs/speed.md, where each has its command."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs"
+SPEED = DOCS / "speed.md"
+FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
+CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")  # and where links lead
+# of software, behind its name
+VERSIONS = re.compile(r"(?:Python|Slurm|torch)(?:,? (?:and )?\d+\.\d+(?:\.\d+)?)+")
+# 0.43, 2,448, 39 of 39 %
+FIGURE = re.compile(r"(?<![\d.e-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+(?= %))(?![\d.]*\d)")
+
+
+def figures(text: str) -> set[str]:
+    """The measured numbers of a text: decimals, thousands and percentages, without code."""
+    plain = VERSIONS.sub("", CODE.sub("", FENCE.sub("", text)))
+    losses = re.sub(r"\b\d+\.\d{6}\b", "", plain)  # tests/test_modes_agree.py holds these
+    return set(FIGURE.findall(losses))
+
+
+KNOWN = figures(SPEED.read_text(encoding="utf-8"))
+
+
+def quoting(page: Path) -> list[str]:
+    """The paragraphs of a page that send their reader to docs/speed.md for a figure."""
+    if page.name == "README.md" and page.parent == REPOSITORY:
+        return [page.read_text(encoding="utf-8")]
+    paragraphs = re.split(r"\n\s*\n|\n(?=- )", page.read_text(encoding="utf-8"))
+    return [one for one in paragraphs if re.search(r"\]\((?:\.\./)?(?:docs/)?speed\.md", one)]
+
+
+PAGES = [REPOSITORY / "README.md", *sorted(set(DOCS.glob("*.md")) - {SPEED})]
+QUOTES = [
+    pytest.param(text, id=f"{page.parent.name}/{page.name}: {text.strip()[:40]}")
+    for page in PAGES
+    for text in quoting(page)
+]
+
+
+@pytest.mark.parametrize("text", QUOTES)
+def test_a_figure_that_is_quoted_is_that_of_the_page_of_figures(text):
+    assert figures(text) <= KNOWN
+
+
+def test_readme_quotes_figures_and_a_wrong_one_would_be_seen():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert {"1.194", "0.756", "0.43", "39", "20"} <= figures(readme)
+    found = figures("`0.9` takes 0.123 s, Python 3.11, 1e-3, 12 %, 2,448")
+    assert found == {"0.123", "12", "2,448"}
