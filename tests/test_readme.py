@@ -138,6 +138,12 @@ def test_it_is_short_enough_to_be_read(name, most):
     assert len(text_of(REPOSITORY / name).split()) <= most
 
 
+def test_there_is_no_more_to_read_than_one_reads():
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    assert len(pages) <= 30
+    assert sum(len(text_of(page).split()) for page in pages) <= 26_000
+
+
 @pytest.mark.parametrize("words", COMMANDS)
 def test_command_lines_are_accepted(words, monkeypatch):
     match words:
