@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_is_the_runs_exit_code_and_a_restart_its_own(
     assert wait_until((run.run_dir / "attempts" / "0").exists)
     assert wait_until(run._all_train)
     run.worker(1).kill()
-    code, _, err = run.end()
-    assert code == 137 and "restart 1 of 1: 4 nodes go on from the last checkpoint" in err, err
+    code, out, err = run.end()
+    assert code == 137 and "restart 1 of 1: 4 nodes go on from the last checkpoint" in out, err
     last = err.splitlines()[-1]
     assert last.startswith("error: rank 1 on node1 was killed by SIGKILL"), err

@@ -25,12 +25,16 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
     waits = _waiting(views)
-    if culprits:
-        found += [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
+    causes: list[str] = []
+    # Those that wait in a collective that all have begun have come, and disagree about it; that
+    # others then wait for them, elsewhere, comes of it.
+    if all(rank in waits for rank in culprits):
+        causes = _disagreements(views, waits)
+    if culprits and not causes:
+        causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
-            found.append(f"likewise ranks {_names(culprits[3:])}")
-    elif waits:
-        found += _disagreements(views, waits) or _orders(views, waits, blocked)
+            causes.append(f"likewise ranks {_names(culprits[3:])}")
+    found += causes or _orders(views, waits, blocked)
     return found or _slow(views) or _without_collectives(views)
 
 

@@ -152,3 +152,14 @@ def test_a_lost_node_comes_first():
     found = diagnosed(waiting(0), waiting(1), view(2), waiting(3), lost={"node9": "no word"})
     assert found[0] == "node9 does not answer: no word"
     assert "rank 2 on node2 has not come" in found[1]
+
+
+def test_ranks_that_disagree_do_so_also_where_one_has_not_given_up_yet():
+    # rank 1 has sent its broadcast, and waits in the next collective
+    ahead = view(1, 7, waits=collective(7))
+    other = collective(6, operation="broadcast", waits=False)
+    ahead = replace(ahead, collectives=(other, *ahead.collectives), timed_out=True)
+    views = [waiting(0, timed_out=True), ahead, waiting(2, timed_out=True), waiting(3)]
+    (sentence,) = diagnosed(*views)
+    assert sentence.startswith("ranks disagree about collective 6 of the default group: ranks 0, 2")
+    assert "rank 1: broadcast" in sentence
