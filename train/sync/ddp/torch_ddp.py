@@ -45,11 +45,9 @@ class DdpSync(GradSync):
         if self.ranks.world_size == 1:
             return model
         device = next(model.parameters()).device
-        device_ids = [device] if device.type == "cuda" else None
-        wrapped = self.way.wrap(
-            model, self.ranks.ledger,
-            device_ids=device_ids, forward_sync_buffers=False, **DDP_OPTIONS,
-        )  # fmt: skip
+        of_gpu: dict[str, Any] = {"device_ids": [device]} if device.type == "cuda" else {}
+        options = self.way.buckets() | DDP_OPTIONS | of_gpu
+        wrapped = DistributedDataParallel(model, forward_sync_buffers=False, **options)
         self.wrapped(wrapped)
         return wrapped
 
@@ -60,9 +58,7 @@ class DdpSync(GradSync):
             self.ranks.note("broadcast", tensor)
         if not params[0].is_cuda:
             model._set_ddp_runtime_logging_sample_rate(1)
-        if isinstance(model, SyncedDataParallel):
-            self._hook = model.hook
-        elif self.way.kind is not None:
+        if self.way.kind is not None:
             self._hook = self.way.register(model, self.ranks.ledger)
         self._params = [param for param in params if param.requires_grad]
         self._cut_buckets(model)
