@@ -89,11 +89,13 @@ class Step:
         with timer.phase("sync"):
             # This rank's part of the loss, its gradient's norm where that is its own, what it wants
             # to be done after this step, its changed buffers: in one collective.
+            own_used = self.grad_sync.used(self.model)
             losses, norms, requests, marks, used = exchanged(
                 self.ranks, local_loss, own_norm, requests_of(self.state.at.step + 1),
-                self.buffers.marks(self.device), torch.tensor(self.grad_sync.used(self.model)),
+                self.buffers.marks(self.device), torch.tensor(own_used),
             )  # fmt: skip
-            self.grad_sync.sync(self.model, used.any(0).tolist())
+            # a rank that has used all need not wait for the device to tell
+            self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:

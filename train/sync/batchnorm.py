@@ -54,15 +54,8 @@ class SyncedBatchNorm(_BatchNorm):
     value in all has variance 0, where torch refuses it.
     """
 
-    def __init__(self, like: _BatchNorm, group: HeldGroup) -> None:
-        super().__init__(like.num_features, like.eps, like.momentum, affine=False)
-        self.affine, self.track_running_stats = like.affine, like.track_running_stats
-        self.weight, self.bias = like.weight, like.bias
-        self.running_mean, self.running_var = like.running_mean, like.running_var
-        self.num_batches_tracked = like.num_batches_tracked
-        self.train(like.training)
-        self.group = group
-        self.counts = True  # whether the next batch does; see `count_samples`
+    group: HeldGroup
+    counts = True  # whether the next batch does; see `count_samples`
 
     def forward(self, values: Tensor) -> Tensor:
         """(n, channels, ...) to the same shape and dtype."""
@@ -95,26 +88,20 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 def convert(model: nn.Module, timeout_s: float, ranks: Ranks | None = None) -> nn.Module:
-    """`model` with its BatchNorms over all ranks; collective where it has any.
+    """`model`, whose BatchNorms are over all ranks from now on; collective where it has any.
 
     They get a process group of their own: DDP reduces a bucket as soon as its gradients are there,
     which ranks that use different parameters do before or after a layer's own collectives, and
     within one group these must come in the same order everywhere.
     """
-    if not any(type(module) in REPLACED for module in model.modules()):
-        return model
-    return _replaced(model, HeldGroup((ranks or Ranks()).own_group(timeout_s)), {})
-
-
-def _replaced(module: nn.Module, group: HeldGroup, done: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module not in done:
-        done[module] = module
-        # A subclass may do more than normalise; only these are known to do nothing else.
-        if isinstance(module, _BatchNorm) and type(module) in REPLACED:
-            done[module] = SyncedBatchNorm(module, group)
-        for name, child in module.named_children():
-            setattr(module, name, _replaced(child, group, done))
-    return done[module]
+    # A subclass may do more than normalise; only these are known to do nothing else.
+    layers: list[Any] = [module for module in model.modules() if type(module) in REPLACED]
+    if layers:
+        group = HeldGroup((ranks or Ranks()).own_group(timeout_s))
+        for layer in layers:  # with its weights, statistics and hooks
+            layer.__class__ = SyncedBatchNorm
+            layer.group = group
+    return model
 
 
 def synced_layers(model: nn.Module) -> list[SyncedBatchNorm]:

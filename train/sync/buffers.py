@@ -1,5 +1,7 @@
 """Buffers that the forward pass changes, such as running statistics, stay equal on all ranks."""
 
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -9,6 +11,27 @@ from .flat import flatten, spread
 from .ranks import Ranks
 
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
+
+
+class Kept(NamedTuple):
+    """A buffer, and what it was after the last step."""
+
+    own: dict[str, Tensor | None]  # its module's
+    name: str
+    before: Tensor
+
+    def now(self) -> Tensor:
+        """What is there now: a forward pass may put another tensor in its place."""
+        buffer = self.own[self.name]
+        assert buffer is not None
+        return buffer
+
+    def mark(self, device: torch.device) -> Tensor:
+        """What has become of it since."""
+        buffer, before = self.own.get(self.name), self.before
+        if buffer is None or (buffer.shape, buffer.dtype) != (before.shape, before.dtype):
+            return torch.tensor(RESHAPED, device=device)
+        return (buffer != before).any().to(device)
 
 
 class Buffers:
@@ -26,32 +49,21 @@ class Buffers:
 
     def remember(self) -> None:
         """Take the buffers as they are, equal on all ranks, for the last step's."""
-        self._places: list[tuple[dict[str, Tensor | None], str]] = []
-        self._before: list[Tensor] = []
-        if self._ranks.world_size == 1:
-            return
+        self._kept: list[Kept] = []
         seen = {id(buffer) for buffer in synced_buffers(self._model)}
-        for module in self._model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is None or id(buffer) in seen or not _has_fractions(buffer):
-                    continue
-                seen.add(id(buffer))
-                self._places.append((module._buffers, name))
-                self._before.append(buffer.detach().clone())
+        for module in self._model.modules() if self._ranks.world_size > 1 else ():
+            for name, one in module._buffers.items():
+                if one is not None and id(one) not in seen and _has_fractions(one):
+                    seen.add(id(one))
+                    self._kept.append(Kept(module._buffers, name, one.detach().clone()))
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        if not self._places:
-            return torch.zeros(0, dtype=torch.float64, device=device)
-        marks = []
-        for (own, name), before in zip(self._places, self._before, strict=True):
-            buffer = own.get(name)
-            if buffer is None or (buffer.shape, buffer.dtype) != (before.shape, before.dtype):
-                marks.append(torch.tensor(RESHAPED, device=device))
-            else:
-                marks.append((buffer != before).any().to(device))
-        return torch.stack([mark.double() for mark in marks])
+        none = torch.zeros(0, dtype=torch.float64, device=device)
+        return (
+            torch.stack([one.mark(device).double() for one in self._kept]) if self._kept else none
+        )
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
@@ -61,29 +73,20 @@ class Buffers:
         global batch; over all ranks it sums to one. A rank without samples adds zeros, whatever
         its dummy has left in its buffers.
         """
-        if not self._places:
+        if not self._kept:
             return
         found = marks.amax(0).tolist()
-        changed = [at for at, mark in enumerate(found) if mark == CHANGED]
+        changed = [one for one, mark in zip(self._kept, found, strict=True) if mark == CHANGED]
         if changed:
             # by `data`: a graph that is kept for another backward pass does not mind
-            own = [_real(self._buffer(at).data) for at in changed]
+            own = [_real(one.now().data) for one in changed]
             # in float64, where shares of equal numbers add up to that number again
             flat = flatten([one.double() for one in own])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
             spread(self._ranks.all_reduce(flat, dist.ReduceOp.SUM), own)
-            for at in changed:
-                self._before[at].copy_(self._buffer(at))
-        if RESHAPED in found:
-            remaining = [at for at, mark in enumerate(found) if mark != RESHAPED]
-            self._places = [self._places[at] for at in remaining]
-            self._before = [self._before[at] for at in remaining]
-
-    def _buffer(self, at: int) -> Tensor:
-        own, name = self._places[at]
-        buffer = own[name]  # what is there now: a forward pass may put another tensor in its place
-        assert buffer is not None
-        return buffer
+            for one in changed:
+                one.before.copy_(one.now())
+        self._kept = [one for one, mark in zip(self._kept, found, strict=True) if mark != RESHAPED]
 
 
 def _has_fractions(buffer: Tensor) -> bool:

@@ -30,6 +30,8 @@ from train.worker import end_process
 MODES = ("all_reduce", "gather_scatter", "ddp", "accelerate", "zero1", "fsdp")
 OF_ANY_TYPE = (*(mode for mode in MODES if mode != "fsdp"), "local_sgd")  # of parameters
 
+OF_CHANGING = tuple(mode for mode in MODES if mode != "fsdp")
+
 
 class Masked(nn.Module):
     """Constants with infinities and odd numbers, a running mean, and a cache that grows."""
@@ -84,6 +86,24 @@ class Halves(nn.Module):
         return logits
 
 
+class Changing(nn.Module):
+    """One part is frozen for some steps, one is used in some steps only: not in the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.calls = 0
+
+    def forward(self, points: Tensor) -> Tensor:
+        self.calls += self.training
+        self.first.requires_grad_(not 3 <= self.calls < 6)
+        hidden = torch.tanh(self.first(points))
+        if self.calls % 4 != 1:
+            hidden = torch.tanh(self.second(hidden))
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
 class ModelTask(MatrixTask):
     """Classes of points, by any network."""
 
@@ -116,11 +136,12 @@ def trainer_of(
     kind: type[ModelTask] = ModelTask,
     **given: Any,
 ) -> Trainer:
-    settings = {"split": "3,1,0", "precision": "fp64", "optimizer": "sgd", "lr": 0.1, **given}
+    settings = {"split": "3,1,0", "precision": "fp64", "optimizer": "sgd", "lr": 0.1}
+    settings |= {"max_steps": 12, **given}
     if ranks.world_size == 1:
         settings["split"] = "even"
     config = TrainConfig(
-        task="synthetic", sync=mode, batch_size=16, epochs=5, max_steps=12, device="cpu",
+        task="synthetic", sync=mode, batch_size=16, epochs=5, device="cpu",
         length_balance=False, **settings,
     )  # fmt: skip
     task, sinks = kind(config, ranks.rank, network), NoSinks()
@@ -152,6 +173,18 @@ def refusal(ranks: Ranks) -> str:
     return "nothing"
 
 
+def sums_of_a_step(ranks: Ranks, mode: str, network: type[nn.Module]) -> float:
+    """How many all_reduces a step starts, by torch's profiler."""
+    counts = []
+    for steps in (2, 7):
+        trainer = trainer_of(ranks, mode, network, max_steps=steps)
+        with torch.profiler.profile() as profiler:
+            trainer.fit()
+        names = [event.name for event in profiler.events()]
+        counts.append(names.count("gloo:all_reduce"))
+    return (counts[1] - counts[0]) / 5
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -168,9 +201,15 @@ def main() -> None:
         for mode in OF_ANY_TYPE:
             given = {"precision": "fp32", "optimizer": "adamw", "lr": 1e-3}
             found[f"halves|{mode}"] = trained(ranks, mode, Halves, **given)
+        decays = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3}
+        for mode in OF_CHANGING:
+            found[f"changing|{mode}"] = trained(ranks, mode, Changing, **decays)
+        for mode in ("all_reduce", "ddp"):
+            found[f"sums|{mode}"] = sums_of_a_step(ranks, mode, Changing)
         if ranks.rank == 0:
             found["masked"] = trained(Ranks(), "single", Masked)
             found["child"] = trained(Ranks(), "single", WithChild)
+            found["changing"] = trained(Ranks(), "single", Changing, **decays)
             found["halves"] = trained(Ranks(), "single", Halves, **given)
         torch.save(found, folder / f"rank_{ranks.rank}.pt")
 

@@ -55,6 +55,20 @@ def test_bfloat16_parameters_stay_so_and_learn_the_same(found, mode):
     assert torch.equal(here["state"]["frozen.weight"], alone["state"]["frozen.weight"])
 
 
+@pytest.mark.parametrize("mode", worker.OF_CHANGING)
+def test_parts_that_are_frozen_or_unused_for_some_steps(found, mode):
+    """The optimizer does not decay them then: their gradients are None on every rank."""
+    alone, here = found[0]["changing"], found[0][f"changing|{mode}"]
+    assert (here["losses"] - alone["losses"]).abs().max() < 1e-12
+    for name, tensor in alone["state"].items():
+        torch.testing.assert_close(here["state"][name], tensor, rtol=0, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
+def test_a_step_sends_its_gradients_and_no_flags_of_used_parameters(found, mode):
+    assert {rank[f"sums|{mode}"] for rank in found} == {1}  # the model has one bucket
+
+
 def test_fsdp_names_parameters_of_several_types(found):
     (refusal,) = {rank["halves|fsdp"] for rank in found}
     assert refusal == (

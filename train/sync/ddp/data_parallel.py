@@ -80,7 +80,10 @@ def sync(
     way = Way(None, options)
     if ranks.world_size > 1:
         way = Way.of(base.load_plugin("modes", mode).hook_class, options)
-    return way.wrap(model, CollectiveLedger(), **ddp_options)
+    ddp_options = way.buckets() | ddp_options
+    if way.kind is None:
+        return DistributedDataParallel(model, **ddp_options)
+    return SyncedDataParallel(model, way, **ddp_options)
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -124,23 +127,17 @@ class Way(NamedTuple):
             size = self.kind.default_mb
         return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
-    def register(self, model: DistributedDataParallel, ledger: CollectiveLedger) -> BucketHook:
+    def register(
+        self, model: DistributedDataParallel, ledger: CollectiveLedger | None = None
+    ) -> BucketHook:
         """Have `model`, just made, call a hook, which is returned."""
         assert self.kind is not None
         group = model.process_group
+        ledger = ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
         hook = self.kind(model.module, ranks, self.options)
         model.register_comm_hook(None, hook.average)
         return hook
-
-    def wrap(
-        self, model: nn.Module, ledger: CollectiveLedger, **ddp_options: Any
-    ) -> DistributedDataParallel:
-        """`model` in DDP with these buckets and the hook."""
-        ddp_options = {**self.buckets(), **ddp_options}
-        if self.kind is None:
-            return DistributedDataParallel(model, **ddp_options)
-        return SyncedDataParallel(model, self, ledger, **ddp_options)
 
 
 class SyncedDataParallel(DistributedDataParallel):
@@ -149,12 +146,9 @@ class SyncedDataParallel(DistributedDataParallel):
     A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
     """
 
-    def __init__(
-        self, model: nn.Module, way: Way, ledger: CollectiveLedger, **options: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, way: Way, **options: Any) -> None:
         super().__init__(model, **options)
-        self._way = way
-        self.hook = way.register(self, ledger)
+        self._way, self.hook = way, way.register(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "hook": self.hook.state(), "_comm_hooks": []}
@@ -162,7 +156,7 @@ class SyncedDataParallel(DistributedDataParallel):
     def __setstate__(self, state: dict[str, Any]) -> None:
         remembered = state.pop("hook")
         super().__setstate__(state)
-        self.hook = self._way.register(self, CollectiveLedger())
+        self.hook = self._way.register(self)
         self.hook.restore(remembered)
 
 

@@ -12,7 +12,6 @@ from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
 from ..modes.all_reduce import AllReduceHook
-from ..ranks import CollectiveLedger
 from .data_parallel import Way, option_problems
 
 VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
@@ -91,7 +90,7 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
             return {**super().to_kwargs(), **way.buckets(), **VIEWS}
 
         def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            way.register(ddp, CollectiveLedger())
+            way.register(ddp)
 
     accelerator.ddp_handler = Handler(**vars(given))
 
@@ -108,7 +107,7 @@ def _of_lightning(strategy: Any, way: Way) -> None:
     def set_up(model: nn.Module) -> DistributedDataParallel:
         strategy._ddp_kwargs.update(**way.buckets(), **VIEWS)
         made: DistributedDataParallel = setup(model)
-        way.register(made, CollectiveLedger())
+        way.register(made)
         return made
 
     strategy._setup_model = set_up

@@ -70,6 +70,7 @@ class BucketHook(ABC):
         self.ranks, self.options = ranks, options
         on_gloo = dist.get_backend(ranks.group) == "gloo"
         self._by_rows = set[Tensor](candidates(model) if options.sparse_rows and on_gloo else ())
+        self.sends = True  # else a bucket is the mean as it is
         # Of this pass, on a GPU: the first and the last bucket were ready. Nothing waits for them.
         self.ready: list[torch.cuda.Event] = []
 
@@ -97,6 +98,8 @@ class BucketHook(ABC):
     def average(self, _: object, bucket: dist.GradBucket) -> Future[Tensor]:
         """What DDP calls."""
         buffer = bucket.buffer()
+        if not self.sends:
+            return done_with(buffer)
         if bucket.index() == 0:
             self.ranks.ledger.step.clear()  # of the pass before, if nobody asked for it
         if buffer.is_cuda:

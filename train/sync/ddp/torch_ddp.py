@@ -8,7 +8,6 @@ On a GPU that logging would wait for the device in every step. There hooks mark 
 the first and the last bucket were ready, and `sync` when all of them are the mean.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -26,10 +25,7 @@ NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
 # By itself and through Accelerate. Both also leave buffers alone: the trainer averages them, in
 # every mode alike.
-DDP_OPTIONS = {
-    "find_unused_parameters": True,  # what some rank did not use must not hang it
-    "gradient_as_bucket_view": True,  # no copy between bucket and gradient
-}
+DDP_OPTIONS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
 
 
 class DdpSync(GradSync):
@@ -41,18 +37,17 @@ class DdpSync(GradSync):
         super().__init__(ranks, options)
         self.way = Way.of(self.hook_class, options)
         self._hook: BucketHook | None = None
-        self._buckets = list[Collective]()  # of DDP's own, in each step the same
+        self._params: list[nn.Parameter] = []  # that DDP waits for in each backward pass
+        self._used: set[nn.Parameter] = set()  # of these, that this step has given a gradient to
         self._mean: torch.cuda.Event | None = None  # all buckets of this step are
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.ranks.world_size == 1:
             return model
         device = next(model.parameters()).device
-        device_ids = [device] if device.type == "cuda" else None
-        wrapped = self.way.wrap(
-            model, self.ranks.ledger,
-            device_ids=device_ids, forward_sync_buffers=False, **DDP_OPTIONS,
-        )  # fmt: skip
+        of_gpu: dict[str, Any] = {"device_ids": [device]} if device.type == "cuda" else {}
+        options = self.way.buckets() | DDP_OPTIONS | of_gpu
+        wrapped = DistributedDataParallel(model, forward_sync_buffers=False, **options)
         self.wrapped(wrapped)
         return wrapped
 
@@ -61,20 +56,67 @@ class DdpSync(GradSync):
         params = list(model.parameters())
         for tensor in (*params, *model.buffers()):
             self.ranks.note("broadcast", tensor)
-        # What DDP tells in each step: which parameters this rank has used at all.
-        self._flags = torch.empty(sum(one.requires_grad for one in params), dtype=torch.int32)
-        _let_it_warn(params[0].device)
         if not params[0].is_cuda:
             model._set_ddp_runtime_logging_sample_rate(1)
-        if isinstance(model, SyncedDataParallel):
-            self._hook = model.hook
-        elif self.way.kind is not None:
+        if self.way.kind is not None:
             self._hook = self.way.register(model, self.ranks.ledger)
+        self._params = [param for param in params if param.requires_grad]
+        self._cut_buckets(model)
+        for param in self._params:
+            param.register_post_accumulate_grad_hook(self._came)
+
+    def _cut_buckets(self, model: DistributedDataParallel) -> None:
+        """Have DDP cut its buckets for good, from the last parameter to the first.
+
+        It cuts them anew after its first backward pass, by the order in that: a run that goes on
+        would add numbers up in another order than in the step it goes on with. So this is a pass
+        without gradients, of which hooks send nothing; DDP by itself sends zeros.
+        """
+        if any(getattr(module, "sparse", False) for module in model.modules()):
+            return  # DDP refuses a pass without the gradient of a sparse embedding
+        if self._hook is not None:
+            self._hook.sends = False
+        model.reducer.prepare_for_backward([])
+        for param in reversed(self._params):
+            _Reaching.apply(torch.zeros((), device=param.device), param).backward()
+        for param in self._params:
+            if self._hook is None:
+                self.ranks.note("all_reduce", param)
+            param.grad = None
+        if self._hook is not None:
+            self._hook.sends = True
+
+    def _came(self, param: nn.Parameter) -> None:
+        """The backward pass has come by `param`, with a gradient or without one."""
+        if param.grad is not None:
+            self._used.add(param)
+
+    def backward(self, loss: Tensor) -> None:
+        self.reaching(loss).backward()
+
+    def reaching(self, loss: Tensor) -> Tensor:
+        """`loss`, whose backward pass also comes by parameters it does not use: DDP waits for each.
+
+        DDP's own way, `find_unused_parameters`, has all ranks exchange once more in every step.
+        """
+        frozen = [param for param in self._params if not param.requires_grad]  # since `wrapped`
+        for param in frozen:
+            param.requires_grad_()
+        reaching: Tensor = _Reaching.apply(loss, *self._params)
+        for param in frozen:
+            param.requires_grad = False
+        return reaching
+
+    def used(self, model: nn.Module) -> list[bool]:
+        return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         if not isinstance(model, DistributedDataParallel):
             return
-        self.ranks.note("all_reduce", self._flags)
+        for param, is_used in zip(self._params, used, strict=True):
+            if not is_used:  # on any rank: DDP has made it zeros
+                param.grad = None
+        self._used.clear()
         if self._hook is not None and self._hook.ready:
             self._mean = marked()
         elif model.logger is not None and not next(model.parameters()).is_cuda:
@@ -82,8 +124,7 @@ class DdpSync(GradSync):
         logged = model._get_ddp_logging_data()
         self._took(*(logged.get(f"backward_{name}_time", 0) / NS for name in TIMED))
         if self._hook is None:
-            self._buckets = self._buckets or buckets_of(model, logged)
-            for one in self._buckets:
+            for one in buckets_of(model, logged):
                 self.ranks.ledger.add(one)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -113,7 +154,8 @@ def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
     """What DDP makes of a step's gradients: an all_reduce per bucket."""
     param = next(param for param in model.parameters() if param.requires_grad)
     dtype = str(param.dtype).removeprefix("torch.")
-    sizes = [int(size) for size in str(logged["bucket_sizes"]).split(",")]  # bytes
+    found = logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]
+    sizes = [int(size) for size in str(found).split(",")]  # bytes
     return [Collective("all_reduce", (size // param.itemsize,), dtype, size) for size in sizes]
 
 
@@ -126,18 +168,17 @@ def sent_by(model: nn.Module) -> list[Collective]:
     return []
 
 
-def _let_it_warn(device: torch.device) -> None:
-    """Take a warning that torch's C++ gives once in a process, here, where it can be left out.
+class _Reaching(torch.autograd.Function):
+    """A loss as it is, whose backward pass reaches all of `params`, with no gradient for them.
 
-    DDP says that --sync ddp looks for unused parameters in a model that has none; but another step
-    may have some. Collective: DDP makes the replicas of its model equal.
+    Where the pass has a gradient for one, that is all it gets; else what waits for it is called.
     """
 
-    def once(_: float) -> float:
-        model = DistributedDataParallel(nn.Linear(1, 1).to(device), find_unused_parameters=True)
-        model(torch.ones(1, 1, device=device))
-        return 0.0
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *params: Tensor) -> Tensor:
+        ctx.count = len(params)
+        return loss.view_as(loss)
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-        torch.zeros(1).apply_(once)  # what C++ warns of in here is Python's, no line on stderr
+    @staticmethod
+    def backward(ctx: Any, *of_loss: Tensor) -> tuple[Tensor | None, ...]:
+        return *of_loss, *[None] * ctx.count

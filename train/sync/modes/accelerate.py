@@ -44,7 +44,7 @@ class Accelerate(DdpSync):
         return prepared
 
     def backward(self, loss: Tensor) -> None:
-        self._accelerator.backward(loss)
+        self._accelerator.backward(self.reaching(loss))
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._accelerator.no_sync(model)

@@ -42,7 +42,7 @@ def seconds(kind: type[DdpSync], name: str) -> list[float]:
         sync._hook.start = send
     while len(found) < STEPS:
         sync.backward(model(torch.ones(1, 2)).sum())
-        sync.sync(model)
+        sync.sync(model, sync.used(model))
         found.append(getattr(sync, name))
     return found
 
