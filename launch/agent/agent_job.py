@@ -17,7 +17,7 @@ from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.door import sealed
 from launch.agent.processes import process_tree
 from launch.nodes.channel import SILENT_S, AgentProcess, Heartbeat
-from launch.runs.log_tail import Follower
+from launch.runs.log_tail import Follower, RequestFile
 from launch.runs.signals import on_stop, on_suspend
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster.errors import STOPPED
@@ -106,7 +106,7 @@ class AgentJob:
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
         self._to_suspend = False
-        self._run_dir = run_dir = spec.run_dir
+        self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
         self._fed = 0.0  # when a node last sent something of its files
@@ -130,8 +130,8 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        count = len(self._agents)
-        self._inspection = RunInspection(run_dir, count, self._send_all, self._say, spec)
+        self._requests = RequestFile(run_dir)
+        self._inspection: RunInspection | None = None  # once something is asked, or noticed
 
     @property
     def shown(self) -> bytes:
@@ -152,7 +152,8 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
-            self._inspection.finish()
+            if self._inspection is not None:
+                self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
@@ -180,10 +181,19 @@ class AgentJob:
         if self._recovery is not None and (line := self._recovery.look()):
             self._recovery = None
             self._say(line)
-        self._inspection.tick()
-        self.trouble = self.trouble or self._inspection.hang
+        for request in self._requests.new():
+            self._inspect().begin(request)
+        if self._inspection is not None:
+            self._inspection.tick()
+            self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
+
+    def _inspect(self) -> RunInspection:
+        if self._inspection is None:
+            count, say = len(self._agents), self._say
+            self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
+        return self._inspection
 
     def _suspend(self) -> None:
         """Stop this process until somebody has it go on; the run goes on meanwhile."""
@@ -213,7 +223,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspection.take(message["inspected"])
+            self._inspect().take(message["inspected"])
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:

@@ -57,9 +57,11 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
             print(line, file=sys.stderr)
     if code in BY_SIGNAL:
         return Outcome(_stopped(spec, code), by_signal=True)
-    failure = in_own_words(
-        explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
-    )
+    failure = None
+    if code or not run_record.all_done(spec.run_dir, world_size):
+        failure = in_own_words(
+            explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
+        )
     if failure is None:
         run_record.end(spec, 0, "")
         return Outcome(0)

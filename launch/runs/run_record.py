@@ -126,6 +126,12 @@ def read_job(run_dir: Path) -> dict[str, Any] | None:
     return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
 
 
+def all_done(run_dir: Path, world_size: int | None) -> bool:
+    """Whether so many workers have said that they ended well; it says nothing of None."""
+    ends = [read_json(path) or {} for path in run_files.RANK_END.find(run_dir)]
+    return [one.get("cause") for one in ends].count("done") == world_size
+
+
 def signs(run_dir: Path) -> tuple[int, ...]:
     """What changes when agents come and go, or a job ends: then it is time to ask about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
