@@ -14,16 +14,15 @@ from typing import Any
 
 from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.door import sealed
+from launch.agent.membership.client import sealed
 from launch.agent.processes import process_tree
-from launch.nodes.channel import SILENT_S, AgentProcess, Heartbeat
+from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
 from launch.runs.log_tail import Follower, RequestFile
 from launch.runs.signals import on_stop, on_suspend
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster.errors import STOPPED
 from muster.writing import writing
 
-TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0

@@ -26,6 +26,7 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold this process
+TICK_S = 0.05
 BEAT_S = 1.0
 # Of one that is not heard for so long nothing more is expected: on a link that is down nothing
 # says so.
@@ -35,9 +36,8 @@ SILENT_S = 15.0
 class Channel:
     """Two file descriptors, or a socket's one given twice; owned, and closed with the channel."""
 
-    def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:
+    def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
-        self._line_bytes = line_bytes
         self._lock = threading.RLock()  # around all that writes, and around closing
         self._in = b""
         self.allowance_bytes: int | None = None  # that may still come; None: any number
@@ -111,11 +111,22 @@ class Channel:
                 if self.allowance_bytes < 0:
                     self.ended, self._in = True, b""
                     break
-            if len(self._in) > self._line_bytes and b"\n" not in self._in:
+            if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
         *lines, self._in = self._in.split(b"\n")
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
+
+    def first(self, *names: str) -> dict[str, Any] | None:
+        """Wait for a message that has one of `names`; None: the other side is gone, or silent."""
+        while not self.ended and self.silent_s <= SILENT_S:
+            messages = self.receive()
+            for at, message in enumerate(messages, start=1):
+                if message.keys() & set(names):
+                    self.put_back(messages[at:])
+                    return message
+            time.sleep(TICK_S)
+        return None
 
     def put_back(self, messages: list[dict[str, Any]]) -> None:
         """Have the next `receive` give these first: they are for whoever takes over from here."""
@@ -139,7 +150,7 @@ class Channel:
         """Stay until the other side has taken all that was sent, and no longer than `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(TICK_S)
             self.receive()
 
     def close(self) -> None:
