@@ -23,7 +23,7 @@ if __name__ == "__main__":
     entry_point.begin()
 
 from configs import cli
-from configs.run_folder import new_run_id
+from configs.settings.program import new_run_id
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY

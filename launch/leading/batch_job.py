@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.entry_point import run
-from configs.run_folder import id_of
 from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
+from configs.settings.program import id_of
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.launchers.slurm import Slurm

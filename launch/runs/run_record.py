@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.spec import LaunchSpec, NodeCommand
-from muster import env_values, run_files
+from muster import run_files
+from muster.command import hide
 from muster.errors import MusterError
 from muster.writing import (
     CannotWrite,
@@ -38,7 +39,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
-        "command": shlex.join(["python", *env_values.hide(sys.argv)[0]]),
+        "command": shlex.join(["python", *hide(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
