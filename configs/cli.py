@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from configs.entry_point import run as run
 from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
@@ -18,6 +17,7 @@ from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError, refuse
+from muster.errors import run as run
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})

@@ -8,9 +8,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import os
 
@@ -103,4 +103,4 @@ def _size(facts: Facts) -> str:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -9,7 +9,7 @@ from pathlib import Path
 if __name__ == "__main__":
     # A script's own folder comes first on the path: the repository takes its place.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
-    from configs.entry_point import run
     from launch.agent.supervisor import main
+    from muster.errors import run
 
     run(main)

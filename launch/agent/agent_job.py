@@ -16,9 +16,9 @@ from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.client import sealed
 from launch.agent.processes import process_tree
+from launch.agent.processes.process_tree import on_stop, on_suspend
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
 from launch.runs.log_tail import Follower, RequestFile
-from launch.runs.signals import on_stop, on_suspend
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster.errors import STOPPED
 from muster.writing import writing

@@ -37,9 +37,9 @@ from launch.agent.processes.workers import INSPECTION, Workload, after_prologue,
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
 from launch.nodes.this_machine import interface_of
-from launch.runs.signals import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError
+from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
 DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.

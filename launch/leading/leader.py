@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.project_snapshot import new_files
 from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.runs.signals import Stopped, between_attempts
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT

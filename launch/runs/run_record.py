@@ -19,10 +19,9 @@ from typing import Any
 from launch.spec import LaunchSpec, NodeCommand
 from muster import run_files
 from muster.command import hide
-from muster.errors import MusterError
+from muster.errors import MusterError, explained
 from muster.writing import (
     CannotWrite,
-    explained,
     read_json,
     reserve,
     write_json,

@@ -111,10 +111,3 @@ def test_without_a_reserve_a_full_disk_is_said(tmp_path, full):
     full()
     with pytest.raises(CannotWrite, match="the disk is full"):
         write_last(tmp_path / "exit.json", {"code": 1})
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_is_a_disk_that_is_full(number):
-    assert writing.is_full(OSError(number, ""))
-    assert not writing.is_full(OSError(errno.EIO, ""))
-    assert writing.is_full(RuntimeError("I/O error: No space left on device (os error 28)"))
