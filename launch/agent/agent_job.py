@@ -16,7 +16,7 @@ from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.membership.client import sealed
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_tree import on_stop, on_suspend
+from launch.agent.processes.process_tree import on_stop
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
@@ -104,7 +104,6 @@ class AgentJob:
         self._told = False  # the agents that the time is nearly up
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
-        self._to_suspend = False
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
@@ -115,7 +114,7 @@ class AgentJob:
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
         on_stop(self._note)
-        on_suspend(self._note_suspend)
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
@@ -168,8 +167,6 @@ class AgentJob:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
-        if self._to_suspend:
-            self._suspend()
         if not self._told and self._is_nearly_over():
             self._told = True
             self._send_all(notice=True)
@@ -193,15 +190,6 @@ class AgentJob:
             count, say = len(self._agents), self._say
             self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
         return self._inspection
-
-    def _suspend(self) -> None:
-        """Stop this process until somebody has it go on; the run goes on meanwhile."""
-        self._to_suspend = False
-        for agent in self._agents:
-            agent.channel.send(suspended=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        for agent in self._agents:
-            agent.channel.send(suspended=False)
 
     def _tick_until(self, deadline: float) -> None:
         """Until all is over; past the deadline, too, while nodes still send what they have."""
@@ -281,9 +269,6 @@ class AgentJob:
 
     def _interrupted_twice(self) -> bool:
         return self.signals.count(signal.SIGINT) > 1
-
-    def _note_suspend(self, number: int, frame: FrameType | None) -> None:
-        self._to_suspend = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signals.append(number)

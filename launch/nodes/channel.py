@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from configs.plugins import REPOSITORY
 from muster.run_files import AGENT_ERRORS
@@ -47,7 +47,6 @@ class Channel:
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of ours has come
         self.heard = time.monotonic()  # when anything last came
-        self.is_suspended = False  # the other side said so: nothing comes until it goes on
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
 
@@ -58,8 +57,8 @@ class Channel:
 
     @property
     def silent_s(self) -> float:
-        """Since when nothing has come that should have."""
-        return 0.0 if self.is_suspended else time.monotonic() - self.heard
+        """Since when nothing has come."""
+        return time.monotonic() - self.heard
 
     def send(self, **message: Any) -> None:
         with self._lock:
@@ -140,7 +139,6 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
-                self.is_suspended = bool(message.get("suspended", self.is_suspended))
                 return message
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line.decode(errors="replace").rstrip())
@@ -216,7 +214,11 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
     """
     started = []
     for index, argv in enumerate(argvs):
-        with _opened(AGENT_ERRORS.path(run_dir, node=index)) as errors:
+        log = AGENT_ERRORS.path(run_dir, node=index)
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
             process = subprocess.Popen(
                 argv,
                 cwd=REPOSITORY,
@@ -231,9 +233,3 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
         process.stdin.close()
         started.append(AgentProcess(channel, process))
     return started
-
-
-def _opened(log: Path) -> IO[bytes]:
-    with writing(log):
-        log.parent.mkdir(exist_ok=True)
-        return log.open("wb")

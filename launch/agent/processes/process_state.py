@@ -57,21 +57,7 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and all processes below it, parents first."""
-    if not PROC.exists():
-        return _portable_tree(pid)
-    found = [pid]
-    for one in found:
-        try:
-            tasks = list((PROC / str(one) / "task").iterdir())
-        except OSError:
-            continue
-        for task in tasks:
-            found += [int(child) for child in _read(task / "children").split()]
-    return found
-
-
-def _portable_tree(pid: int) -> list[int]:
+    """`pid` and all processes below it."""
     import psutil
 
     try:

@@ -28,8 +28,6 @@ from muster.orderly_stop import STOP_SIGNALS
 if TYPE_CHECKING:
     import psutil
 
-# Ctrl-Z of a terminal. Whoever suspends a launcher has not ended its run.
-SUSPEND = signal.SIGTSTP
 PR_SET_CHILD_SUBREAPER = 36
 # One that SIGKILL has not ended after so long waits for a disk, say, and may do so for ever.
 KILL_S = 5.0
@@ -232,12 +230,6 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
         # nohup has a run outlive its terminal
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def on_suspend(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Have `handler` called from now on; it is for it to stop this process."""
-    if signal.getsignal(SUSPEND) != signal.SIG_IGN:  # of a shell without job control
-        signal.signal(SUSPEND, handler)
 
 
 @contextmanager
