@@ -171,10 +171,15 @@ def _unwritable(error: OSError) -> int:
         try:
             stream.flush()
         except OSError:  # what is left in it is lost; the interpreter would complain of it again
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            silence(stream.fileno())
     return code
+
+
+def silence(descriptor: int) -> None:
+    """Let what is still to be written go nowhere, rather than fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _has_no_reader(descriptor: int) -> bool:

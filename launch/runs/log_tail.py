@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from muster import json_lines
+from muster.errors import silence
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
 from muster.worker.lost_peer import CONSEQUENCE
 
@@ -244,7 +245,7 @@ def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
         while not _flushed(stream):
             select.select([], [stream], [])
     except OSError as error:
-        _silence(stream)
+        silence(stream.fileno())
         if isinstance(error, BrokenPipeError):
             raise  # but a run outlives a closed terminal, or a full disk under its log
 
@@ -256,10 +257,3 @@ def _flushed(stream: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _silence(stream: BinaryIO) -> None:
-    """Let what is still to be written to `stream` go nowhere, rather than fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

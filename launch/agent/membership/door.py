@@ -126,15 +126,9 @@ class Who:
             str(message.get("address", ""))[:200],
         )
 
-    def shown(self, token: str, port: int, client_nonce: str, door_nonce: str) -> str:
-        """The proof that this agent knows the token."""
-        return proof(token, "client", port, client_nonce, door_nonce, *self._facts())
-
-    def is_shown(self, message: dict[str, Any], token: str, port: int, *nonces: str) -> bool:
-        """Whether a message has that proof."""
-        return shows(message, token, "client", port, *nonces, *self._facts())
-
-    def _facts(self) -> tuple[str, ...]:
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """All of it, of which it is to have a proof that it knows the token."""
         return tuple(map(str, asdict(self).values()))
 
 
@@ -216,7 +210,8 @@ class Door:
                 continue
             self.strangers.remove(link)
             who = Who.of(message)
-            shown = who.is_shown(message, self._token, self.port, link.peer_nonce, link.own_nonce)
+            facts = self.port, link.peer_nonce, link.own_nonce
+            shown = shows(message, self._token, "client", *facts, *who.facts)
             # held up, this process may hear of one that has given up, and comes again
             if not shown or link.channel.ended:
                 link.drop()
@@ -250,7 +245,8 @@ class Knock:
             return
         self.is_known = True
         link.trust()
-        link.channel.send(**asdict(self._who), shown=self._who.shown(self._token, *facts))
+        shown = proof(self._token, "client", *facts, *self._who.facts)
+        link.channel.send(**asdict(self._who), shown=shown)
 
 
 def proof(token: str, role: str, *facts: str | int) -> str:

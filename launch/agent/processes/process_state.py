@@ -57,7 +57,21 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and all processes below it."""
+    """`pid` and all processes below it, parents first; psutil would read those of all users."""
+    if not PROC.exists():
+        return _portable_tree(pid)
+    found = [pid]
+    for one in found:
+        try:
+            tasks = list((PROC / str(one) / "task").iterdir())
+        except OSError:
+            continue
+        for task in tasks:
+            found += [int(child) for child in _read(task / "children").split()]
+    return found
+
+
+def _portable_tree(pid: int) -> list[int]:
     import psutil
 
     try:
