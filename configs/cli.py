@@ -2,7 +2,6 @@
 
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -10,14 +9,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from configs.entry_point import run as run
+from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
-from configs.raw import GONE_VALUES, SWITCH, Given, dashed, from_argv, from_file, joined
+from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError, refuse
+from muster.errors import run as run
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})
@@ -59,7 +59,7 @@ def parse(
         values |= _values(wanted, hints, file_problems)
         problems = file_problems + problems
     if last.keys() & {"help", "help_all"}:
-        _parser(classes, hints, values, prog, description, shown).print_help()
+        parser_of(classes, hints, values, prog, description, shown).print_help()
         sys.exit(0)
     separators = {name: item.metadata.get("repeats") for name, item in known.items()}
     raw = joined([one for one in raw if one.name in known], separators)
@@ -73,6 +73,70 @@ def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
     raw, _ = _typed_in(classes, argv)
     paths = [Path(one.text) for one in raw if one.name == "config"][-1:]
     return [one for path in paths for one in from_file(path, FILE_KEYS)[0]] + raw
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def dashed_flags(words: Sequence[str]) -> list[str]:
+    """Every flag before `--` spelt with dashes, to which underscores are equal."""
+    own = words.index("--") if "--" in words else len(words)
+    parted = [word.partition("=") for word in words[:own]]
+    return [
+        (dashed(name) if name.startswith("--") else name) + equals + text
+        for name, equals, text in parted
+    ] + list(words[own:])
+
+
+def from_argv(
+    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
+) -> tuple[list[Given], list[str]]:
+    """The settings in `argv`, and one line for each word that is none.
+
+    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
+    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
+    is what is said further of a word that is neither a flag nor a value.
+    """
+    raw, problems = [], []
+    rest = list(argv)
+    while rest:
+        word, equals, text = rest.pop(0).partition("=")
+        flag = dashed(word)
+        name = flags.get(flag)
+        if not flag.startswith("-"):
+            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE{hint}")
+        elif (gone := flag[2:].replace("-", "_")) in GONE:
+            problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
+            rest = rest if equals else rest[1:]
+        elif name is None:
+            problems.append(f"unknown flag {word}; {alike(flag, flags) or 'see --help'}")
+        elif name in switches and not equals:
+            raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+        elif flag.startswith("--no-"):
+            problems.append(f"{flag} takes no value (got {text!r})")
+        elif equals and text:
+            raw.append(Given(name, text))
+        elif not equals and rest and not _is_flag(rest[0], flags):
+            raw.append(Given(name, rest.pop(0)))
+        else:
+            problems.append(f"{flag} needs a value")
+    return raw, problems
+
+
+def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
+    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
+
+
+def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
+    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
+    texts: dict[str, list[str]] = {}
+    for one in raw:
+        texts.setdefault(one.name, []).append(one.text)
+    return [
+        *(one for one in raw if not separators[one.name]),
+        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
+    ]
 
 
 def _typed_in(
@@ -140,54 +204,6 @@ def to_yaml(*configs: Any) -> str:
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-class _Help(HelpFormatter):
-    """The default where it says something; the type is in the metavar already, and that once."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
-
-    def _format_action_invocation(self, action: Action) -> str:
-        metavar = f" {action.metavar}" if action.nargs != 0 and action.metavar else ""
-        return ", ".join(action.option_strings) + metavar
-
-    def _get_help_string(self, action: Action) -> str:
-        text = action.help or ""
-        plain = action.default in (None, "") or isinstance(action.default, bool)
-        return text if plain or action.nargs == 0 else f"{text} (default: {action.default})"
-
-
-def _parser(
-    classes: Sequence[type],
-    hints: Mapping[str, Any],
-    values: Mapping[str, Any],
-    prog: str,
-    description: str,
-    shown: Collection[str],
-) -> ArgumentParser:
-    """What --help is printed by; `values`: the defaults that it tells of."""
-    usage = f"{prog} [--config FILE] [--flag VALUE ...]"
-    parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
-    added = set[str]()
-    for cls in classes:
-        own = [item for item in fields(cls) if item.name not in added]
-        added |= {item.name for item in own}
-        is_whole = all(item.name in shown for item in own)
-        about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
-        group = parser.add_argument_group(about if is_whole else "Of every run")
-        for item in own:
-            aliases = item.metadata.get("aliases", ())
-            options = ["--" + dashed(item.name), *(one for one in aliases if one[1] != "-")]
-            text = item.metadata["help"] if item.name in shown else SUPPRESS
-            if hints[item.name] is bool:
-                options.append("--no-" + dashed(item.name))
-                group.add_argument(*options, action="store_true", help=text)
-            else:
-                kind, default = _kind(hints[item.name]), values[item.name]
-                group.add_argument(*options, metavar=kind, default=default, help=text)
-    return parser
-
-
 def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
     values = {}
@@ -195,7 +211,7 @@ def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str])
         try:
             values[one.name] = _value(hints[one.name], one.text)
         except (ValueError, KeyError):
-            problems.append(_wrong(one, _kind(hints[one.name])))
+            problems.append(_wrong(one, kind_of(hints[one.name])))
     return values
 
 
@@ -244,17 +260,3 @@ def _build(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...
             problems += str(error).splitlines()
     refuse(problems)
     return tuple(built)
-
-
-def _kind(hint: Any) -> str:
-    """What a value of this type looks like, for --help and for errors."""
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, get_args(hint))) + "}"
-    kinds = [_kind(arg) for arg in get_args(hint) if arg is not type(None)]
-    return " or ".join(kinds) or {
-        Nodes: Nodes.KIND,
-        bool: "true or false",
-        int: "INTEGER",
-        float: "NUMBER",
-        str: "TEXT",
-    }.get(hint, "PATH")

@@ -1,7 +1,7 @@
-"""Settings as they were given, on a command line or in a file, before they have types."""
+"""Settings as they were given, before they have types: those in a file, and those that are gone."""
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,76 +28,12 @@ class Given(NamedTuple):
     where: str = ""  # "FILE:LINE: " for one from a file
 
 
-def dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def dashed_flags(words: Sequence[str]) -> list[str]:
-    """Every flag before `--` spelt with dashes, to which underscores are equal."""
-    own = words.index("--") if "--" in words else len(words)
-    parted = [word.partition("=") for word in words[:own]]
-    return [
-        (dashed(name) if name.startswith("--") else name) + equals + text
-        for name, equals, text in parted
-    ] + list(words[own:])
-
-
-def from_argv(
-    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
-) -> tuple[list[Given], list[str]]:
-    """The settings in `argv`, and one line for each word that is none.
-
-    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
-    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
-    is what is said further of a word that is neither a flag nor a value.
-    """
-    raw, problems = [], []
-    rest = list(argv)
-    while rest:
-        word, equals, text = rest.pop(0).partition("=")
-        flag = dashed(word)
-        name = flags.get(flag)
-        if not flag.startswith("-"):
-            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE{hint}")
-        elif (gone := flag[2:].replace("-", "_")) in GONE:
-            problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
-            rest = rest if equals else rest[1:]
-        elif name is None:
-            problems.append(f"unknown flag {word}; {_alike(flag, flags) or 'see --help'}")
-        elif name in switches and not equals:
-            raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
-        elif flag.startswith("--no-"):
-            problems.append(f"{flag} takes no value (got {text!r})")
-        elif equals and text:
-            raw.append(Given(name, text))
-        elif not equals and rest and not _is_flag(rest[0], flags):
-            raw.append(Given(name, rest.pop(0)))
-        else:
-            problems.append(f"{flag} needs a value")
-    return raw, problems
-
-
-def _alike(name: str, known: Collection[str]) -> str:
+def alike(name: str, known: Collection[str]) -> str:
     """A question after the known name that was meant; empty where none is like `name`."""
     name = name.lower()
     near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
     near += difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else ""
-
-
-def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
-    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
-
-
-def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
-    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
-    texts: dict[str, list[str]] = {}
-    for one in raw:
-        texts.setdefault(one.name, []).append(one.text)
-    return [
-        *(one for one in raw if not separators[one.name]),
-        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
-    ]
 
 
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
@@ -131,7 +67,7 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
             if getattr(value, "value", None) != GONE[name][0]:
                 problems.append(f"{where}there is no {name} any more: {GONE[name][1]}")
         elif name not in known:
-            hint = _alike(name, known) or f"known: {', '.join(sorted(known))}"
+            hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
             problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")

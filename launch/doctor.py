@@ -7,9 +7,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import json
 import os
@@ -23,10 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli
-from configs.raw import dashed
-from configs.run_folder import id_of
+from configs.cli import dashed
 from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.program import id_of
 from configs.settings.train import TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row
@@ -35,7 +35,7 @@ from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names, split
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
-from muster import env_values
+from muster.command import own_arguments, reveal
 from muster.errors import UsageError, refuse
 from muster.run_files import NETWORK
 
@@ -53,7 +53,7 @@ SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow netw
 
 
 def main() -> int:
-    flags, words = split(env_values.reveal(env_values.own_arguments(), os.environ))
+    flags, words = split(reveal(own_arguments(), os.environ))
     launch, ssh, slurm, run, _, train, bench, doctor = cli.parse(
         [*CLASSES, DoctorConfig],
         flags,
@@ -145,4 +145,4 @@ def _show(rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

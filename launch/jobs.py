@@ -9,9 +9,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import argparse
 import json
@@ -193,4 +193,4 @@ def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -7,25 +7,25 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import argparse
 import shlex
 from collections.abc import Iterator
 
+from configs.cli import dashed_flags
 from configs.plugins import REPOSITORY
-from configs.raw import dashed_flags
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, study_file
 from launch.studies.progress_table import conclude, teller
-from muster import env_values
+from muster.command import own_arguments
 from muster.errors import UsageError, refuse
 
 
 def main() -> int:
-    own, program = split(dashed_flags(env_values.own_arguments()))
+    own, program = split(dashed_flags(own_arguments()))
     if program:
         raise UsageError(
             f"a study is of the trainer that comes with Muster; {program[0]} with several values: "
@@ -81,4 +81,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -8,14 +8,13 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import os
 
-from configs.run_folder import id_of
-from configs.settings.program import ProgramConfig
+from configs.settings.program import ProgramConfig, id_of
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
@@ -23,13 +22,13 @@ from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec
-from muster import env_values
+from muster.command import VALUES, own_arguments
 from muster.errors import MusterError, UsageError, refuse
 
 
 def main() -> int:
-    line = CommandLine.of(env_values.own_arguments())
-    os.environ.pop(env_values.VALUES, None)  # the run has them; nothing else that starts here does
+    line = CommandLine.of(own_arguments())
+    os.environ.pop(VALUES, None)  # the run has them; nothing else that starts here does
     launch, ssh, slurm = line.launch, line.ssh, line.slurm
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
@@ -104,4 +103,4 @@ def _size(facts: Facts) -> str:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -7,16 +7,16 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import argparse
 import os
 import shlex
 
+from configs.cli import dashed_flags
 from configs.plugins import REPOSITORY
-from configs.raw import dashed_flags
 from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
@@ -24,14 +24,15 @@ from launch.studies.cell_process import run_all
 from launch.studies.cells import Sweep
 from launch.studies.progress_record import Notes
 from launch.studies.progress_table import conclude, teller
-from muster import env_values, run_files
+from muster import run_files
+from muster.command import VALUES, own_arguments
 from muster.errors import UsageError
 from muster.run_files import project_of
 
 
 def main() -> int:
     cwd = Path.cwd()
-    own, program = split(dashed_flags(env_values.own_arguments()))
+    own, program = split(dashed_flags(own_arguments()))
     args, flags = _parser().parse_known_args(own)
     if args.at_once < 1:
         raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
@@ -60,7 +61,7 @@ def main() -> int:
             cell_runs.forget(notes, folder)
         notes.write(folder / run_files.SWEEP)
         if places is None:
-            os.environ.pop(env_values.VALUES, None)  # each run has them; its job has no use for it
+            os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
             wait = not args.detach
             is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
             return _concluded(notes, folder, None) if is_over else 0
@@ -132,4 +133,4 @@ def _project(sweep: Sweep) -> Path:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -7,9 +7,9 @@ from pathlib import Path
 # repository takes its place.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import argparse
 import os
@@ -225,4 +225,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -1,10 +1,19 @@
-"""`muster run|jobs|sweep|study|...`: the commands of the checkout, from any folder."""
+"""`muster run|jobs|sweep|study|...`: the commands of the checkout, from any folder.
 
+The values of `--env` stay off their command lines, which all users of a machine can read: a command
+that is given `--env NAME=VALUE` starts itself again with `--env NAME`, and with the value in its
+environment, where those that it starts find it, too.
+"""
+
+import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+FLAG = "--env"
+VALUES = "MUSTER_ENV"  # the variable that has them, as an object of JSON
 # The script that each word starts, and its first arguments.
 COMMANDS = {
     "run": ["launch/submit.py"],
@@ -58,6 +67,59 @@ def main() -> None:
     if word in AT_LOGIN and is_elsewhere(rest):
         first, more = "muster/run_module.py", ["launch.ssh.login_node", word]
     os.execv(sys.executable, [sys.executable, str(CHECKOUT / first), *more, *rest])
+
+
+def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A command line without the values, and the values; a program after `--` stays as it is."""
+    own = _own(words)
+    shown = list(words)
+    values: dict[str, str] = {}
+    for index, text in _given(words[:own]):
+        name, equals, value = text.partition("=")
+        if not equals:
+            values.pop(name, None)  # the last one counts, which is passed on
+        elif name:
+            values[name] = value
+            shown[index] = shown[index].removesuffix(f"={value}")
+    return shown, values
+
+
+def reveal(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The command line that `hide` was given, where `env` has its values."""
+    values, found = json.loads(env.get(VALUES, "{}")), list(words)
+    for index, text in _given(words[: _own(words)]):
+        if text in values:
+            found[index] += f"={values[text]}"
+    return found
+
+
+def variable(values: Mapping[str, str]) -> dict[str, str]:
+    """The environment by which `reveal` has them."""
+    return {VALUES: json.dumps(values)} if values else {}
+
+
+def own_arguments() -> list[str]:
+    """This command's arguments, without the values; where it has any, it starts again."""
+    shown, values = hide(sys.argv[1:])
+    if values:
+        env = {**os.environ, **variable(values)}
+        os.execve(sys.executable, [sys.executable, sys.argv[0], *shown], env)
+    return shown
+
+
+def _own(words: Sequence[str]) -> int:
+    return words.index("--") if "--" in words else len(words)
+
+
+def _given(words: Sequence[str]) -> list[tuple[int, str]]:
+    """Where in `words` the text is that follows each --env."""
+    found = []
+    for index, word in enumerate(words):
+        if word.startswith(f"{FLAG}="):
+            found.append((index, word.removeprefix(f"{FLAG}=")))
+        elif index and words[index - 1] == FLAG:
+            found.append((index, word))
+    return found
 
 
 if __name__ == "__main__":

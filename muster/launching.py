@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster import arguments, env_values
+from muster import arguments
+from muster.command import hide, variable
 from muster.errors import UsageError, refuse, text_of
 from muster.remote_job import Job, job, run_command
 from muster.run_files import SWEEPS, project_of
@@ -199,8 +200,8 @@ def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
             words.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None:
             words.append(f"{flag}={value}")
-    shown, values = env_values.hide(words)  # nobody else sees them in a list of processes
-    return shown, {**env, **env_values.variable(values)}
+    shown, values = hide(words)  # nobody else sees them in a list of processes
+    return shown, {**env, **variable(values)}
 
 
 def _environment() -> dict[str, str]:

@@ -20,6 +20,9 @@ from muster.errors import STOPPED, MusterError, refuse
 # Where workers that can stop in order say so to the agent above them, by a file named by their pid;
 # the agent writes the reason into it.
 FOLDER = "MUSTER_STOPPABLE"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which somebody has a run end
+# A scheduler tells of its time limit, or of preemption; workers are told why they stop.
+NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class StopRequest:

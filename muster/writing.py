@@ -1,15 +1,13 @@
 """Small files are written whole or not at all, and a disk that is full becomes one line."""
 
-import errno
 import json
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from muster.errors import MusterError, text_of
+from muster.errors import MusterError, explained, is_full
 
 RESERVED_BYTES = 16_384  # for each of the files by which a run and its ranks say how they ended
 
@@ -119,20 +117,3 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
-def explained(error: BaseException, path: Path | None = None) -> str:
-    """One line that says on which host which file could not be written, and why."""
-    if path is None and isinstance(error, OSError) and error.filename:
-        path = Path(os.fsdecode(error.filename))
-    where = f"{socket.gethostname()}: {path}" if path else socket.gethostname()
-    if is_full(error):
-        return f"{where}: the disk is full, or your quota on it; make room there, and start again"
-    why = error.strerror if isinstance(error, OSError) else None
-    return f"{where} cannot be written: {why or error}"
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether a write failed for lack of space."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    text = text_of(error)
-    return "No space left" in text or "os error 28" in text  # safetensors' own

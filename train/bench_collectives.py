@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from configs import cli
-from configs.raw import dashed
+from configs.cli import dashed
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import MusterError, UsageError, refuse

@@ -13,9 +13,9 @@ if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-    from configs import entry_point
+    from muster import errors
 
-    entry_point.begin()
+    errors.begin()
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig

@@ -18,12 +18,12 @@ if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-    from configs import entry_point
+    from muster import errors
 
-    entry_point.begin()
+    errors.begin()
 
 from configs import cli
-from configs.run_folder import new_run_id
+from configs.settings.program import new_run_id
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY

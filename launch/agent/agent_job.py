@@ -34,16 +34,15 @@ from typing import Any
 
 from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.door import sealed
+from launch.agent.membership.client import sealed
 from launch.agent.processes import process_tree
-from launch.nodes.channel import SILENT_S, AgentProcess, Heartbeat
-from launch.runs.log_tail import Follower
-from launch.runs.signals import on_stop, on_suspend
+from launch.agent.processes.process_tree import on_stop
+from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster.errors import STOPPED
 from muster.writing import writing
 
-TICK_S = 0.05
 # Time for workers and agents to find that another is gone, and to write down how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
@@ -125,8 +124,7 @@ class AgentJob:
         self._told = False  # the agents that the time is nearly up
         self.trouble: str | None = None  # the first that this side noticed
         self.signals: list[int] = []
-        self._to_suspend = False
-        self._run_dir = run_dir = spec.run_dir
+        self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
         self._fed = 0.0  # when a node last sent something of its files
@@ -136,7 +134,7 @@ class AgentJob:
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
         on_stop(self._note)
-        on_suspend(self._note_suspend)
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
@@ -150,8 +148,8 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        count = len(self._agents)
-        self._inspection = RunInspection(run_dir, count, self._send_all, self._say, spec)
+        self._requests = RequestFile(run_dir)
+        self._inspection: RunInspection | None = None  # once something is asked, or noticed
 
     @property
     def shown(self) -> bytes:
@@ -172,7 +170,8 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
-            self._inspection.finish()
+            if self._inspection is not None:
+                self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
@@ -188,8 +187,6 @@ class AgentJob:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
-        if self._to_suspend:
-            self._suspend()
         if not self._told and self._is_nearly_over():
             self._told = True
             self._send_all(notice=True)
@@ -200,19 +197,19 @@ class AgentJob:
         if self._recovery is not None and (line := self._recovery.look()):
             self._recovery = None
             self._say(line)
-        self._inspection.tick()
-        self.trouble = self.trouble or self._inspection.hang
+        for request in self._requests.new():
+            self._inspect().begin(request)
+        if self._inspection is not None:
+            self._inspection.tick()
+            self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             self.trouble = self.trouble or agent.trouble()
 
-    def _suspend(self) -> None:
-        """Stop this process until somebody has it go on; the run goes on meanwhile."""
-        self._to_suspend = False
-        for agent in self._agents:
-            agent.channel.send(suspended=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        for agent in self._agents:
-            agent.channel.send(suspended=False)
+    def _inspect(self) -> RunInspection:
+        if self._inspection is None:
+            count, say = len(self._agents), self._say
+            self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
+        return self._inspection
 
     def _tick_until(self, deadline: float) -> None:
         """Until all is over; past the deadline, too, while nodes still send what they have."""
@@ -233,7 +230,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspection.take(message["inspected"])
+            self._inspect().take(message["inspected"])
         elif "here" in message:
             self._welcome(message["here"])
         elif "stopping" in message:
@@ -292,9 +289,6 @@ class AgentJob:
 
     def _interrupted_twice(self) -> bool:
         return self.signals.count(signal.SIGINT) > 1
-
-    def _note_suspend(self, number: int, frame: FrameType | None) -> None:
-        self._to_suspend = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signals.append(number)

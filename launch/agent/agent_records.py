@@ -20,6 +20,15 @@ from muster.writing import CannotWrite, read_json, reserve, write_json, write_la
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
+class Ended(Exception):
+    """Why a node's part of a run is over; a code above 128 is that of a signal."""
+
+    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.code, self.cause, self.message, self.why = code, cause, message, why
+        self.time_unix_s = time.time()
+
+
 def open_log(assignment: Assignment) -> IO[bytes]:
     """Where torchrun, or workers before they have files of their own, print.
 
@@ -116,30 +125,26 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
 def write_exit(
     assignment: Assignment,
     ranks: Sequence[int],
-    *,
-    code: int,
-    cause: str,
-    message: str,
-    noticed_unix_s: float,
+    ended: Ended,
     clock_offset_s: float,
-    victims: Sequence[Victim] = (),
-    oom_kills: int = 0,
+    victims: Sequence[Victim],
+    oom_kills: int,
 ) -> dict[str, Any]:
     """Write down how this node's part ended, with what each of its workers said of its own end.
 
     `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
     `ended` has the workers that were alive until this agent ended them, and in which state.
     """
-    for rank in ranks if cause == "done" else ():
+    for rank in ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
         "index": assignment.index,
         "node": assignment.name,
         "host": socket.gethostname(),
-        "code": code,
-        "cause": cause,
-        "message": message,
-        "noticed_unix_s": noticed_unix_s,
+        "code": ended.code,
+        "cause": ended.cause,
+        "message": ended.message,
+        "noticed_unix_s": ended.time_unix_s,
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
         "ranks": list(ranks),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from configs.run_folder import claim_on_node
+from configs.settings.program import claim_on_node
 from launch.nodes.channel import Channel
 from launch.spec import Assignment
 from muster import run_files

@@ -24,15 +24,6 @@ STOPPABLE = "stoppable"  # below an agent's scratch folder
 SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 
 
-class Ended(Exception):
-    """Why a node's part of a run is over; a code above 128 is that of a signal."""
-
-    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
-        super().__init__(message)
-        self.code, self.cause, self.message, self.why = code, cause, message, why
-        self.time_unix_s = time.time()
-
-
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
@@ -42,7 +33,6 @@ class Stoppable:
 
     def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
         self.folder = Path(scratch, STOPPABLE)
-        self.folder.mkdir()
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None

@@ -1,8 +1,7 @@
 """The supervisor of one node: it starts the node's part of a run, and leaves nothing behind.
 
 Its launcher speaks to it through a pipe, or a connection. Whatever ends first, be it a worker,
-torchrun, another node, the launcher or this process itself, all processes of the run on this node
-end within seconds.
+torchrun, another node, the launcher or this process itself, all processes of the run here end.
 
 How it works: one loop looks, every 50 ms, at the other agents, the launcher, signals and its own
 workers. Whatever ends this node's part raises `Ended` there. The order of what follows matters: the
@@ -23,15 +22,17 @@ joining -> running -> finished -> ended is a run without failure. `_hurry` and a
 every wait short. Signal handlers only note what came; the loop acts on it in `_tick`.
 """
 
+import os
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from launch.agent.agent_records import (
+    Ended,
     oom_kills,
     stopped_cleanly,
     write_exit,
@@ -41,94 +42,101 @@ from launch.agent.agent_records import (
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.client import CoordinatorClient
-from launch.agent.membership.coordinator import Coordinator
+from launch.agent.membership.coordinator import Coordinator, Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.workers import (
-    INSPECTION,
-    Workload,
-    after_prologue,
-    environment_of,
-    with_tmpdir,
-)
-from launch.agent.stopping import Ended, Stoppable
-from launch.nodes.channel import SILENT_S, Channel
+from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
+from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
 from launch.nodes.this_machine import interface_of
-from launch.runs.signals import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError
+from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
-TICK_S = 0.05
 DEAF_S = 5.0  # one that was silent for so long is told nothing more
 # Time for workers to find that a peer is gone, and to write down how they ended.
-ECHO_S = 1.5
-STOP_S = 2.0
+ECHO_S, STOP_S = 1.5, 2.0
 # Time for the others to write down how they ended, too.
-LEAVE_S = 5.0
-DRAIN_S = 5.0
+LEAVE_S, DRAIN_S = 5.0, 5.0
+
+
+def main() -> int:
+    """Be led through stdin and stdout."""
+    # Whatever is printed here by accident must not come between the messages.
+    launcher = Channel(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    return serve(launcher, lambda message: Assignment.from_json(message["assignment"]))
+
+
+def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
+    """Wait for the assignment, the first message of the launcher, and act on it."""
+    Heartbeat().add(launcher)
+    message = launcher.first("assignment", "stop") or {"stop": 1}
+    if "stop" in message:  # before there was anything to do
+        return int(message["stop"])
+    assignment = read(message)
+    os.chdir(assignment.cwd)
+    return Agent(assignment, launcher).run()
 
 
 class Agent:
     """One node's part of one run."""
 
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
-        self._assignment = assignment
-        self._launcher = launcher
-        self._run_dir = assignment.spec.run_dir
+        self._assignment, self._launcher = assignment, launcher
         self._signals: list[int] = []
-        self._oom_kills = oom_kills()  # before the workers start
-        self._noticed = False
-        self._hurry = False
+        self._notices: list[int] = []  # that the time is up
+        self._oom_kills, self._hurry = oom_kills(), False  # before the workers start
         self._stop_request: Ended | None = None  # by the launcher, to stop
         self._stopping: Ended | None = None  # for which workers that say nothing were sent SIGTERM
         self._finished: Ended | None = None  # this node's workers have ended, and well or as told
-        self._peers: Coordinator | CoordinatorClient | None = None
+        self._peers: Peers | None = None
         self._workload: Workload | None = None
-        shared = (self._run_dir / assignment.proof).exists()
-        self._log_sync = None if shared else LogSync(self._run_dir, assignment.index)
+        run_dir = assignment.spec.run_dir
+        shared = (run_dir / assignment.proof).exists()
+        self._log_sync = None if shared else LogSync(run_dir, assignment.index)
 
     def run(self) -> int:
         """Stay until nothing of the run is left on this node; the exit code of this process."""
         for number in STOP_SIGNALS:
-            signal.signal(number, self._note)
-        for number in NOTICE_SIGNALS:  # that the time is up; torchrun ignores them, see `spawn`
-            signal.signal(number, self._note_notice)
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
+            signal.signal(number, lambda number, _: self._notices.append(number))
         process_tree.adopt_orphans()
         # torchrun never removes its temporary folders, and a worker that is killed cannot.
         with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
-            return self._live(scratch)
+            self._scratch, assignment = scratch, self._assignment
+            Path(scratch, STOPPABLE).mkdir()
+            self._inspection = NodeInspection(
+                Path(scratch, INSPECTION),
+                assignment.index,
+                assignment.name,
+                lambda message: self._say(inspected=message),
+                assignment.spec.hang_after_s,
+            )
+            try:
+                return self._end(self._take_part())
+            finally:
+                process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
 
-    def _live(self, scratch: str) -> int:
-        self._scratch = scratch
-        self._workers = Stoppable(scratch, self._assignment.spec.stop_grace_s, self._say)
-        assignment = self._assignment
-        self._inspection = NodeInspection(
-            Path(scratch, INSPECTION),
-            assignment.index,
-            assignment.name,
-            lambda message: self._say(inspected=message),
-            assignment.spec.hang_after_s,
-        )
+    def _take_part(self) -> Ended:
         try:
             if self._log_sync is not None:
-                make_room(assignment)
-            self._take_part()
+                make_room(self._assignment)
+            return self._run_workers()
         except Ended as ended:
-            return self._end(ended)
+            return ended
         except MusterError as error:
-            return self._end(Ended(error.exit_code, "refused", str(error)))
-        finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
-        raise AssertionError("an agent ends by saying why")
+            return Ended(error.exit_code, "refused", str(error))
 
-    def _take_part(self) -> None:
+    def _run_workers(self) -> Ended:
         assignment = self._assignment
-        peers: Coordinator | CoordinatorClient
         if assignment.index == 0:
-            peers = self._peers = Coordinator(assignment)
-            self._say(listening=peers.port)
+            self._peers = coordinator = Coordinator(assignment)
+            self._say(listening=coordinator.port)
         else:
-            peers = self._peers = CoordinatorClient(assignment)
+            self._peers = CoordinatorClient(assignment)
+        peers = self._peers
         announced: str | None = None
         while peers.master_port is None:
             self._tick()
@@ -142,14 +150,15 @@ class Agent:
             self._tick()
             self._look_for_failure(workload)
         self._look_for_failure(workload)
-        stopped = stopped_cleanly(assignment, peers.ranks)
-        done = self._stopping or Ended(0, "done", "")
-        self._finished = ended = Ended(STOPPED, "stopped", stopped) if stopped else done
+        ended = self._stopping or Ended(0, "done", "")
+        if stopped := stopped_cleanly(assignment, peers.ranks):
+            ended = Ended(STOPPED, "stopped", stopped)
+        self._finished = ended
         self._write_exit(ended)
         peers.done()
         while not peers.settled():
             self._tick()
-        raise ended
+        return ended
 
     def _tick(self) -> None:
         """Hear everyone; raises `Ended` where that ends this node's part."""
@@ -158,14 +167,13 @@ class Agent:
         self._peers.tick()
         self._inspection.tick()
         self._hear(self._launcher)
-        if self._noticed and self._workload is not None:
+        if self._notices and self._workload is not None:
             self._heed_notice()
         if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
-            self._stop(
-                Ended(128 + number, "signal", f"{self._assignment.name} was sent {name}"), name
-            )
+            sent = f"{self._assignment.name} was sent {name}"
+            self._stop(Ended(128 + number, "signal", sent), name)
         if self._peers.trouble is not None and self._stopping is None:
             raise Ended(1, "peer", self._peers.trouble)
 
@@ -175,7 +183,8 @@ class Agent:
         for message in launcher.receive():
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
-            self._noticed = self._noticed or "notice" in message
+            if "notice" in message:
+                self._notices.append(0)
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
@@ -187,6 +196,10 @@ class Agent:
         if launcher.silent_s > SILENT_S:
             silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
             raise Ended(1, "launcher", f"{self._assignment.name} {silence}")
+
+    @cached_property
+    def _workers(self) -> Stoppable:
+        return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
         """The time of the job is nearly up: workers that can stop in order do, others later."""
@@ -213,7 +226,7 @@ class Agent:
         if self._in_a_hurry() or not self._workers.has_time:
             raise ended
 
-    def _start(self, peers: Coordinator | CoordinatorClient, master_port: int) -> Workload:
+    def _start(self, peers: Peers, master_port: int) -> Workload:
         assignment = self._assignment
         interface = interface_of(peers.own_address, assignment.network, assignment.name)
         self._say(here=write_here(assignment, peers.own_address, interface, peers.ranks))
@@ -221,7 +234,10 @@ class Agent:
             self._log_sync.ranks = peers.ranks
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
-        return Workload(assignment, peers.ranks, master_port, with_tmpdir(env, self._scratch))
+        # torchrun never removes its temporary folders, hence `scratch`; the user's is for workers:
+        # that of --env or a prologue, else the node's own. `worker_main.py` puts it back
+        env |= {"TMPDIR": self._scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}
+        return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
@@ -245,9 +261,13 @@ class Agent:
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
         )
         record = self._write_exit(ended, victims)
+        if peers is not None and ended is not self._finished:
+            peers.done()
+            deadline = time.monotonic() + LEAVE_S
+            while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
+                time.sleep(TICK_S)
+                self._keep_in_touch()
         if peers is not None:
-            if ended is not self._finished:
-                self._wait_for_others(peers)
             self._inspection.tick()
             peers.close()
         if launcher.silent_s < DEAF_S:
@@ -259,25 +279,9 @@ class Agent:
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
         peers = self._peers
-        return write_exit(
-            self._assignment,
-            peers.ranks if peers is not None else (),
-            code=ended.code,
-            cause=ended.cause,
-            message=ended.message,
-            noticed_unix_s=ended.time_unix_s,
-            clock_offset_s=peers.clock_offset_s if peers is not None else 0.0,
-            victims=victims,
-            oom_kills=oom_kills() - self._oom_kills,
-        )
-
-    def _wait_for_others(self, peers: Coordinator | CoordinatorClient) -> None:
-        """Stay, for a while, until they have written down how they ended."""
-        peers.done()
-        deadline = time.monotonic() + LEAVE_S
-        while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
-            time.sleep(TICK_S)
-            self._keep_in_touch()
+        ranks, offset_s = (peers.ranks, peers.clock_offset_s) if peers is not None else ([], 0.0)
+        killed = oom_kills() - self._oom_kills
+        return write_exit(self._assignment, ranks, ended, offset_s, victims, killed)
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
@@ -304,9 +308,3 @@ class Agent:
 
     def _say(self, **message: Any) -> None:
         self._launcher.send(**message)
-
-    def _note_notice(self, number: int, frame: FrameType | None) -> None:
-        self._noticed = True
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append(number)

@@ -14,7 +14,7 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe, Survey, here
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
-from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from muster.errors import MusterError, UsageError
 
 ADDRESS = "127.0.0.1"
@@ -68,7 +68,7 @@ class Local(Launcher):
         return look(transport, self.name, choose, port, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
-        argv = (sys.executable, str(REPOSITORY / RUN_MODULE), "launch.agent")
+        argv = (sys.executable, str(REPOSITORY / "launch" / "agent" / "__main__.py"))
         return AgentJob(
             spec,
             facts,

@@ -10,6 +10,7 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig
 from launch.agent.agent_job import AgentJob
+from launch.agent.processes.process_tree import between_attempts
 from launch.checks.examination import Examination, judge_nodes, look
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
@@ -17,7 +18,6 @@ from launch.nodes.channel import start_each
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
-from launch.runs.signals import between_attempts
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
 from muster import run_files

@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs.entry_point import run
-from configs.run_folder import id_of
 from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
+from configs.settings.program import id_of
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.launchers.slurm import Slurm
@@ -31,7 +30,7 @@ from launch.slurm.controller import host_names
 from launch.slurm.inside.job_nodes import JobNodes, Notice
 from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import LaunchSpec, size_of
-from muster.errors import MusterError, UsageError, refuse
+from muster.errors import MusterError, UsageError, refuse, run
 
 USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
 

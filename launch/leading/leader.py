@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.project_snapshot import new_files
 from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.runs.signals import Stopped, between_attempts
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
@@ -57,9 +57,11 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
             print(line, file=sys.stderr)
     if code in BY_SIGNAL:
         return Outcome(_stopped(spec, code), by_signal=True)
-    failure = in_own_words(
-        explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
-    )
+    failure = None
+    if code or not run_record.all_done(spec.run_dir, world_size):
+        failure = in_own_words(
+            explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
+        )
     if failure is None:
         run_record.end(spec, 0, "")
         return Outcome(0)

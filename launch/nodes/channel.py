@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from configs.plugins import REPOSITORY
 from muster.run_files import AGENT_ERRORS
@@ -26,6 +26,7 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: whoever sends without end does not hold this process
+TICK_S = 0.05
 BEAT_S = 1.0
 # Of one that is not heard for so long nothing more is expected: on a link that is down nothing
 # says so.
@@ -35,9 +36,8 @@ SILENT_S = 15.0
 class Channel:
     """Two file descriptors, or a socket's one given twice; owned, and closed with the channel."""
 
-    def __init__(self, reads: int, writes: int, *, line_bytes: int = LINE_BYTES) -> None:
+    def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
-        self._line_bytes = line_bytes
         self._lock = threading.RLock()  # around all that writes, and around closing
         self._in = b""
         self.allowance_bytes: int | None = None  # that may still come; None: any number
@@ -47,7 +47,6 @@ class Channel:
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of ours has come
         self.heard = time.monotonic()  # when anything last came
-        self.is_suspended = False  # the other side said so: nothing comes until it goes on
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
 
@@ -58,8 +57,8 @@ class Channel:
 
     @property
     def silent_s(self) -> float:
-        """Since when nothing has come that should have."""
-        return 0.0 if self.is_suspended else time.monotonic() - self.heard
+        """Since when nothing has come."""
+        return time.monotonic() - self.heard
 
     def send(self, **message: Any) -> None:
         with self._lock:
@@ -111,11 +110,22 @@ class Channel:
                 if self.allowance_bytes < 0:
                     self.ended, self._in = True, b""
                     break
-            if len(self._in) > self._line_bytes and b"\n" not in self._in:
+            if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
         *lines, self._in = self._in.split(b"\n")
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
+
+    def first(self, *names: str) -> dict[str, Any] | None:
+        """Wait for a message that has one of `names`; None: the other side is gone, or silent."""
+        while not self.ended and self.silent_s <= SILENT_S:
+            messages = self.receive()
+            for at, message in enumerate(messages, start=1):
+                if message.keys() & set(names):
+                    self.put_back(messages[at:])
+                    return message
+            time.sleep(TICK_S)
+        return None
 
     def put_back(self, messages: list[dict[str, Any]]) -> None:
         """Have the next `receive` give these first: they are for whoever takes over from here."""
@@ -129,7 +139,6 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
-                self.is_suspended = bool(message.get("suspended", self.is_suspended))
                 return message
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line.decode(errors="replace").rstrip())
@@ -139,7 +148,7 @@ class Channel:
         """Stay until the other side has taken all that was sent, and no longer than `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(TICK_S)
             self.receive()
 
     def close(self) -> None:
@@ -205,7 +214,11 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
     """
     started = []
     for index, argv in enumerate(argvs):
-        with _opened(AGENT_ERRORS.path(run_dir, node=index)) as errors:
+        log = AGENT_ERRORS.path(run_dir, node=index)
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            errors = log.open("wb")
+        with errors:
             process = subprocess.Popen(
                 argv,
                 cwd=REPOSITORY,
@@ -220,9 +233,3 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
         process.stdin.close()
         started.append(AgentProcess(channel, process))
     return started
-
-
-def _opened(log: Path) -> IO[bytes]:
-    with writing(log):
-        log.parent.mkdir(exist_ok=True)
-        return log.open("wb")

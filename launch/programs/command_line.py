@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.raw import Given, dashed
+from configs.cli import dashed
+from configs.raw import Given
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import TrainConfig
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
-from muster import env_values
+from muster.command import reveal
 from muster.errors import UsageError, refuse
 
 OF_LAUNCH = (LaunchConfig, SshConfig, SlurmConfig)
@@ -76,7 +77,7 @@ class CommandLine:
             UsageError: wrong flags, or some that the program has no use for; every problem at once.
             SystemExit: 0, after --help.
         """
-        flags, words = split(env_values.reveal(argv, os.environ))
+        flags, words = split(reveal(argv, os.environ))
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         if words:

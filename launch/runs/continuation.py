@@ -6,9 +6,9 @@ from pathlib import Path
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from launch.runs.signals import NOTICE
 from launch.spec import LaunchSpec
 from muster import run_files
+from muster.orderly_stop import NOTICE
 from muster.writing import read_json
 
 

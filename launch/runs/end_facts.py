@@ -39,8 +39,11 @@ class Facts:
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))
         self.ended = _ended(self.agents)  # which of them were alive until their agents ended them
-        begun = {rank: output_of(run_dir, rank) for rank in self.silent if rank not in self.ended}
-        self.begun = {rank: path for rank, path in begun.items() if path.exists()}
+        # where a worker sends its stderr is the first file that it makes
+        errors = {one: ERRORS.path(run_dir, rank=one) for one in self.silent}
+        self.begun = {
+            rank: path for rank, path in errors.items() if rank not in self.ended and path.exists()
+        }
         self.lost = [one["message"] for one in self.agents if one["cause"] == "peer"]
         signals = [one for one in self.agents if one["cause"] == "signal"]
         self.by_signal = bool(signals) and len(signals) == len(self.agents)
@@ -96,11 +99,6 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
 
 def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return [record for path in paths if (record := read_json(path)) is not None]
-
-
-def output_of(run_dir: Path, rank: int) -> Path:
-    """Where a worker sends its stderr: the first thing it does."""
-    return ERRORS.path(run_dir, rank=rank)
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.runs import end_facts, last_output
-from launch.runs.end_facts import Facts, output_of
+from launch.runs.end_facts import Facts
 from muster.errors import STOPPED
-from muster.run_files import AGENT_ERRORS, AGENT_LOG
+from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
 
 KILLED = 128 + 9
 KILL = " was killed by "
@@ -122,7 +122,7 @@ def command_killed(facts: Facts) -> Failure | None:
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
     for rank in agent["ranks"]:  # where it was, in its own words
-        if crash := last_output.crash_of(_text(output_of(facts.run_dir, rank))):
+        if crash := last_output.crash_of(_text(ERRORS.path(facts.run_dir, rank=rank))):
             context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
@@ -142,7 +142,7 @@ def node_signalled(facts: Facts) -> Failure | None:
 
 
 def aborted_at_exit(facts: Facts) -> Failure | None:
-    outputs = {rank: output_of(facts.run_dir, rank) for rank in facts.done}
+    outputs = {rank: ERRORS.path(facts.run_dir, rank=rank) for rank in facts.done}
     aborted = {rank: path for rank, path in outputs.items() if last_output.crash_of(_text(path))}
     others = [rank for rank in sorted(facts.exits) if rank not in facts.done]
     return _killed(aborted, others, facts.agents) if aborted else None

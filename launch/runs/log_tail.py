@@ -1,5 +1,12 @@
-"""Show, as it is written, what workers write into their files."""
+"""What others append to files of a run, as it comes: workers their output, people their requests.
 
+How requests work: who asks makes an empty file for the answer and appends a line to requests.jsonl,
+which the leader of the run reads twice a second. The answer is appended to the first file. Both
+files are opened again for each look, so that a file server's cache is not in between, and neither
+is ever replaced. Nothing that is read is run: a request names one of a few things, in JSON.
+"""
+
+import json
 import math
 import os
 import re
@@ -8,17 +15,21 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from muster.run_files import ERRORS, OUTPUT
+from muster import json_lines
+from muster.errors import silence
+from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
 from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
 PIPE_BYTES = 4_096  # so much a pipe takes at once, where it takes anything (PIPE_BUF)
 LIST_S = 1.0
+LOOK_S = 0.5  # between two looks for requests
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 REDRAWN_S = 5.0  # between two lines of one progress bar
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE.encode()), re.MULTILINE)
@@ -26,11 +37,11 @@ CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE.encode()), re.MULT
 
 @dataclass
 class _File:
-    """What is known of one worker's file."""
+    """What is known of one file: one worker's output, or the requests."""
 
     path: Path
-    rank: int
-    stream: str  # "stdout" or "stderr"
+    rank: int = 0
+    stream: str = "stdout"  # or "stderr"
     inode: int = 0
     offset: int = 0
     begun: bytes = b""  # of a line whose end has not come yet; of a progress bar, as last drawn
@@ -142,6 +153,34 @@ class Follower:
         return b"".join(prefix + line + b"\n" for line in lines)
 
 
+class RequestFile:
+    """The requests of one run, as the one that leads it sees them; those before are not its."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._looked = run_dir, 0.0
+        self._file = _File(REQUESTS.path(run_dir))
+        with suppress(OSError):  # it is there from the start: file servers remember that it is not
+            self._file.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file.path.touch()
+            self._file.offset = self._file.path.stat().st_size
+
+    def new(self) -> list[dict[str, Any]]:
+        """Those that have come since."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return []
+        self._looked = now
+        whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
+        ids = ((one, one.get("id")) for one in json_lines.objects(whole)) if end else ()
+        return [one for one, name in ids if isinstance(name, str) and name.isalnum()]
+
+    def answer(self, request: str, **message: Any) -> None:
+        """Append a line to the answer; whoever asked may have gone."""
+        with suppress(OSError), ANSWER.path(self._run_dir, name=request).open("r+b") as file:
+            file.seek(0, 2)
+            file.write(json.dumps(message).encode() + b"\n")
+
+
 def _lines(file: _File, new: bytes) -> Iterator[bytes]:
     """What is to be shown of `new`, without the ends of lines."""
     *lines, begun = (file.begun + new).split(b"\n")
@@ -206,7 +245,7 @@ def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
         while not _flushed(stream):
             select.select([], [stream], [])
     except OSError as error:
-        _silence(stream)
+        silence(stream.fileno())
         if isinstance(error, BrokenPipeError):
             raise  # but a run outlives a closed terminal, or a full disk under its log
 
@@ -218,10 +257,3 @@ def _flushed(stream: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _silence(stream: BinaryIO) -> None:
-    """Let what is still to be written to `stream` go nowhere, rather than fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.runs import continuation
-from launch.runs.signals import STOP_SIGNALS
 from launch.spec import LaunchSpec
 from muster import json_lines, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
+from muster.orderly_stop import STOP_SIGNALS
 
 MOST_IDLE = 3
 # Done, refused, stopped cleanly, given up, or ended by somebody who wanted just that.

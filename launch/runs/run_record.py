@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from launch.spec import LaunchSpec, NodeCommand
-from muster import env_values, run_files
-from muster.errors import MusterError
+from muster import run_files
+from muster.command import hide
+from muster.errors import MusterError, explained
 from muster.writing import (
     CannotWrite,
-    explained,
     read_json,
     reserve,
     write_json,
@@ -38,7 +38,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
-        "command": shlex.join(["python", *env_values.hide(sys.argv)[0]]),
+        "command": shlex.join(["python", *hide(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
         "nodes": [asdict(command) for command in plan],
@@ -124,6 +124,12 @@ def read_end(run_dir: Path) -> dict[str, Any] | None:
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """Who leads the run."""
     return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
+
+
+def all_done(run_dir: Path, world_size: int | None) -> bool:
+    """Whether so many workers have said that they ended well; it says nothing of None."""
+    ends = [read_json(path) or {} for path in run_files.RANK_END.find(run_dir)]
+    return [one.get("cause") for one in ends].count("done") == world_size
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from typing import Any
 
 from configs import plugins
 from launch.runs import run_record
-from launch.runs.signals import STOP_SIGNALS
 from muster.errors import STOPPED, MusterError
+from muster.orderly_stop import STOP_SIGNALS
 
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.

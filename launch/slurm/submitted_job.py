@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
-from launch.runs.signals import NOTICE_SIGNALS
 from launch.slurm.queue.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
 from launch.spec import LaunchSpec
+from muster.orderly_stop import NOTICE_SIGNALS
 
 POLL_S = 1.0
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.entry_point import run
-from launch.agent.__main__ import serve
-from launch.agent.membership.door import Who, enter, unsealed
+from launch.agent.membership.client import enter, unsealed
+from launch.agent.membership.door import Who
 from launch.agent.processes.die_with_parent import die_with_parent
+from launch.agent.supervisor import serve
 from launch.nodes.this_machine import gpu_count
 from launch.slurm.allocation import Task
 from launch.slurm.controller import first_address
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError, UsageError, run
 from muster.writing import read_json
 
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet

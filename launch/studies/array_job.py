@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.run_folder import id_of
+from configs.settings.program import id_of
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
 from launch.programs.command_line import CommandLine

@@ -12,9 +12,10 @@ from types import FrameType
 
 from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
-from launch.runs.signals import STOP_SIGNALS, on_stop
+from launch.agent.processes.process_tree import on_stop
 from launch.studies.progress_record import Note
 from muster.errors import STOPPED
+from muster.orderly_stop import STOP_SIGNALS
 
 POLL_S = 0.1
 

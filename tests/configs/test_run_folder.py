@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from configs import run_folder
+from configs.settings import program
 from configs.settings.program import RunConfig
 from configs.settings.train import TrainConfig
 from muster import run_files
@@ -14,7 +14,7 @@ from muster.errors import UsageError
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form: "20260821-143000")
     config = TrainConfig(task="synthetic", sync="single", logs_dir=tmp_path / "new")
-    names = [run_folder.claim_new(config, config.name, "1x1") for _ in range(3)]
+    names = [program.claim_new(config, config.name, "1x1") for _ in range(3)]
     first = "20260821-143000-synthetic-single-1x1"
     assert names == [first, f"{first}-2", f"{first}-3"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
@@ -22,15 +22,15 @@ def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
 
 def test_of_two_runs_that_choose_the_same_name_one_chooses_again(tmp_path, monkeypatch):
     chosen = iter(["same", "same", "other"])
-    monkeypatch.setattr(run_folder, "new_run_id", lambda run, what, size: next(chosen))
+    monkeypatch.setattr(program, "new_run_id", lambda run, what, size: next(chosen))
     config = TrainConfig(logs_dir=tmp_path)
-    assert [run_folder.claim_new(config, "x", "1x1") for _ in range(2)] == ["same", "other"]
+    assert [program.claim_new(config, "x", "1x1") for _ in range(2)] == ["same", "other"]
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --logs-dir"):
-        run_folder.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1")
+        program.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1")
 
 
 def fill(run_dir, names):
@@ -55,15 +55,15 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     fill(tmp_path, ["model.partial/model.safetensors", "attempts/0/metrics/rank_00000.jsonl"])
     fill(tmp_path, ["thesis.txt", "metrics/mine.txt", "plots/metrics/rank_00000.jsonl"])
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        run_folder.claim(tmp_path, RunConfig())
-    run_folder.claim(tmp_path, RunConfig(overwrite=True))
+        program.claim(tmp_path, RunConfig())
+    program.claim(tmp_path, RunConfig(overwrite=True))
     assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
 
 
 def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
     fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
-    run_folder.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
+    program.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
     assert left(tmp_path) == ["checkpoints/step_00000050/manifest.json"]
 
 
@@ -71,19 +71,19 @@ def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
     fill(tmp_path, ["model/config.json"])
     config = TrainConfig(overwrite=True, model=str(tmp_path / "model"))
     with pytest.raises(UsageError, match=r"would remove .*/model, which --model names; use ano"):
-        run_folder.claim(tmp_path, config)
+        program.claim(tmp_path, config)
     assert left(tmp_path) == ["model/config.json"]
 
 
 def test_nodes_that_share_a_disk_of_their_own_claim_it_once(tmp_path):
     """The second comes when the first has begun to write; the next start is another run's."""
-    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    program.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
     fill(tmp_path / "run", ["metrics/rank_00000.jsonl", "checkpoints/step_00000001/state.json"])
-    run_folder.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    program.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        run_folder.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
+        program.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
     assert "metrics/rank_00000.jsonl" in left(tmp_path / "run")
-    run_folder.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
+    program.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
     assert left(tmp_path / "run") == [".claimed-c3", "checkpoints/step_00000001/state.json"]
-    run_folder.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
+    program.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
     assert left(tmp_path / "run") == [".claimed-d4"]

@@ -87,10 +87,3 @@ def test_the_last_word_takes_the_space_that_was_reserved_for_it(tmp_path):
     assert spare.stat().st_size == writing.RESERVED_BYTES
     write_last(path, {"code": 1})
     assert json.loads(path.read_text()) == {"code": 1} and names(tmp_path) == ["exit.json"]
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_is_a_disk_that_is_full(number):
-    assert writing.is_full(OSError(number, ""))
-    assert not writing.is_full(OSError(errno.EIO, ""))
-    assert writing.is_full(RuntimeError("I/O error: No space left on device (os error 28)"))

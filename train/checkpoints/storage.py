@@ -34,8 +34,8 @@ from typing import Any
 
 import torch
 
-from muster.errors import MusterError
-from muster.writing import force, is_full
+from muster.errors import MusterError, is_full
+from muster.writing import force
 
 MANIFEST, STATE = "manifest.json", "state.json"
 VERSION = 2  # of what the files hold

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from muster.errors import MusterError
-from muster.writing import is_full
+from muster.errors import MusterError, is_full
 
 from ..records.schema import CheckpointRecord
 from . import storage

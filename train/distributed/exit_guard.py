@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-from muster.errors import STOPPED, MusterError, text_of
+from muster.errors import STOPPED, MusterError, explained, is_full, text_of
 from muster.run_files import RANK_END
 from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_timeout
-from muster.writing import CannotWrite, explained, is_full, reserve, write_last
+from muster.writing import CannotWrite, reserve, write_last
 
 from ..records.schema import ExitRecord
 from .stop_request import StoppedCleanly

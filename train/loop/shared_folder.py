@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.cli import to_yaml
-from configs.run_folder import claim, claim_new
+from configs.settings.program import claim, claim_new
 from configs.settings.train import TrainConfig
 from muster.run_files import CONFIG, ERRORS, OUTPUT
 from muster.writing import write_text, writing

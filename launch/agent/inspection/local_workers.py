@@ -7,7 +7,9 @@ Only processes below this one get the signal.
 """
 
 import json
+import linecache
 import os
+import re
 import socket
 import struct
 import time
@@ -16,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from launch.agent.inspection import outside_stacks
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of, tree_of
 from muster.worker.inspection import DUMP_SIGNAL
@@ -27,6 +28,9 @@ HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
 PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
 REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
+# What faulthandler writes.
+THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
+FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
 def ask(
@@ -139,7 +143,7 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
                     break
                 size = now
             file.seek(before)
-            return outside_stacks.threads_of(file.read().decode(errors="replace"))
+            return threads_of(file.read().decode(errors="replace"))
     except OSError:
         return []
 
@@ -153,3 +157,31 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
         for thread in report["threads"]:
             thread["frames"] = thread["frames"][-15:]
     return report
+
+
+def threads_of(text: str) -> list[dict[str, Any]]:
+    """The threads in a dump, that which took the signal first, as inspection.py has them.
+
+    A signal to a process is taken by its main thread, if that can take any.
+    """
+    threads: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        if found := THREAD.match(line):
+            is_current = found[1] == "Current thread"
+            name = "main" if is_current else found["name"] or found[2]
+            threads.append({"name": name, "main": is_current, "frames": []})
+        elif threads and (found := FRAME.match(line)):
+            number = int(found["line"]) if found["line"].isdigit() else 0
+            source = linecache.getline(found["file"], number).strip()[:200]
+            threads[-1]["frames"].insert(
+                0,  # the dump has the innermost first
+                {
+                    "file": found["file"],
+                    "line": number,
+                    "function": found["function"],
+                    "text": source,
+                },
+            )
+    if threads and not any(thread["main"] for thread in threads):
+        threads[-1]["main"] = True  # the oldest comes last
+    return sorted(threads, key=lambda thread: not thread["main"])

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
-from launch.agent.membership.peers import Peers
+from launch.agent.membership.coordinator import Peers
 from launch.agent.processes.process_state import state_of, tree_of
 
 LOOK_S = 0.2

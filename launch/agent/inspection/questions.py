@@ -1,5 +1,7 @@
 """`muster jobs stacks`: ask a run, and show what every rank does, in one line each."""
 
+import json
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -12,18 +14,52 @@ from rich.table import Table
 
 from launch.agent.inspection.diagnosis import group_name
 from launch.agent.inspection.rank_view import RankView
-from launch.agent.inspection.request_file import Asking
 from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
 from launch.runs.watching.durations import duration
 from muster.errors import MusterError
+from muster.run_files import ANSWER, REQUESTS
 
 ANSWER_S = 6.0  # agents have less
+LOOK_S = 0.1
 REASONS = {
     "timeout": "when a collective timed out",
     "hang": "when it made no progress",
     "end": "before its workers were ended",
 }
+
+
+class Asking:
+    """One question to a run, and its answer; see `launch/runs/log_tail.py`.
+
+    Raises:
+        MusterError: on creation; the run folder cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, **request: Any) -> None:
+        name = secrets.token_hex(6)
+        self._path = ANSWER.path(run_dir, name=name)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            with REQUESTS.path(run_dir).open("ab") as file:
+                file.write(json.dumps({"id": name, **request}).encode() + b"\n")
+        except OSError as error:
+            raise MusterError(f"{self._path.parent}: {error.strerror}") from None
+
+    def wait(self, timeout_s: float) -> dict[str, Any] | None:
+        """The answer; None if none comes in time."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            line, end, _ = self._path.read_bytes().partition(b"\n")
+            if end:
+                return dict(json.loads(line))
+            time.sleep(LOOK_S)
+        return None
+
+    def close(self) -> None:
+        """Remove the answer."""
+        self._path.unlink(missing_ok=True)
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:

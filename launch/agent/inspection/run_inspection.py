@@ -10,14 +10,13 @@ The messages, in JSON through the channels that leader and agents have:
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
-from launch.agent.inspection.request_file import RequestFile
 from launch.runs.end_facts import read_exits
 from launch.runs.failure import TIMED_OUT
+from launch.runs.log_tail import RequestFile
 from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
 from muster.run_files import AGENT, STACKS
@@ -51,27 +50,24 @@ class RunInspection:
 
     def __init__(
         self,
-        run_dir: Path,
+        spec: LaunchSpec,  # which says when it hangs, and what is done then
         count: int,
+        requests: RequestFile,  # of which each is for `begin`
         send: Callable[..., None],
         say: Callable[[str], None],
-        spec: LaunchSpec,  # which says when it hangs, and what is done then
     ) -> None:
-        self._run_dir, self._count, self._send, self._say = run_dir, count, send, say
-        self._spec = spec
+        self._spec, self._run_dir, self._count = spec, spec.run_dir, count
+        self._requests, self._send, self._say = requests, send, say
         # of each agent: since when nobody got anywhere
         self._still: dict[int, dict[str, float]] = {}
         self.hang: str | None = None  # why the run is to end for it
-        self._requests = RequestFile(run_dir)
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # what was seen, for each of `OWN_REASONS`
         self._is_still = False
 
     def tick(self) -> None:
-        """Pass new requests on; conclude what all have answered, or have had the time for."""
+        """Conclude what all have answered, or have had the time for."""
         self._look_for_hang()
-        for request in self._requests.new():
-            self._begin(request)
         for name, one in list(self._gatherings.items()):
             late = time.monotonic() - one.began > GATHER_S
             if name != "end" and (late or len(one.complete) == self._count):
@@ -135,7 +131,8 @@ class RunInspection:
         for name in self._gatherings:
             self._requests.answer(name, sentences=[])
 
-    def _begin(self, request: Mapping[str, Any]) -> None:
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Pass a request on."""
         if request.get("ask") == "stacks":
             name = str(request["id"])
             self._gatherings[name] = Gathering(name)

@@ -1,17 +1,30 @@
-"""The agent of a node other than 0: it finds node 0, and starts and stops when told."""
+"""The agent of a node other than 0: it finds node 0, and starts and stops when told.
 
+The agent of a Slurm job goes in by its leader's door, too. What it is to run, which it is told
+through that connection, has a proof of its own, and none of the user's secrets: those are in a file
+that only their owner may read.
+"""
+
+import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from launch.agent.membership.door import Knock, Who
-from launch.agent.membership.peers import Link, Peers
+from launch.agent.membership.coordinator import Peers
+from launch.agent.membership.door import Knock, Link, Who, proof, shows
+from launch.nodes.channel import BEAT_S, Channel
 from launch.spec import Assignment
+from muster.errors import MusterError
+from muster.run_files import SECRETS
+from muster.writing import read_json
 
 CONNECT_S = 1.0
 # Whoever listens at a port that may be the coordinator's has so long to show that it is.
 ANSWER_S = 3.0
+# Of the leader's door.
+ENTER_S, WELCOME_S, LOOK_S = 10.0, 30.0, 0.02
 
 
 class CoordinatorClient(Peers):
@@ -23,6 +36,7 @@ class CoordinatorClient(Peers):
         self._may_leave = False
         self._candidates = list(assignment.coordinator_ports)
         self._best_s = float("inf")
+        self._beaten = 0.0
 
     def tick(self) -> None:
         knock = self._knock
@@ -48,7 +62,8 @@ class CoordinatorClient(Peers):
                 self._knock = None
                 link.drop()
             return
-        if self._beat_is_due():
+        if time.monotonic() - self._beaten > BEAT_S:
+            self._beaten = time.monotonic()
             link.channel.send(asked=time.time())
         if trouble := link.trouble():
             self.trouble = self.trouble or trouble
@@ -94,3 +109,58 @@ class CoordinatorClient(Peers):
             if 0 <= now - asked < self._best_s:  # the quickest answer bounds the error best
                 self._best_s = now - asked
                 self.clock_offset_s = float(message["answered"]) - (asked + now) / 2
+
+
+def enter(address: str, port: int, token: str, who: Who) -> Channel:
+    """Go in by the door at `address`; the way to whoever opened it.
+
+    Raises:
+        MusterError: nobody is there, or none that knows the token.
+    """
+    place = f"{who.name} could not reach its leader at {address}, port {port}"
+    try:
+        link = Link(socket.create_connection((address, port), ENTER_S))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise MusterError(f"{place} ({why}); is a firewall between?") from None
+    knock = Knock(link, port, token, who)
+    while not knock.is_in and not link.channel.ended and link.age_s < WELCOME_S:
+        messages = link.channel.receive()
+        if messages:
+            link.channel.put_back(messages[1:])
+            knock.take(messages[0])
+        else:
+            time.sleep(LOOK_S)
+    if not knock.is_known:
+        raise MusterError(
+            f"{place}: another program listens there; start the run again, or choose --port-range"
+        )
+    if not knock.is_in:
+        raise MusterError(
+            f"{place}: the leader closed the connection; see what the leader itself says"
+        )
+    return link.keep()
+
+
+def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
+    """The message that tells an agent what to do, through a network."""
+    plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
+    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
+
+
+def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
+    """What it says, for the agent of this index.
+
+    Raises:
+        MusterError: it is not from one that knows the token, or for another.
+    """
+    plain = message["assignment"]
+    if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:
+        raise MusterError("what this agent was told to do is not from its leader")
+    assignment = Assignment.from_json(plain)
+    secrets = read_json(SECRETS.path(assignment.spec.run_dir))
+    return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    return json.dumps(plain, sort_keys=True)

@@ -1,18 +1,82 @@
-"""The agent of node 0: all others connect to it, and it has all of them start, or stop."""
+"""The agents of a run meet on the network that its gradients take, and watch each other there.
+
+All connect to the agent of node 0, and both sides show that they know the run's token: see
+`door.py`. When all are there, node 0 finds a port for torch and has everyone start. From then on
+each says every second that it lives; a closed connection means at once, and silence after
+`SILENT_S`, that a node is lost, and whoever notices has all others stop. Nobody leaves before all
+have written down how they ended: whoever leads the run may end those that are slower.
+"""
 
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from launch.agent.membership.door import Door, listen
-from launch.agent.membership.peers import TELL_S, Link, Peers
+from launch.agent.membership.door import Door, Link, listen, part
+from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
+TELL_S = 10.0  # after which whoever waits says for whom
+
+
+class Peers:
+    """What coordinator and clients have in common.
+
+    `master_port` and `workers` are known once all have met; `trouble` says why it cannot go on.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.master_port: int | None = None
+        self.workers: list[int] = []  # of each agent, once all have met
+        self.trouble: str | None = None
+        self.own_address = assignment.coordinator_address
+        self.clock_offset_s = 0.0  # to add to this node's clock to have the coordinator's
+        self.heartbeat = Heartbeat()
+        self._began = time.monotonic()
+        self.waiting: str | None = None  # for whom, once that has taken a while
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those of this agent's workers."""
+        index = self.assignment.index
+        first = sum(self.workers[:index])
+        return list(range(first, first + self.workers[index])) if self.workers else []
+
+    def tick(self) -> None:
+        """Take and send what is due; to be called many times a second."""
+        raise NotImplementedError
+
+    def done(self) -> None:
+        """Say that this node has done its part, and has written down how it ended."""
+        self._tell(done=True)
+
+    def fail(self, reason: str) -> None:
+        """Have all others stop, since this node cannot go on."""
+        self._tell(failed=reason)
+
+    def settled(self) -> bool:
+        """Whether this agent, done itself, may leave."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.heartbeat.stop()
+        part(list(self._links()))
+
+    def _links(self) -> Iterator[Link]:
+        raise NotImplementedError
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def _tell(self, **message: Any) -> None:
+        for link in self._links():
+            link.channel.send(**message)
+
 
 class Coordinator(Peers):
-    """The agent that the others connect to.
+    """The agent of node 0: all others connect to it, and it has all of them start, or stop.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.

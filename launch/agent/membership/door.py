@@ -1,35 +1,109 @@
-"""Where the agents of a run connect, and how they get in: both sides show that they know its token.
+"""Connections between the agents of a run: both sides show that they know its token.
 
     agent -> door    nonce
     door -> agent    nonce, shown: a proof of the token over both nonces and the door's port
     agent -> door    index, name, workers, address, shown: a proof over the same and these
     door -> agent    welcome
 
-A proof is of no use on another connection, or through another port. What an agent is to run, which
-it is told through that connection, has a proof of its own, and none of the user's secrets: those
-are in a file that only their owner may read.
+A proof is of no use on another connection, or through another port.
 """
 
+import hmac
 import json
+import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from launch.agent.membership.peers import Link, proof, shows
-from launch.nodes.channel import Channel
-from launch.spec import Assignment
-from muster.errors import MusterError
-from muster.run_files import SECRETS
-from muster.writing import read_json
+from launch.nodes.channel import SILENT_S, Channel
 
-# Whoever connects has so long to show that it is of this run.
-HELLO_S = 10.0
+# Whoever connects has so long to show that it is of this run, and so much to send until then.
+HELLO_S, HELLO_BYTES = 10.0, 4_096
 SPARE_STRANGERS = 64  # besides one for each agent, at a time
 ACCEPTS = 256  # at a time
-CONNECT_S, ANSWER_S, LOOK_S = 10.0, 30.0, 0.02
+PART_S = 1.0
+
+
+class Link:
+    """One connection between two agents."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer_address: str = connection.getpeername()[0]
+        self.own_address: str = connection.getsockname()[0]
+        self._socket = connection
+        self._began = time.monotonic()
+        self.channel = Channel(connection.fileno(), connection.fileno())
+        self.channel.allowance_bytes = HELLO_BYTES
+        self.own_nonce = secrets.token_hex(16)
+        self.peer_nonce: str | None = None  # once it has come
+        self.name = self.peer_address
+        self.workers = 0
+        self.is_leaving = False  # the other side has said that it ends
+        self.is_done = False  # and has written down how
+
+    @property
+    def place(self) -> str:
+        return f"{self.name} ({self.peer_address})"
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def trust(self) -> None:
+        """The other side has shown that it knows the token."""
+        self.channel.allowance_bytes = None
+
+    def keep(self) -> Channel:
+        """The channel alone, which owns the connection from now on."""
+        self._socket.detach()
+        return self.channel
+
+    def drop(self) -> None:
+        """Close the connection at once, whatever was not said or taken yet."""
+        self.keep().close()
+
+    def shut(self) -> None:
+        """Say that nothing more will be said."""
+        if not self.channel.ended:
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.channel.ended = True
+
+    def is_lost(self) -> str | None:
+        """Why nothing more will come through this link; None while it works."""
+        if self.channel.ended:
+            return f"{self.place} is gone: its agent was killed, or the node went down"
+        if self.channel.silent_s > SILENT_S:
+            return f"heard nothing from {self.place} for {SILENT_S:.0f} s: is its link down?"
+        return None
+
+    def trouble(self) -> str | None:
+        """Why this link can no longer be relied on."""
+        return None if self.is_leaving else self.is_lost()
+
+
+def part(links: Sequence[Link]) -> None:
+    """Close all links, so that the other sides get what was said last, and not a reset for it."""
+    deadline = time.monotonic() + PART_S
+    while time.monotonic() < deadline and any(
+        link.channel.waiting_bytes and not link.channel.ended for link in links
+    ):
+        for link in links:
+            link.channel.flush()
+        time.sleep(0.01)
+    for link in links:
+        link.shut()
+    while time.monotonic() < deadline and not all(link.channel.ended for link in links):
+        for link in links:
+            link.channel.receive()
+        time.sleep(0.01)
+    for link in links:
+        link.drop()
 
 
 @dataclass(frozen=True)
@@ -52,15 +126,9 @@ class Who:
             str(message.get("address", ""))[:200],
         )
 
-    def shown(self, token: str, port: int, client_nonce: str, door_nonce: str) -> str:
-        """The proof that this agent knows the token."""
-        return proof(token, "client", port, client_nonce, door_nonce, *self._facts())
-
-    def is_shown(self, message: dict[str, Any], token: str, port: int, *nonces: str) -> bool:
-        """Whether a message has that proof."""
-        return shows(message, token, "client", port, *nonces, *self._facts())
-
-    def _facts(self) -> tuple[str, ...]:
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """All of it, of which it is to have a proof that it knows the token."""
         return tuple(map(str, asdict(self).values()))
 
 
@@ -142,7 +210,8 @@ class Door:
                 continue
             self.strangers.remove(link)
             who = Who.of(message)
-            shown = who.is_shown(message, self._token, self.port, link.peer_nonce, link.own_nonce)
+            facts = self.port, link.peer_nonce, link.own_nonce
+            shown = shows(message, self._token, "client", *facts, *who.facts)
             # held up, this process may hear of one that has given up, and comes again
             if not shown or link.channel.ended:
                 link.drop()
@@ -176,59 +245,18 @@ class Knock:
             return
         self.is_known = True
         link.trust()
-        link.channel.send(**asdict(self._who), shown=self._who.shown(self._token, *facts))
+        shown = proof(self._token, "client", *facts, *self._who.facts)
+        link.channel.send(**asdict(self._who), shown=shown)
 
 
-def enter(address: str, port: int, token: str, who: Who) -> Channel:
-    """Go in by the door at `address`; the way to whoever opened it.
-
-    Raises:
-        MusterError: nobody is there, or none that knows the token.
-    """
-    place = f"{who.name} could not reach its leader at {address}, port {port}"
-    try:
-        link = Link(socket.create_connection((address, port), CONNECT_S))
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise MusterError(f"{place} ({why}); is a firewall between?") from None
-    knock = Knock(link, port, token, who)
-    while not knock.is_in and not link.channel.ended and link.age_s < ANSWER_S:
-        messages = link.channel.receive()
-        if messages:
-            link.channel.put_back(messages[1:])
-            knock.take(messages[0])
-        else:
-            time.sleep(LOOK_S)
-    if not knock.is_known:
-        raise MusterError(
-            f"{place}: another program listens there; start the run again, or choose --port-range"
-        )
-    if not knock.is_in:
-        raise MusterError(
-            f"{place}: the leader closed the connection; see what the leader itself says"
-        )
-    return link.keep()
+def proof(token: str, role: str, *facts: str | int) -> str:
+    """What only one who knows the token can say of `facts`, among them a nonce of each side."""
+    text = json.dumps([role, *facts])
+    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
-def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
-    """The message that tells an agent what to do, through a network."""
-    plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
-    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
-
-
-def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
-    """What it says, for the agent of this index.
-
-    Raises:
-        MusterError: it is not from one that knows the token, or for another.
-    """
-    plain = message["assignment"]
-    if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:
-        raise MusterError("what this agent was told to do is not from its leader")
-    assignment = Assignment.from_json(plain)
-    secrets = read_json(SECRETS.path(assignment.spec.run_dir))
-    return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))
-
-
-def _text(plain: Mapping[str, Any]) -> str:
-    return json.dumps(plain, sort_keys=True)
+def shows(message: dict[str, Any], token: str, role: str, *facts: str | int) -> bool:
+    """Whether a message has the proof of `facts`."""
+    return hmac.compare_digest(
+        str(message.get("shown", "")).encode(), proof(token, role, *facts).encode()
+    )

@@ -57,7 +57,7 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and all processes below it, parents first."""
+    """`pid` and all processes below it, parents first; psutil would read those of all users."""
     if not PROC.exists():
         return _portable_tree(pid)
     found = [pid]

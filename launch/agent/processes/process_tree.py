@@ -7,7 +7,7 @@ once, when it is first seen, and after a grace SIGKILL at every look. Signals go
 which knows a process by its pid and its start time: a pid that was given to another is not hit.
 Where this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each
 process of ours asks for that, and then looks whether its parent is still there, which may have died
-before.
+before. Whoever leads a run hears here of the signals that end it, too.
 """
 
 import ctypes
@@ -17,9 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
+
+from muster.orderly_stop import STOP_SIGNALS
 
 if TYPE_CHECKING:
     import psutil
@@ -210,3 +214,37 @@ def _signal(process: "psutil.Process", number: int) -> None:
         process.send_signal(number)
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # one that has become another user's
         return
+
+
+class Stopped(BaseException):
+    """Somebody wants the run to be over."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Have `handler` called from now on."""
+    for number in STOP_SIGNALS:
+        # nohup has a run outlive its terminal
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def between_attempts(received: Sequence[int]) -> Iterator[None]:
+    """Inside it, while nothing runs yet or any more, a signal raises `Stopped` at once, and so do
+    those that came before unheeded.
+
+    It ends when something else, such as the next attempt, has taken the signals over.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        on_stop(lambda number, frame: None)  # one is enough
+        raise Stopped(number)
+
+    on_stop(stop)
+    if received:
+        raise Stopped(received[0])
+    yield

@@ -239,12 +239,3 @@ def environment_of(
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)
     return env
-
-
-def with_tmpdir(env: Mapping[str, str], scratch: str) -> dict[str, str]:
-    """`scratch` for torchrun's temporary folders, which it never removes; the user's for workers.
-
-    Theirs is the one that --env or a prologue has set, else the node's own; `worker_main.py` puts
-    it back.
-    """
-    return {**env, "TMPDIR": scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
-from launch.runs.watching.slow_steps import slow_rank
 from launch.runs.watching.step_progress import (
     Checkpoints,
     StepProgress,
@@ -39,8 +38,6 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         saved = checkpoints(run_dir, settings)
         if saved.wanted or saved.step is not None:
             yield last_checkpoint(saved)
-    if settings is not None and (slow := slow_rank(run_dir, settings)) is not None:
-        yield slow
     if is_silent(progress):
         yield (
             f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "

@@ -14,8 +14,8 @@ from pathlib import Path
 from secrets import token_hex
 
 from configs.plugins import REPOSITORY
+from launch.agent.membership.coordinator import TELL_S
 from launch.agent.membership.door import Door, Who, listen
-from launch.agent.membership.peers import TELL_S
 from launch.agent.processes import process_tree
 from launch.nodes.channel import AgentProcess, Channel, Heartbeat
 from launch.nodes.this_machine import among

@@ -15,13 +15,14 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import Slots
 from launch.agent.agent_job import AgentJob, SchedulersJob
 from launch.agent.membership.door import Who
-from launch.runs.signals import NOTICE_SIGNALS, between_attempts
+from launch.agent.processes.process_tree import between_attempts
 from launch.slurm import node_health
 from launch.slurm.inside.agents_step import StepRequest, start_agents
 from launch.slurm.queue.job_state import end_unix_s
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster.errors import MusterError
+from muster.orderly_stop import NOTICE_SIGNALS
 
 # sbatch's --signal comes two minutes before the end, or up to three: a job that has no longer may
 # have been told before this process could hear it.

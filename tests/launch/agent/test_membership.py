@@ -9,7 +9,7 @@ import pytest
 
 from launch.agent.membership.client import CoordinatorClient
 from launch.agent.membership.coordinator import Coordinator
-from launch.agent.membership.peers import proof
+from launch.agent.membership.door import proof
 from launch.nodes.channel import MARK
 from launch.spec import Assignment, LaunchSpec, NodeCommand, Program
 from muster.errors import MusterError
@@ -207,8 +207,8 @@ def test_a_head_that_is_held_up_is_waited_for(meet, monkeypatch):
 
 def test_one_whose_disk_is_slow_is_not_gone(meet, monkeypatch):
     """Its heartbeat goes on while whatever calls `tick` waits for a file."""
-    monkeypatch.setattr("launch.agent.membership.peers.SILENT_S", 4.0)
-    monkeypatch.setattr("launch.agent.membership.peers.BEAT_S", 0.2)
+    monkeypatch.setattr("launch.agent.membership.door.SILENT_S", 4.0)
+    monkeypatch.setattr("launch.agent.membership.client.BEAT_S", 0.2)
     monkeypatch.setattr("launch.nodes.channel.BEAT_S", 0.2, raising=False)
     agents = meet(3)
     assert tick(agents, lambda: all(one.master_port for one in agents))

@@ -58,9 +58,10 @@ def test_a_full_pipe_blocks_nobody():
     channel.close()
 
 
-def test_a_line_without_end_is_no_message():
+def test_a_line_without_end_is_no_message(monkeypatch):
+    monkeypatch.setattr("launch.nodes.channel.LINE_BYTES", 1000)
     ours, other = socket.socketpair()
-    channel = Channel(ours.fileno(), ours.detach(), line_bytes=1000)
+    channel = Channel(ours.fileno(), ours.detach())
     other.sendall(b"x" * 2000)
     assert channel.receive() == [] and channel.ended
     other.close()

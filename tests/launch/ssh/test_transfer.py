@@ -14,10 +14,10 @@ from launch.launchers.ssh import Ssh
 from launch.leading.leader import lead
 from launch.nodes import node_facts
 from launch.runs import run_record
-from launch.runs.signals import STOP_SIGNALS
 from launch.spec import Facts, LaunchSpec
 from launch.ssh import transfer
 from muster.errors import MusterError
+from muster.orderly_stop import STOP_SIGNALS
 from tests.launch.pretended import PROGRAM, Pretended
 from tests.launch.submit import alive, wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 WALKERS = (
     "command.py",
     "submit.py",
-    "launch.agent",
+    "launch/agent/__main__.py",
     "launch.leading.batch_job",
     "launch.slurm.task",
 )

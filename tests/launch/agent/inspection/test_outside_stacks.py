@@ -1,6 +1,6 @@
 """Stacks that faulthandler writes are read back, whichever Python wrote them."""
 
-from launch.agent.inspection.outside_stacks import threads_of
+from launch.agent.inspection.local_workers import threads_of
 
 DUMP = """\
 Thread 0x00007f41171c56c0 [loader] (most recent call first):

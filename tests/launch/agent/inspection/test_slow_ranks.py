@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.inspection.slow_ranks import own_times, slow_ones
+from launch.agent.inspection.diagnosis import own_times, slow_ones
 
 
 def arrivals(own, steps=30):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster import env_values
+from muster.command import hide, reveal, variable
 
 HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
 
@@ -21,11 +21,11 @@ HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
     ],
 )
 def test_values_are_hidden_and_come_back(words, shown, values):
-    assert env_values.hide(words) == (shown, values)
-    assert env_values.reveal(shown, env_values.variable(values)) == words
+    assert hide(words) == (shown, values)
+    assert reveal(shown, variable(values)) == words
 
 
 def test_the_last_of_one_name_counts():
-    shown, values = env_values.hide(["--env", "A=1", "--env", "A=2"])
+    shown, values = hide(["--env", "A=1", "--env", "A=2"])
     assert shown == ["--env", "A", "--env", "A"] and values == {"A": "2"}
-    assert env_values.hide(["--env", "A=1", "--env", "A"]) == (["--env", "A", "--env", "A"], {})
+    assert hide(["--env", "A=1", "--env", "A"]) == (["--env", "A", "--env", "A"], {})

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from configs import entry_point
 from configs.plugins import REPOSITORY
+from muster import errors
 from muster.errors import MusterError, UsageError
 
 # What a command is to do, and how its output goes.
 COMMAND = """
 import sys
 from pathlib import Path
-from configs import entry_point
+from muster import errors
 
 def main():
     {body}
     return 3
 
-entry_point.run(main)
+errors.run(main)
 """
 
 
@@ -30,7 +30,7 @@ def test_a_muster_error_ends_the_command_with_its_lines_and_code(capsys):
         raise UsageError("--lr is odd\n--seed is even")
 
     with pytest.raises(SystemExit) as ended:
-        entry_point.run(main)
+        errors.run(main)
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", "error: --lr is odd\nerror: --seed is even\n")
 
@@ -41,7 +41,7 @@ def test_exit_codes(error, code):
         raise error
 
     with pytest.raises(SystemExit) as ended:
-        entry_point.run(main)
+        errors.run(main)
     assert ended.value.code == code
 
 
@@ -50,7 +50,7 @@ def test_a_bug_keeps_its_traceback():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        entry_point.run(main)
+        errors.run(main)
 
 
 def command(body, **streams):
@@ -93,7 +93,7 @@ def test_a_full_disk_under_any_file_is_one_line_with_its_name(capsys):
         raise OSError(errno.ENOSPC, "No space left on device", "/data/x.csv")
 
     with pytest.raises(SystemExit) as ended:
-        entry_point.run(main)
+        errors.run(main)
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and ": /data/x.csv: the disk is full" in line
@@ -104,4 +104,11 @@ def test_a_broken_connection_of_a_commands_own_keeps_its_traceback():
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        entry_point.run(main)
+        errors.run(main)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_is_a_disk_that_is_full(number):
+    assert errors.is_full(OSError(number, ""))
+    assert not errors.is_full(OSError(errno.EIO, ""))
+    assert errors.is_full(RuntimeError("I/O error: No space left on device (os error 28)"))

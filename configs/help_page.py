@@ -1,0 +1,71 @@
+"""What --help prints."""
+
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin
+
+from configs.settings.fields import flag
+from configs.settings.launch import Nodes
+
+
+class _Help(HelpFormatter):
+    """The default where it says something; the type is in the metavar already, and that once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _format_action_invocation(self, action: Action) -> str:
+        metavar = f" {action.metavar}" if action.nargs != 0 and action.metavar else ""
+        return ", ".join(action.option_strings) + metavar
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        plain = action.default in (None, "") or isinstance(action.default, bool)
+        return text if plain or action.nargs == 0 else f"{text} (default: {action.default})"
+
+
+def parser_of(
+    classes: Sequence[type],
+    hints: Mapping[str, Any],
+    values: Mapping[str, Any],
+    prog: str,
+    description: str,
+    shown: Collection[str],
+) -> ArgumentParser:
+    """What --help is printed by; `values`: the defaults that it tells of."""
+    usage = f"{prog} [--config FILE] [--flag VALUE ...]"
+    parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
+    added = set[str]()
+    for cls in classes:
+        own = [item for item in fields(cls) if item.name not in added]
+        added |= {item.name for item in own}
+        is_whole = all(item.name in shown for item in own)
+        about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
+        group = parser.add_argument_group(about if is_whole else "Of every run")
+        for item in own:
+            aliases = item.metadata.get("aliases", ())
+            options = [flag(item.name), *(one for one in aliases if one[1] != "-")]
+            text = item.metadata["help"] if item.name in shown else SUPPRESS
+            if hints[item.name] is bool:
+                options.append(flag(f"no_{item.name}"))
+                group.add_argument(*options, action="store_true", help=text)
+            else:
+                kind, default = kind_of(hints[item.name]), values[item.name]
+                group.add_argument(*options, metavar=kind, default=default, help=text)
+    return parser
+
+
+def kind_of(hint: Any) -> str:
+    """What a value of this type looks like, for --help and for errors."""
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, get_args(hint))) + "}"
+    kinds = [kind_of(arg) for arg in get_args(hint) if arg is not type(None)]
+    return " or ".join(kinds) or {
+        Nodes: Nodes.KIND,
+        bool: "true or false",
+        int: "INTEGER",
+        float: "NUMBER",
+        str: "TEXT",
+    }.get(hint, "PATH")
