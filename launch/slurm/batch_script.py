@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
 from launch.slurm import controller
-from launch.slurm.allocation import scrubbed
+from launch.slurm.controller import scrubbed
 from launch.spec import Facts, LaunchSpec, Program
-from muster.errors import UsageError, refuse
+from muster.errors import MusterError, UsageError, refuse
 
 DEFAULT_TIME = "60"
+DAY_MIN = 24 * 60
+ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 NOTICE_S = 90  # before the time limit
 # A line of each script: what Slurm tells the batch shell must not end it before its leader hears.
 UNHEARD = "trap '' USR1 USR2"
@@ -31,7 +34,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
         if getattr(config, name) is not None
     }  # fmt: skip
     cores = config.cpus_per_task or _cores(config, env, spec, facts)
-    limit_s = 60 * controller.minutes(config.time or DEFAULT_TIME)
+    limit_s = 60 * minutes(config.time or DEFAULT_TIME)
     # not so early that the leader of a short job is told before it can hear it
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
@@ -94,11 +97,7 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
     for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
         name, limit = line.split()  # a line for each state; the default one's ends with a star
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
-        if (
-            is_wanted
-            and config.time
-            and controller.minutes(config.time) > controller.minutes(limit)
-        ):
+        if is_wanted and config.time and minutes(config.time) > minutes(limit):
             yield f"--time {config.time}, but partition {name.rstrip('*')} allows {limit}"
 
 
@@ -119,3 +118,38 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
     return (
         {**env, "SLURM_CLUSTERS": cluster} if cluster else env
     )  # for all of them, not sbatch alone
+
+
+def minutes(text: str) -> float:
+    """A time as sbatch takes and sinfo shows it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    if text in ENDLESS:
+        return float("inf")
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, mins, secs = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, mins, secs = parts
+    else:
+        hours, (mins, secs) = 0, (*parts, 0)[:2]
+    return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
+
+
+def python() -> str:
+    """What runs there, without an activated shell: $MUSTER_PYTHON, else the checkout's own.
+
+    Raises:
+        MusterError: there is neither.
+    """
+    chosen = os.environ.get("MUSTER_PYTHON")
+    if chosen is not None:
+        found = shutil.which(chosen)
+        if found is None:
+            raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")
+        return str(Path(found).absolute())
+    own = REPOSITORY / ".venv" / "bin" / "python"
+    if not own.exists():
+        raise MusterError(
+            f"no Python at {own}; make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
+        )
+    return str(own)

@@ -8,7 +8,7 @@ from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Survey, Transport
 from launch.slurm import controller
-from launch.slurm.allocation import scrubbed
+from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
 PATIENCE_S = 60  # of srun, for nodes that are busy

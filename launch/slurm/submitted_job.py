@@ -1,19 +1,25 @@
-"""A job in Slurm's hands, as the command that submitted it sees it."""
+"""A job in Slurm's hands, as the command that submitted it sees it, and as often as it may ask."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.runs.signals import NOTICE_SIGNALS
-from launch.slurm.queue.job_state import FORGOTTEN, UNKNOWN, JobState, Watcher
+from launch.slurm import controller
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, job_states
 from launch.spec import LaunchSpec
+from muster.errors import MusterError
 
 POLL_S = 1.0
+# Sites limit how often one may ask: once a second while a state changes, else ever more rarely.
+FIRST_S, LAST_S = 1.0, 10.0
+ALL_S = 5.0  # between two questions about many jobs
 
 
 def become(argv: Sequence[str]) -> NoReturn:
@@ -24,6 +30,81 @@ def become(argv: Sequence[str]) -> NoReturn:
     for number in NOTICE_SIGNALS:  # until the leader hears them
         signal.signal(number, signal.SIG_IGN)
     os.execvp(argv[0], list(argv))
+
+
+@dataclass
+class _Look:
+    state: JobState
+    sign: object
+    at_s: float
+    pause_s: float  # until the next
+
+
+class Watcher:
+    """Looks at jobs, as often as one likes; Slurm is asked no more often than it should be."""
+
+    def __init__(self, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._env = env
+        self._clock = clock
+        self._cluster: str | None = None
+        self._looks: dict[str, _Look] = {}
+        self._silence, self._silent_until_s = JobState(UNKNOWN), float("-inf")
+
+    def cluster(self) -> str:
+        """The name of the cluster that is asked.
+
+        Raises:
+            Silent: it does not answer.
+            MusterError: there is no Slurm here.
+        """
+        if self._cluster is None:
+            if self._clock() < self._silent_until_s:
+                raise Silent(self._silence.reason)
+            try:
+                self._cluster = controller.name(self._env)
+            except Silent as error:
+                self._note_silence(JobState(UNKNOWN, str(error)))
+                raise
+        return self._cluster
+
+    def look_at(self, job_ids: Iterable[str]) -> None:
+        """Have the states of all these jobs, by one question; of several at most 5 s old."""
+        looks, now = self._looks, self._clock()
+        wanted = [one for one in job_ids if one not in looks or not looks[one].state.is_over]
+        is_due = any(
+            one not in looks
+            or now - looks[one].at_s >= (looks[one].pause_s if len(wanted) == 1 else ALL_S)
+            for one in wanted
+        )
+        if not is_due or now < self._silent_until_s:
+            return
+        try:
+            found = job_states(wanted, self._env)
+        except MusterError as error:
+            self._note_silence(JobState(UNKNOWN, str(error)))
+            found = dict.fromkeys(wanted, self._silence)
+        for job_id, state in found.items():
+            pause_s, sign = FIRST_S, None
+            if (before := looks.get(job_id)) is not None:
+                sign = before.sign
+                if before.state.name == state.name:
+                    pause_s = min(2 * before.pause_s, LAST_S)
+            looks[job_id] = _Look(state, sign, now, pause_s)
+
+    def state(self, job_id: str, sign: object = None) -> JobState:
+        """A job's state, at most 10 s old; 1 s where it has just changed.
+
+        `sign` is what else one sees of the job, such as its files: the state may change with it.
+        """
+        look = self._looks.get(job_id)
+        if look is not None and sign != look.sign:
+            look.sign, look.pause_s = sign, FIRST_S
+        self.look_at({**self._looks, job_id: None})
+        look = self._looks.get(job_id)
+        return self._silence if look is None else look.state  # it answers nobody, whichever it is
+
+    def _note_silence(self, state: JobState) -> None:
+        self._silence, self._silent_until_s = state, self._clock() + LAST_S
 
 
 class SlurmJob:

@@ -6,9 +6,12 @@ FILE, in the run folder, says at which port the leader listens, and by which sec
 """
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,40 @@ from configs.entry_point import run
 from launch.agent.__main__ import serve
 from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes.die_with_parent import die_with_parent
-from launch.nodes.this_machine import gpu_count
-from launch.slurm.allocation import Task
-from launch.slurm.controller import first_address
+from launch.nodes.this_machine import addresses, gpu_count, own_address_in
+from launch.slurm.controller import node_addresses
 from muster.errors import MusterError, UsageError
 from muster.writing import read_json
 
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task of a step that has one on each node."""
+
+    rank: int
+    num_nodes: int  # of the step
+    host: str
+    leader_address: str  # where srun is, and with it whoever has started it
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "Task":
+        """The task that this process is.
+
+        Raises:
+            MusterError: it is none: srun did not start it.
+        """
+        needed = ("SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_SRUN_COMM_HOST")
+        missing = [name for name in needed if name not in env]
+        if missing:
+            raise MusterError(
+                f"{', '.join(missing)} not set: agents in a Slurm job are started by srun; "
+                "submit with: sbatch slurm/multinode.sh"
+            )
+        rank, num_nodes, address = (env[name] for name in needed)
+        host = env.get("SLURMD_NODENAME", socket.gethostname())
+        return cls(rank=int(rank), num_nodes=int(num_nodes), host=host, leader_address=address)
 
 
 def main() -> int:
@@ -48,6 +78,34 @@ def _wait_for(path: Path) -> Mapping[str, Any]:
             )
         time.sleep(0.1)
     return record
+
+
+def first_address(num_nodes: int, network: str | None) -> str:
+    """This node's address, for the other nodes of its run; this is the first of them.
+
+    It is the address by which Slurm itself reaches the node, not what the host's name happens to
+    resolve to; or the one in `network`.
+
+    Raises:
+        MusterError: it has none that other nodes could reach.
+    """
+    host = socket.gethostname()
+    if network is not None:
+        return own_address_in(network, host)
+    name, own = os.environ.get("SLURMD_NODENAME", host), addresses()
+    known = [*node_addresses([name], os.environ).values()]
+    with suppress(OSError):
+        known.append(socket.gethostbyname(host))
+    for address in known:
+        if address in own and not address.startswith("127."):
+            return address
+    if num_nodes == 1:
+        return "127.0.0.1"
+    here = ", ".join(f"{one} on {name}" for one, name in own.items())
+    raise MusterError(
+        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
+        "choose with --network, such as --network 10.10.1.0/24"
+    )
 
 
 if __name__ == "__main__":

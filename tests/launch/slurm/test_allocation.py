@@ -3,8 +3,10 @@
 import pytest
 
 from configs.settings.launch import SlurmConfig
-from launch.slurm.allocation import Allocation, Task, scrubbed
-from launch.slurm.controller import minutes
+from launch.slurm.batch_script import minutes
+from launch.slurm.controller import scrubbed
+from launch.slurm.run_job import Allocation
+from launch.slurm.task import Task
 from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}

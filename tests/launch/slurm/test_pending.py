@@ -4,15 +4,9 @@ from datetime import datetime
 
 import pytest
 
-from launch.slurm.queue import pending
-from launch.slurm.queue.job_state import (
-    FORGOTTEN,
-    UNKNOWN,
-    JobState,
-    Watcher,
-    end_unix_s,
-    job_states,
-)
+from launch.slurm import pending
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, end_unix_s, job_states
+from launch.slurm.submitted_job import Watcher
 from tests.launch.slurm.fakes import FakeSlurm
 
 DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
