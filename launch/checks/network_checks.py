@@ -31,17 +31,6 @@ def reach(findings: Findings) -> Row:
     return Row("reach", "FAIL", found, "\n".join(each))
 
 
-def port(findings: Findings) -> Row:
-    """Node 0 has a port at which workers can meet."""
-    first, wanted = findings.nodes[0], findings.master_port
-    if wanted is None:
-        return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
-    if wanted in first.probe["busy_ports"]:
-        found = (f"{first.name}: --master-port {wanted} is in use",)
-        return Row("port", "FAIL", found, "leave --master-port out, and a free one is found")
-    return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
-
-
 def network(findings: Findings) -> Row:
     """All have an address of their own on one network, on an interface that is up."""
     if findings.chosen is None:
@@ -58,7 +47,7 @@ def network(findings: Findings) -> Row:
         {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
     )
     addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
-    where = "routed" if findings.chosen.routed else findings.chosen.network
+    where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
     others = ", ".join(findings.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
@@ -78,7 +67,7 @@ def pairs(findings: Findings) -> Row:
         fix = "see the other rows first"
         return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), fix)
     if failed:
-        on = findings.chosen.network if findings.chosen else "the network"
+        on = (findings.chosen and findings.chosen.network) or "the network"
         otherwise = "there: ip -br addr; ip route"
         fixes = {REMEDIES.get(why, otherwise).format(network=on) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
@@ -133,4 +122,4 @@ def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[s
     return shortened(found)
 
 
-ROWS: Sequence[Callable[[Findings], Row]] = (port, network, pairs, clocks)
+ROWS: Sequence[Callable[[Findings], Row]] = (network, pairs, clocks)

@@ -110,8 +110,7 @@ class Slurm(Launcher):
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
-        port, python = self._config.master_port, batch_script.python()
-        return look(transport, self.name, choose, port, python=python, disks=disks)
+        return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """The processes of every node; none where only the job can count their GPUs."""

@@ -40,24 +40,22 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone, port = self._specs(), self._config.master_port
+        everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             specs, names = [everyone[index] for index in probes], survey.names_of(probes)
             _require_same_environment(names, specs, list(probes.values()))
-            chosen = self._choose(everyone, survey, probes)
+            chosen = self._choose(everyone, probes)
             if self._config.preflight:
-                found = judge_nodes(survey, probes, self.name, lambda *_: chosen, port)
+                found = judge_nodes(survey, probes, self.name, lambda _: chosen)
                 _refuse_what_would_fail(found)
         nodes = _facts(specs, names, probes, chosen.addresses)
-        return Facts(nodes, chosen.addresses[0], port, chosen.network)
+        return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         specs = [node.spec for node in facts.nodes]
-        choose, port = partial(self._choose, specs), self._config.master_port
-        transport = openssh.transport(specs, self._ssh)
-        folder = self._ssh.remote_dir
-        return look(transport, self.name, choose, port, folder, disks=disks)
+        choose, folder = partial(self._choose, specs), self._ssh.remote_dir
+        return look(openssh.transport(specs, self._ssh), self.name, choose, folder, disks=disks)
 
     def set_up(self, say: Callable[[str], None]) -> None:
         """Make the environment on every node.
@@ -107,7 +105,7 @@ class Ssh(Launcher):
             MusterError: too few do; a line for each that does not.
         """
         least = self._config.least_nodes
-        with facts_request(self._ssh.remote_dir, port=self._config.master_port) as request:
+        with facts_request(self._ssh.remote_dir) as request:
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
         if silent and (all_wanted or len(probes) < least):
@@ -117,7 +115,7 @@ class Ssh(Launcher):
         return probes
 
     def _choose(
-        self, everyone: Sequence[NodeSpec], survey: Survey, probes: Mapping[int, Probe]
+        self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
         """The network that gradients take, among the nodes that answered."""
         return network_choice.choose(
@@ -125,7 +123,6 @@ class Ssh(Launcher):
             [everyone[index].host for index in probes],
             [everyone[index].address for index in probes],
             self._config.network,
-            lambda to: survey.routes(probes, to),
         )
 
     def _specs(self) -> tuple[NodeSpec, ...]:
