@@ -44,7 +44,7 @@ class Ssh(Launcher):
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             specs, names = [everyone[index] for index in probes], survey.names_of(probes)
-            _require_same_environment(names, specs, list(probes.values()))
+            _require_what_starts_workers(names, specs, probes)
             chosen = self._choose(everyone, probes)
             if self._config.preflight:
                 found = judge_nodes(survey, probes, self.name, lambda _: chosen)
@@ -194,36 +194,24 @@ def _workers(spec: NodeSpec, probe: Probe) -> int:
     return len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc
 
 
-def _require_same_environment(
-    names: Sequence[str], specs: Sequence[NodeSpec], probes: Sequence[Probe]
+def _require_what_starts_workers(
+    names: Sequence[str], specs: Sequence[NodeSpec], probes: Mapping[int, Probe]
 ) -> None:
-    """Refuse nodes on which a worker could not start, or would run something else.
+    """Refuse nodes without the GPUs or the rsync that they need.
 
     Raises:
-        MusterError: one line for every node that lacks something.
+        MusterError: one line for each.
     """
-    problems: dict[str, list[str]] = {}  # the nodes that have it
-
-    def add(name: str, problem: str) -> None:
-        problems.setdefault(problem, []).append(name)
-
-    for name, spec, probe in zip(names, specs, probes, strict=True):
-        if probe["versions"] is None:
-            add(name, f"no environment at {probe['python']}; make it: launch/ssh.sh HOSTS --setup")
-        elif probe["versions"] != probes[0]["versions"]:
-            has = f"has {_versions(probe)}, but {names[0]} has {_versions(probes[0])}"
-            add(name, f"{has}; make them equal: launch/ssh.sh HOSTS --setup")
-        if spec.nproc == "gpu" and not probe["gpus"]:
-            add(name, "slots=gpu, but it shows no GPU; give a number of workers")
-        if not probe["shared"] and not probe["rsync"]:
-            add(name, "has no rsync; there: sudo apt-get install rsync")
-    if problems:
-        lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items()]
+    nodes = [*zip(names, specs, probes.values(), strict=True)]
+    no_gpu = [name for name, spec, one in nodes if spec.nproc == "gpu" and not one["gpus"]]
+    no_rsync = [name for name, _, one in nodes if not one["shared"] and not one["rsync"]]
+    problems = {
+        "slots=gpu, but it shows no GPU; give a number of workers": no_gpu,
+        "has no rsync; there: sudo apt-get install rsync": no_rsync,
+    }
+    lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items() if having]
+    if lines:
         raise MusterError("\n".join(lines))
-
-
-def _versions(probe: Probe) -> str:
-    return ", ".join(f"{name} {version}" for name, version in (probe["versions"] or {}).items())
 
 
 def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:

@@ -4,6 +4,7 @@ A controller that does not answer says nothing of a job. Nothing here needs acco
 which many small clusters do not run.
 """
 
+import itertools
 import re
 import socket
 import subprocess
@@ -209,15 +210,13 @@ def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
         Silent: it still does not.
     """
     deadline = time.monotonic() + SILENCE_S
-    warned = False
-    while True:
+    for tried in itertools.count():
         try:
             act()
-            break
+            return
         except Silent as error:
             if time.monotonic() > deadline:
                 raise
-            if not warned:
+            if not tried:
                 say(f"{error}; trying again for {SILENCE_S:.0f} s")
-            warned = True
         time.sleep(RETRY_S)

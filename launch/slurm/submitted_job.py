@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from launch.runs import run_record
@@ -32,14 +31,6 @@ def become(argv: Sequence[str]) -> NoReturn:
     os.execvp(argv[0], list(argv))
 
 
-@dataclass
-class _Look:
-    state: JobState
-    sign: object
-    at_s: float
-    pause_s: float  # until the next
-
-
 class Watcher:
     """Looks at jobs, as often as one likes; Slurm is asked no more often than it should be."""
 
@@ -47,7 +38,9 @@ class Watcher:
         self._env = env
         self._clock = clock
         self._cluster: str | None = None
-        self._looks: dict[str, _Look] = {}
+        self._states: dict[str, JobState] = {}
+        self._signs: dict[str, object] = {}
+        self._asked_s, self._pause_s = float("-inf"), FIRST_S  # until the next question
         self._silence, self._silent_until_s = JobState(UNKNOWN), float("-inf")
 
     def cluster(self) -> str:
@@ -69,39 +62,31 @@ class Watcher:
 
     def look_at(self, job_ids: Iterable[str]) -> None:
         """Have the states of all these jobs, by one question; of several at most 5 s old."""
-        looks, now = self._looks, self._clock()
-        wanted = [one for one in job_ids if one not in looks or not looks[one].state.is_over]
-        is_due = any(
-            one not in looks
-            or now - looks[one].at_s >= (looks[one].pause_s if len(wanted) == 1 else ALL_S)
-            for one in wanted
-        )
-        if not is_due or now < self._silent_until_s:
+        known, now = self._states, self._clock()
+        wanted = [one for one in job_ids if one not in known or not known[one].is_over]
+        is_new = not known.keys() >= {*wanted}
+        is_due = now - self._asked_s >= (self._pause_s if len(wanted) == 1 else ALL_S)
+        if not wanted or not (is_new or is_due) or now < self._silent_until_s:
             return
         try:
             found = job_states(wanted, self._env)
         except MusterError as error:
             self._note_silence(JobState(UNKNOWN, str(error)))
             found = dict.fromkeys(wanted, self._silence)
-        for job_id, state in found.items():
-            pause_s, sign = FIRST_S, None
-            if (before := looks.get(job_id)) is not None:
-                sign = before.sign
-                if before.state.name == state.name:
-                    pause_s = min(2 * before.pause_s, LAST_S)
-            looks[job_id] = _Look(state, sign, now, pause_s)
+        is_same = all(one in known and known[one].name == found[one].name for one in wanted)
+        self._pause_s = min(2 * self._pause_s, LAST_S) if is_same else FIRST_S
+        self._asked_s = now
+        known.update(found)
 
     def state(self, job_id: str, sign: object = None) -> JobState:
-        """A job's state, at most 10 s old; 1 s where it has just changed.
+        """A job's state, at most 10 s old; 1 s where one has just changed.
 
         `sign` is what else one sees of the job, such as its files: the state may change with it.
         """
-        look = self._looks.get(job_id)
-        if look is not None and sign != look.sign:
-            look.sign, look.pause_s = sign, FIRST_S
-        self.look_at({**self._looks, job_id: None})
-        look = self._looks.get(job_id)
-        return self._silence if look is None else look.state  # it answers nobody, whichever it is
+        if sign != self._signs.get(job_id):
+            self._signs[job_id], self._pause_s = sign, FIRST_S
+        self.look_at({**self._states, job_id: None})
+        return self._states.get(job_id, self._silence)  # it answers nobody, whichever it is
 
     def _note_silence(self, state: JobState) -> None:
         self._silence, self._silent_until_s = state, self._clock() + LAST_S
