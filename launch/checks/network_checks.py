@@ -104,20 +104,16 @@ def clocks(findings: Findings) -> Row:
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
     """What went wrong: one line for a node that no other reaches, or that reaches no other."""
-    found = []
-    left = dict(failed)
-    others = len(findings.nodes) - 1
-    for node in findings.nodes:
-        to = {pair: why for pair, why in left.items() if pair[1] == node.name}
-        if len(to) == others > 1 and len({*to.values()}) == 1:
-            at = findings.address(node)
-            found.append(f"nobody reaches {node.name} ({at}): {next(iter(to.values()))}")
-            left = {pair: why for pair, why in left.items() if pair not in to}
-    for node in findings.nodes:
-        out = {pair: why for pair, why in left.items() if pair[0] == node.name}
-        if len(out) >= others - len(found) > 1 and len({*out.values()}) == 1:
-            found.append(f"{node.name} reaches nobody: {next(iter(out.values()))}")
-            left = {pair: why for pair, why in left.items() if pair not in out}
+    found: list[str] = []
+    left, others = dict(failed), len(findings.nodes) - 1
+    for end, says in ((1, "nobody reaches {} ({})"), (0, "{} reaches nobody")):
+        least = others - len(found)
+        for node in findings.nodes:
+            ways = {pair: why for pair, why in left.items() if pair[end] == node.name}
+            if len(ways) >= least > 1 and len({*ways.values()}) == 1:
+                where = says.format(node.name, findings.address(node))
+                found.append(f"{where}: {next(iter(ways.values()))}")
+                left = {pair: why for pair, why in left.items() if pair not in ways}
     found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
     return shortened(found)
 
