@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ class Slurm(Launcher):
         return self._look(facts, disks)
 
     def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, self._config.workers, facts)
+        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, facts)
 
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
@@ -123,7 +122,7 @@ class Slurm(Launcher):
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))
-        return "\n".join([batch_script.text(self._options(spec, facts), command), *nodes])
+        return "\n".join([batch_script.text(self._options(spec.run_id, facts), command), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         if self._current is not None and self._nodes is None:
@@ -141,7 +140,7 @@ class Slurm(Launcher):
         executor.update_parameters(
             use_srun=False,  # the leader does it, as often as the run is started again
             setup=[UNHEARD],
-            additional_parameters=self._options(spec, facts),
+            additional_parameters=self._options(spec.run_id, facts),
         )
         cluster = controller.name(self._env)
         with _environment_is(self._env):
@@ -161,8 +160,7 @@ class Slurm(Launcher):
         """
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
-        first = next(iter(specs.values()))
-        given = self._options(replace(first, run_id=folder.parent.parent.name), facts) | {
+        given = self._options(folder.parent.parent.name, facts) | {
             "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
             "output": str(folder / "%a.out"),
             "open_mode": "append",  # of a job that is requeued
@@ -224,8 +222,8 @@ class Slurm(Launcher):
         has_gpus = asked if self._current is None else self._current.gpus
         return "gpu" if has_gpus else 1
 
-    def _options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._slurm, self._env, spec, facts)
+    def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
+        return batch_script.options(self._slurm, self._env, run_id, facts)
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,7 @@ class Ssh(Launcher):
         choose, folder = partial(self._choose, specs), self._ssh.remote_dir
         return look(openssh.transport(specs, self._ssh), self.name, choose, folder, disks=disks)
 
-    def set_up(self, say: Callable[[str], None]) -> None:
+    def set_up(self) -> None:
         """Make the environment on every node.
 
         Raises:
@@ -69,7 +69,7 @@ class Ssh(Launcher):
             names = survey.names_of(probes)
         specs = [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
-        node_setup.make_environments(found, self._ssh, say)
+        node_setup.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
         specs = self._specs()

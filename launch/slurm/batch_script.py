@@ -3,15 +3,14 @@
 import os
 import shlex
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
-from launch.spec import Facts, LaunchSpec, Program
+from launch.spec import Facts
 from muster.errors import MusterError, UsageError, refuse
 
 DEFAULT_TIME = "60"
@@ -25,7 +24,7 @@ CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how ma
 Options = dict[str, str | int | bool]
 
 
-def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts) -> Options:
+def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
     """sbatch's, by their names; the user's own come last."""
     own = {
         name: getattr(config, name)
@@ -33,12 +32,12 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
                      "mem", "gpus_per_node", "reservation")
         if getattr(config, name) is not None
     }  # fmt: skip
-    cores = config.cpus_per_task or _cores(config, env, spec, facts)
+    cores = config.cpus_per_task or _cores(config, env, facts)
     limit_s = 60 * minutes(config.time or DEFAULT_TIME)
     # not so early that the leader of a short job is told before it can hear it
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
-        "job_name": f"muster-{spec.run_id}",
+        "job_name": f"muster-{run_id}",
         "nodes": len(facts.nodes),
         "ntasks_per_node": 1,
         "signal": f"B:USR2@{notice_s}",  # to the leader
@@ -51,9 +50,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
     }
 
 
-def _cores(
-    config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts
-) -> int | None:
+def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | None:
     """One for each worker of a node; None where that is for others to say, as with GPUs."""
     counts = [node.nproc for node in facts.nodes]
     asked = CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES)
@@ -62,21 +59,15 @@ def _cores(
     return max((int(count) for count in counts if count != "gpu"), default=None)
 
 
-def refuse_what_slurm_refuses(
-    config: SlurmConfig, env: Mapping[str, str], workers: str, facts: Facts
-) -> None:
+def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
     """Let Slurm itself look at the job, before anything is made.
 
     Raises:
         UsageError: it would not take it; in its own words.
         MusterError: it is not there, or does not answer.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        program = Program.module("train.worker")
-        spec = LaunchSpec("test", Path(folder), program, workers=workers)
-        script = Path(folder) / "test.sh"
-        script.write_text(text(options(config, env, spec, facts), "true"), encoding="utf-8")
-        asked = controller.ask(["sbatch", "--test-only", str(script)], env)
+    given = _flags(options(config, env, "test", facts), str)
+    asked = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
     if "Unable to contact" in asked.stderr:
         raise controller.Silent(
             f"Slurm does not answer: {controller.last_line(asked.stderr)}; try again later, or "
@@ -103,11 +94,15 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
 
 def text(given: Options, command: str) -> str:
     """The batch script with these options of sbatch, as submitit writes it."""
-    lines = []
-    for name, value in sorted(given.items()):
-        words = "" if value is True else f"={shlex.quote(str(value))}"
-        lines.append(f"#SBATCH --{name.replace('_', '-')}{words}")
+    lines = [f"#SBATCH {flag}" for flag in _flags(given, shlex.quote)]
     return "\n".join(["#!/bin/bash", *lines, "", command])
+
+
+def _flags(given: Options, quoted: Callable[[str], str]) -> list[str]:
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={quoted(str(value))}")
+        for name, value in sorted(given.items())
+    ]
 
 
 def environment(slurm: SlurmConfig) -> dict[str, str]:

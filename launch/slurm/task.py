@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,45 +26,35 @@ from muster.writing import read_json
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One task of a step that has one on each node."""
-
-    rank: int
-    num_nodes: int  # of the step
-    host: str
-    leader_address: str  # where srun is, and with it whoever has started it
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> "Task":
-        """The task that this process is.
-
-        Raises:
-            MusterError: it is none: srun did not start it.
-        """
-        needed = ("SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_SRUN_COMM_HOST")
-        missing = [name for name in needed if name not in env]
-        if missing:
-            raise MusterError(
-                f"{', '.join(missing)} not set: agents in a Slurm job are started by srun; "
-                "submit with: sbatch slurm/multinode.sh"
-            )
-        rank, num_nodes, address = (env[name] for name in needed)
-        host = env.get("SLURMD_NODENAME", socket.gethostname())
-        return cls(rank=int(rank), num_nodes=int(num_nodes), host=host, leader_address=address)
-
-
 def main() -> int:
     if len(sys.argv) != 2:
         raise UsageError("usage: python -m launch.slurm.task FILE")
     die_with_parent()  # Slurm's own supervisor: without it nobody could end us
-    task, meeting = Task.from_env(os.environ), _wait_for(Path(sys.argv[1]))
-    address = first_address(task.num_nodes, meeting["network"]) if task.rank == 0 else ""
+    rank, num_nodes, leader = place(os.environ)
+    meeting = _wait_for(Path(sys.argv[1]))
+    address = first_address(num_nodes, meeting["network"]) if rank == 0 else ""
     workers = gpu_count() if meeting["counts_gpus"] else 0
-    own = Who(task.rank, task.host, workers, address)
+    host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
+    own = Who(rank, host, workers, address)
     token = str(meeting["token"])
-    launcher = enter(task.leader_address, int(meeting["port"]), token, own)
-    return serve(launcher, lambda message: unsealed(message, token, task.rank))
+    launcher = enter(leader, int(meeting["port"]), token, own)
+    return serve(launcher, lambda message: unsealed(message, token, rank))
+
+
+def place(env: Mapping[str, str]) -> tuple[int, int, str]:
+    """This task's rank in its step, the step's nodes, and where srun is, and with it the leader.
+
+    Raises:
+        MusterError: srun did not start this process.
+    """
+    needed = ("SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_SRUN_COMM_HOST")
+    if missing := [name for name in needed if name not in env]:
+        raise MusterError(
+            f"{', '.join(missing)} not set: agents in a Slurm job are started by srun; "
+            "submit with: sbatch slurm/multinode.sh"
+        )
+    rank, num_nodes, address = (env[name] for name in needed)
+    return int(rank), int(num_nodes), address
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:
