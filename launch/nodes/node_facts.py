@@ -28,7 +28,7 @@ def version(name):
     except m.PackageNotFoundError:
         return None
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
-                  **{name: version(name) for name in ("torch", "transformers", "psutil")}}))
+                  **{name: version(name) for name in ("torch", "transformers")}}))
 """
 
 
