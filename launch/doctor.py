@@ -46,7 +46,7 @@ OF_RUN = names(*CLASSES)
 HEEDED = (
     names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
-    | set("launcher nodes nproc_per_node workers hosts network master_port port_range".split())
+    | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "preflight"}  # the doctor is the preflight
 )
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
@@ -74,7 +74,7 @@ def main() -> int:
     if words or unheeded:
         more = [shlex.join(["--", *words])] if words else []
         print(f"for the run alone, not looked at here: {', '.join([*unheeded, *more])}")
-    # A port that is taken is a row of the table, and the nodes are looked at but once.
+    # The nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))

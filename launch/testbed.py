@@ -35,6 +35,8 @@ from muster.errors import UsageError
 
 def main() -> int:
     words, command = _split(sys.argv[1:])
+    if "--routed" in words:
+        raise UsageError("there is no --routed any more; make routes with `exec NODE -- ip route`")
     args = _parser().parse_args(words)
     if args.action == "up":
         return _up(args)
@@ -91,7 +93,6 @@ def _up(args: argparse.Namespace) -> int:
         args.nodes,
         args.rate,
         control_network=args.control_network,
-        routed=args.routed,
         rails=int(args.rails),
         ipv6=args.ipv6,
         gpus=int(args.gpus),
@@ -183,11 +184,6 @@ def _parser() -> argparse.ArgumentParser:
         "--control-network",
         action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
-    )
-    up.add_argument(
-        "--routed",
-        action="store_true",
-        help="each node has an address of /32, and a router is between, as in some clouds",
     )
     up.add_argument(
         "--rails",

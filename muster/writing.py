@@ -115,5 +115,3 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) or is_full(error):
             raise CannotWrite(explained(error, path)) from error
         raise
-
-

@@ -35,8 +35,7 @@ class Examination:
 def look(
     transport: Transport,
     launcher: str,
-    choose: Callable[[Survey, Mapping[int, Probe]], Choice],
-    master_port: int | None,
+    choose: Callable[[Mapping[int, Probe]], Choice],
     folder: str | None = None,
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
@@ -45,19 +44,17 @@ def look(
 
     `folder`, `python` and `disks` are as in `facts_request`.
     """
-    asking = facts_request(folder, python, master_port, disks)
+    asking = facts_request(folder, python, disks)
     with asking as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
-        unheard = list(silent.values())
-        return judge_nodes(survey, probes, launcher, choose, master_port, unheard)
+        return judge_nodes(survey, probes, launcher, choose, list(silent.values()))
 
 
 def judge_nodes(
     survey: Survey,
     probes: Mapping[int, Probe],
     launcher: str,
-    choose: Callable[[Survey, Mapping[int, Probe]], Choice],
-    master_port: int | None,
+    choose: Callable[[Mapping[int, Probe]], Choice],
     silent: Sequence[str] = (),
 ) -> Examination:
     """Try the network between the nodes that have answered with `probes`, and judge all of it.
@@ -66,7 +63,7 @@ def judge_nodes(
     """
     trouble, chosen = "", None
     try:
-        chosen = choose(survey, probes) if probes else None
+        chosen = choose(probes) if probes else None
     except MusterError as error:
         trouble = str(error)
     pings = [survey.ask(network_probe.tell_time, probes) for _ in range(PINGS if probes else 0)]
@@ -82,7 +79,7 @@ def judge_nodes(
         for index, probe in probes.items()
     )
     code = node_facts.code_hash(str(REPOSITORY))
-    return examination(Findings(launcher, nodes, tuple(silent), code, master_port, chosen, trouble))
+    return examination(Findings(launcher, nodes, tuple(silent), code, chosen, trouble))
 
 
 def examination(findings: Findings) -> Examination:

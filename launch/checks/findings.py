@@ -37,7 +37,6 @@ class Findings:
     nodes: Sequence[Node]  # that answered, in the order of their ranks
     silent: Sequence[str] = ()  # a line for each that did not: who, why; what to do
     code: str | None = None  # hash of the checkout here
-    master_port: int | None = None
     chosen: Choice | None = None
     trouble: str = ""  # why no network could be chosen
 

@@ -31,17 +31,6 @@ def reach(findings: Findings) -> Row:
     return Row("reach", "FAIL", found, "\n".join(each))
 
 
-def port(findings: Findings) -> Row:
-    """Node 0 has a port at which workers can meet."""
-    first, wanted = findings.nodes[0], findings.master_port
-    if wanted is None:
-        return Row("port", "ok", (f"{first.name}: there are free ones; each run finds its own",))
-    if wanted in first.probe["busy_ports"]:
-        found = (f"{first.name}: --master-port {wanted} is in use",)
-        return Row("port", "FAIL", found, "leave --master-port out, and a free one is found")
-    return Row("port", "ok", (f"{first.name}: --master-port {wanted} is free",))
-
-
 def network(findings: Findings) -> Row:
     """All have an address of their own on one network, on an interface that is up."""
     if findings.chosen is None:
@@ -58,7 +47,7 @@ def network(findings: Findings) -> Row:
         {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
     )
     addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
-    where = "routed" if findings.chosen.routed else findings.chosen.network
+    where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
     others = ", ".join(findings.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
@@ -78,7 +67,7 @@ def pairs(findings: Findings) -> Row:
         fix = "see the other rows first"
         return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), fix)
     if failed:
-        on = findings.chosen.network if findings.chosen else "the network"
+        on = (findings.chosen and findings.chosen.network) or "the network"
         otherwise = "there: ip -br addr; ip route"
         fixes = {REMEDIES.get(why, otherwise).format(network=on) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
@@ -115,22 +104,18 @@ def clocks(findings: Findings) -> Row:
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
     """What went wrong: one line for a node that no other reaches, or that reaches no other."""
-    found = []
-    left = dict(failed)
-    others = len(findings.nodes) - 1
-    for node in findings.nodes:
-        to = {pair: why for pair, why in left.items() if pair[1] == node.name}
-        if len(to) == others > 1 and len({*to.values()}) == 1:
-            at = findings.address(node)
-            found.append(f"nobody reaches {node.name} ({at}): {next(iter(to.values()))}")
-            left = {pair: why for pair, why in left.items() if pair not in to}
-    for node in findings.nodes:
-        out = {pair: why for pair, why in left.items() if pair[0] == node.name}
-        if len(out) >= others - len(found) > 1 and len({*out.values()}) == 1:
-            found.append(f"{node.name} reaches nobody: {next(iter(out.values()))}")
-            left = {pair: why for pair, why in left.items() if pair not in out}
+    found: list[str] = []
+    left, others = dict(failed), len(findings.nodes) - 1
+    for end, says in ((1, "nobody reaches {} ({})"), (0, "{} reaches nobody")):
+        least = others - len(found)
+        for node in findings.nodes:
+            ways = {pair: why for pair, why in left.items() if pair[end] == node.name}
+            if len(ways) >= least > 1 and len({*ways.values()}) == 1:
+                where = says.format(node.name, findings.address(node))
+                found.append(f"{where}: {next(iter(ways.values()))}")
+                left = {pair: why for pair, why in left.items() if pair not in ways}
     found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
     return shortened(found)
 
 
-ROWS: Sequence[Callable[[Findings], Row]] = (port, network, pairs, clocks)
+ROWS: Sequence[Callable[[Findings], Row]] = (network, pairs, clocks)

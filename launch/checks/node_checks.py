@@ -65,33 +65,6 @@ def code(findings: Findings) -> Row:
     return Row("code", "ok", tuple(lines) or (f"the same on all ({findings.code})",))
 
 
-def shared(findings: Findings) -> Row:
-    """Which nodes see this machine's files."""
-    seen = [node.name for node in findings.nodes if node.probe["shared"]]
-    folders = groups({node.name: node.probe["folder"] for node in findings.nodes})
-    if len(seen) == len(findings.nodes):
-        return Row("shared files", "ok", (f"all see {folders[0]}",))
-    without = [node.name for node in findings.nodes if not node.probe["shared"]]
-    if findings.launcher == "slurm":
-        fix = "with Slurm the checkout and run folders must be on a file system that all share"
-        return Row("shared files", "FAIL", (f"{listed(without)}: do not see this checkout",), fix)
-    here = f"; {listed(seen)} do" if seen else ""
-    found = (
-        f"{listed(without)}: do not see this checkout{here}; results come back by themselves",
-        f"there it is {', '.join(folders)}",
-    )
-    return Row("shared files", "ok", found)
-
-
-def writing(findings: Findings) -> Row:
-    """Workers write their records below the checkout."""
-    cannot = [node for node in findings.nodes if not node.probe["writable"]]
-    if cannot:
-        found = tuple(f"{one.name}: cannot write into {one.probe['folder']}" for one in cannot)
-        return Row("writing", "FAIL", found, "make it yours (chown), or choose another folder")
-    return Row("writing", "ok", ("allowed on all",))
-
-
 def gpus(findings: Findings) -> Row:
     """The same number, kind and driver everywhere."""
     return alike("GPUs", findings, lambda node: _gpus(node.probe["gpus"]), SLOWEST)
@@ -142,4 +115,4 @@ def _cores(probe: Mapping[str, Any]) -> str:
 
 
 ROWS: Sequence[Callable[[Findings], Row]]
-ROWS = (python, code, shared, writing, gpus, cores, disk)
+ROWS = (python, code, gpus, cores, disk)

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -118,7 +118,7 @@ class Launcher(ABC):
         """
         raise UsageError(f"--launcher {self.name}: the doctor knows no way to its nodes")
 
-    def set_up(self, say: Callable[[str], None]) -> None:
+    def set_up(self) -> None:
         """Make the environment on the nodes.
 
         Raises:

@@ -11,7 +11,7 @@ from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Probe, Survey, here
+from launch.nodes.survey import Probe, here
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -61,11 +61,11 @@ class Local(Launcher):
     assume = probe
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
-        def choose(survey: Survey, probes: Mapping[int, Probe]) -> Choice:
+        def choose(probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
-        port, transport = self.settings.launch.master_port, here(len(facts.nodes))
-        return look(transport, self.name, choose, port, python=sys.executable, disks=disks)
+        transport = here(len(facts.nodes))
+        return look(transport, self.name, choose, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         argv = (sys.executable, str(REPOSITORY / "launch" / "agent" / "__main__.py"))

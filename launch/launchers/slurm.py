@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
-from launch.nodes import interpreter
 from launch.programs.command_line import names
-from launch.slurm import batch_script, controller, job_files, node_survey
+from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.batch_script import UNHEARD
-from launch.slurm.inside.current_job import CurrentJob, current_job
-from launch.slurm.inside.job_nodes import JobNodes
-from launch.slurm.queue.job_state import Watcher
-from launch.slurm.queue.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob, become
+from launch.slurm.current_job import CurrentJob, current_job
+from launch.slurm.job_nodes import JobNodes
+from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.slurm.submitted_job import SlurmJob, Watcher, become
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.errors import MusterError, UsageError
@@ -40,9 +37,9 @@ class Slurm(Launcher):
     unused = names(SshConfig) - {"setup"}
     waits_for_nodes = False  # one that a job has lost does not come back to it
 
-    def __init__(self, settings: Settings, nodes: JobNodes | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._nodes = nodes  # of the job in which this process leads the run
+        self._nodes: JobNodes | None = None  # of the job in which this process leads the run
         self._config = settings.launch
         self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
@@ -55,7 +52,7 @@ class Slurm(Launcher):
     @cached_property
     def _current(self) -> CurrentJob | None:
         """The job that this process is in: its nodes are used, and no other job is queued."""
-        return current_job(os.environ)
+        return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
 
     @classmethod
     def watcher(cls) -> SlurmRunWatcher:
@@ -78,23 +75,23 @@ class Slurm(Launcher):
 
     def probe(self) -> Facts:
         if self._nodes is not None:
-            return self._nodes.facts()
+            return self._nodes.probe()
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
-            return self._facts(interpreter.python())
+            return self._facts(batch_script.python())
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
-        facts = self._facts(interpreter.python())
+        facts = self._facts(batch_script.python())
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
         return facts
 
     def assume(self) -> Facts:
-        return self._facts(interpreter.python())
+        return self._facts(batch_script.python())
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is not None:
@@ -107,13 +104,12 @@ class Slurm(Launcher):
         return self._look(facts, disks)
 
     def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, self._config.workers, facts)
+        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, facts)
 
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
-        port, python = self._config.master_port, interpreter.python()
-        return look(transport, self.name, choose, port, python=python, disks=disks)
+        return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """The processes of every node; none where only the job can count their GPUs."""
@@ -126,17 +122,17 @@ class Slurm(Launcher):
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))
-        return "\n".join([batch_script.text(self._options(spec, facts), command), *nodes])
+        return "\n".join([batch_script.text(self._options(spec.run_id, facts), command), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         if self._current is not None and self._nodes is None:
             self._nodes = self._lead_here(self._current, spec, facts)
         if self._nodes is not None:
-            return self._nodes.start(spec, facts)
+            return self._nodes.launch(spec, facts)
         import submitit
 
         python = facts.nodes[0].python
-        job_files.write_spec(spec, self._job(facts))
+        run_job.write_spec(spec, self._job(facts))
         # exec: what Slurm tells the batch shell is for the leader to hear
         executor = submitit.SlurmExecutor(
             SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
@@ -144,7 +140,7 @@ class Slurm(Launcher):
         executor.update_parameters(
             use_srun=False,  # the leader does it, as often as the run is started again
             setup=[UNHEARD],
-            additional_parameters=self._options(spec, facts),
+            additional_parameters=self._options(spec.run_id, facts),
         )
         cluster = controller.name(self._env)
         with _environment_is(self._env):
@@ -163,9 +159,8 @@ class Slurm(Launcher):
             MusterError: Slurm refuses; in its own words.
         """
         for spec in specs.values():
-            job_files.write_spec(spec, self._job(facts))
-        first = next(iter(specs.values()))
-        given = self._options(replace(first, run_id=folder.parent.parent.name), facts) | {
+            run_job.write_spec(spec, self._job(facts))
+        given = self._options(folder.parent.parent.name, facts) | {
             "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
             "output": str(folder / "%a.out"),
             "open_mode": "append",  # of a job that is requeued
@@ -192,7 +187,7 @@ class Slurm(Launcher):
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
         """The nodes that the run has of a job which goes on after it."""
         count, step = len(facts.nodes), f"muster-{spec.run_id}"
-        job_files.write_spec(spec, {**self._job(facts), "step": step})
+        run_job.write_spec(spec, {**self._job(facts), "step": step})
         if not spec.quiet:
             print(current.use(count), flush=True)
         return JobNodes(
@@ -227,8 +222,8 @@ class Slurm(Launcher):
         has_gpus = asked if self._current is None else self._current.gpus
         return "gpu" if has_gpus else 1
 
-    def _options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._slurm, self._env, spec, facts)
+    def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
+        return batch_script.options(self._slurm, self._env, run_id, facts)
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,26 +40,24 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone, port = self._specs(), self._config.master_port
+        everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             specs, names = [everyone[index] for index in probes], survey.names_of(probes)
-            _require_same_environment(names, specs, list(probes.values()))
-            chosen = self._choose(everyone, survey, probes)
+            _require_what_starts_workers(names, specs, probes)
+            chosen = self._choose(everyone, probes)
             if self._config.preflight:
-                found = judge_nodes(survey, probes, self.name, lambda *_: chosen, port)
+                found = judge_nodes(survey, probes, self.name, lambda _: chosen)
                 _refuse_what_would_fail(found)
         nodes = _facts(specs, names, probes, chosen.addresses)
-        return Facts(nodes, chosen.addresses[0], port, chosen.network)
+        return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         specs = [node.spec for node in facts.nodes]
-        choose, port = partial(self._choose, specs), self._config.master_port
-        transport = openssh.transport(specs, self._ssh)
-        folder = self._ssh.remote_dir
-        return look(transport, self.name, choose, port, folder, disks=disks)
+        choose, folder = partial(self._choose, specs), self._ssh.remote_dir
+        return look(openssh.transport(specs, self._ssh), self.name, choose, folder, disks=disks)
 
-    def set_up(self, say: Callable[[str], None]) -> None:
+    def set_up(self) -> None:
         """Make the environment on every node.
 
         Raises:
@@ -71,7 +69,7 @@ class Ssh(Launcher):
             names = survey.names_of(probes)
         specs = [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
-        node_setup.make_environments(found, self._ssh, say)
+        node_setup.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
         specs = self._specs()
@@ -107,7 +105,7 @@ class Ssh(Launcher):
             MusterError: too few do; a line for each that does not.
         """
         least = self._config.least_nodes
-        with facts_request(self._ssh.remote_dir, port=self._config.master_port) as request:
+        with facts_request(self._ssh.remote_dir) as request:
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
         if silent and (all_wanted or len(probes) < least):
@@ -117,7 +115,7 @@ class Ssh(Launcher):
         return probes
 
     def _choose(
-        self, everyone: Sequence[NodeSpec], survey: Survey, probes: Mapping[int, Probe]
+        self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
         """The network that gradients take, among the nodes that answered."""
         return network_choice.choose(
@@ -125,7 +123,6 @@ class Ssh(Launcher):
             [everyone[index].host for index in probes],
             [everyone[index].address for index in probes],
             self._config.network,
-            lambda to: survey.routes(probes, to),
         )
 
     def _specs(self) -> tuple[NodeSpec, ...]:
@@ -197,36 +194,24 @@ def _workers(spec: NodeSpec, probe: Probe) -> int:
     return len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc
 
 
-def _require_same_environment(
-    names: Sequence[str], specs: Sequence[NodeSpec], probes: Sequence[Probe]
+def _require_what_starts_workers(
+    names: Sequence[str], specs: Sequence[NodeSpec], probes: Mapping[int, Probe]
 ) -> None:
-    """Refuse nodes on which a worker could not start, or would run something else.
+    """Refuse nodes without the GPUs or the rsync that they need.
 
     Raises:
-        MusterError: one line for every node that lacks something.
+        MusterError: one line for each.
     """
-    problems: dict[str, list[str]] = {}  # the nodes that have it
-
-    def add(name: str, problem: str) -> None:
-        problems.setdefault(problem, []).append(name)
-
-    for name, spec, probe in zip(names, specs, probes, strict=True):
-        if probe["versions"] is None:
-            add(name, f"no environment at {probe['python']}; make it: launch/ssh.sh HOSTS --setup")
-        elif probe["versions"] != probes[0]["versions"]:
-            has = f"has {_versions(probe)}, but {names[0]} has {_versions(probes[0])}"
-            add(name, f"{has}; make them equal: launch/ssh.sh HOSTS --setup")
-        if spec.nproc == "gpu" and not probe["gpus"]:
-            add(name, "slots=gpu, but it shows no GPU; give a number of workers")
-        if not probe["shared"] and not probe["rsync"]:
-            add(name, "has no rsync; there: sudo apt-get install rsync")
-    if problems:
-        lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items()]
+    nodes = [*zip(names, specs, probes.values(), strict=True)]
+    no_gpu = [name for name, spec, one in nodes if spec.nproc == "gpu" and not one["gpus"]]
+    no_rsync = [name for name, _, one in nodes if not one["shared"] and not one["rsync"]]
+    problems = {
+        "slots=gpu, but it shows no GPU; give a number of workers": no_gpu,
+        "has no rsync; there: sudo apt-get install rsync": no_rsync,
+    }
+    lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items() if having]
+    if lines:
         raise MusterError("\n".join(lines))
-
-
-def _versions(probe: Probe) -> str:
-    return ", ".join(f"{name} {version}" for name, version in (probe["versions"] or {}).items())
 
 
 def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:

@@ -15,20 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import LaunchConfig, Settings, Slots, SlurmConfig, SshConfig
+from configs.settings.launch import Slots
 from configs.settings.program import id_of
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
-from launch.launchers.slurm import Slurm
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.runs import continuation, restart, run_record
-from launch.slurm import job_files, requeue
-from launch.slurm.allocation import Allocation
-from launch.slurm.controller import host_names
-from launch.slurm.inside.job_nodes import JobNodes, Notice
-from launch.slurm.queue.job_state import end_unix_s
+from launch.slurm import run_job
+from launch.slurm.controller import end_unix_s, host_names
+from launch.slurm.job_nodes import JobNodes
+from launch.slurm.run_job import Allocation, Notice
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, UsageError, refuse, run
 
@@ -39,17 +37,17 @@ def main() -> int:
     die_with_parent()  # Slurm's own supervisor: without it nobody could end us
     allocation = Allocation.from_env(os.environ)
     notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
-    requeue.refuse_too_many(allocation, os.environ)
+    run_job.refuse_too_many(allocation, os.environ)
     match sys.argv[1:]:
         case ["new", *flags]:
             spec, job = begin(flags, allocation)
             # each time that Slurm starts the job is a run of its own
             return _lead(spec, job, allocation, notice, attempt=allocation.attempt)
         case ["run", folder]:
-            spec, job = job_files.read_spec(Path(folder))
+            spec, job = run_job.read_spec(Path(folder))
             if allocation.attempt:
                 spec = restart.next_attempt(spec)
-                job_files.write_spec(spec, job)
+                run_job.write_spec(spec, job)
             return _lead(spec, job, allocation, notice, attempt=None)
     raise UsageError(USAGE)
 
@@ -73,17 +71,14 @@ def _lead(
         job["master_port"],
         least=spec.least_nodes,
     )
-    launcher = Slurm(Settings(LaunchConfig(), SshConfig(), SlurmConfig()), nodes)
     # whoever submitted the job may have been killed before it knew the number
-    run_record.begin(
-        spec, launcher.name, allocation.name, cluster=allocation.cluster, attempt=attempt
-    )
+    run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster, attempt=attempt)
     try:
-        code = lead(launcher, spec, launcher.probe())
+        code = lead(nodes, spec, nodes.probe())
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
-    requeue.where_due(spec.run_dir, code, nodes.hosts, allocation)
+    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation)
     return code
 
 
@@ -105,7 +100,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
         program.change(run_id=f"{program.run.run_id}-attempt{attempt}")
     program.change(run_id=id_of(program.run, program.name, size, make=True))
     logs, first = program.run.logs_root, None
-    earlier = requeue.runs_of_job(logs, allocation.name, allocation.cluster)
+    earlier = run_job.runs_of_job(logs, allocation.name, allocation.cluster)
     if attempt and earlier is not None:  # a requeued job goes on from there
         last, run_ids = earlier
         first, folder = logs / run_ids[0], program.run.checkpoint_dir or last
@@ -118,7 +113,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
-    job_files.write_spec(spec, job)
+    run_job.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", program.settings(launch))
     return spec, job
 

@@ -3,23 +3,39 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from launch.agent.processes.process_tree import Stopped, between_attempts
-from launch.launchers.base import Job, Launcher
+from launch.launchers.base import Job
 from launch.programs.project_snapshot import new_files
 from launch.runs import restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.spec import Facts, LaunchSpec
+from launch.spec import Facts, LaunchSpec, NodeCommand
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
 
 ASK_AGAIN_S = 2.0
 
 
-def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
+class Nodes(Protocol):
+    """Where the attempts of a run start: a launcher's machines, or the nodes of this job."""
+
+    @property
+    def name(self) -> str:
+        """The launcher's, for the records."""
+
+    @property
+    def restarts_jobs(self) -> bool: ...
+    @property
+    def waits_for_nodes(self) -> bool: ...
+    def probe(self) -> Facts: ...
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job: ...
+
+
+def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """Start the run, and start it again where it loses a worker or a node; its exit code.
 
     Raises:
@@ -32,7 +48,7 @@ def lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
             return _stopped(spec, 128 + stopped.number)
 
 
-def _lead(launcher: Launcher, spec: LaunchSpec, facts: Facts) -> int:
+def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     while True:
         run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster, attempt=job.attempt)
@@ -88,7 +104,7 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def _ask_again(launcher: Launcher, spec: LaunchSpec) -> Facts:
+def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     """The nodes that answer now: some may be busy dying, or coming back.
 
     Raises:

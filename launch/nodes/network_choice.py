@@ -5,9 +5,8 @@ asked for leaves fewer: `--network`, then the address that a hosts file or a man
 is the host itself. On what is left the nodes look for a network that all are on. An experiment
 network is to win over the one that one logs in through, so the address that ssh came by
 (`SSH_CONNECTION`), and all others of that interface, come last; then IPv4 comes before IPv6, and
-private addresses before public ones. Where no network has all nodes, as on a routed fabric with an
-address of /32 each, the kernels are asked: an address of node 0 will do if every other node has a
-route to it, and each node takes the address that its kernel would send from.
+private addresses before public ones. Nodes that have no network in common, as with an address of
+/32 each, take the addresses that were asked for, where there is one for each.
 
 Gloo and NCCL need an address that is the node's own, so one that was given and that the node does
 not have is an error, and not a hint.
@@ -16,27 +15,20 @@ not have is an error, and not a hint.
 import ipaddress
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.nodes.survey import Probe
 from muster.errors import MusterError
 
-# For each node: the own address from which it sends to each of the addresses that it is given.
-Routes = Callable[[Sequence[str]], Sequence[Mapping[str, str]]]
-
 
 @dataclass(frozen=True)
 class Choice:
-    """A network and each node's address on it; `others` could have been chosen as well.
+    """A network and each node's address on it; `others` could have been chosen as well."""
 
-    Where nodes are on networks of their own, with routers between, it is one that covers them.
-    """
-
-    network: str
+    network: str | None  # None: the nodes are on different ones
     addresses: tuple[str, ...]
     others: tuple[str, ...] = ()
-    routed: bool = False
 
 
 def choose(
@@ -44,7 +36,6 @@ def choose(
     hosts: Sequence[str],
     given: Sequence[str | None],
     network: str | None,
-    routes: Routes,
 ) -> Choice:
     """The addresses that the nodes reach each other at; `given` are those of a hosts file.
 
@@ -64,18 +55,18 @@ def choose(
         given = hosts
     named = [one if one in own else None for one, own in zip(given, left, strict=True)]
     left = [[one] if one else own for one, own in zip(named, left, strict=True)]
-    logins = _Logins(probes)
     if common := _common(probes, left):
+        logins = _Logins(probes)
         best, *others = sorted(common, key=lambda net: _rank(common[net], logins))
         return Choice(best, tuple(common[best]), tuple(net for net in common if net in others))
-    settled = [network is not None or one is not None for one in named]
-    addresses = _routed(left, settled, logins, routes)
-    if addresses is None:
-        raise MusterError(
-            f"the nodes have no network in common: {_all(probes, hosts)}; where they reach each "
-            "other all the same, give each its address= in a hosts file"
-        )
-    return Choice(network or _covering(addresses), tuple(addresses), routed=True)
+    are_asked_for = network is not None or all(named)
+    versions = {ipaddress.ip_address(one).version for own in left for one in own}
+    if are_asked_for and all(len(own) == 1 for own in left) and len(versions) == 1:
+        return Choice(network, tuple(own[0] for own in left))
+    raise MusterError(
+        f"the nodes have no network in common: {_all(probes, hosts)}; where they reach each "
+        "other all the same, give each its address= in a hosts file"
+    )
 
 
 def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
@@ -146,38 +137,6 @@ def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, b
     own, first = set(addresses), ipaddress.ip_address(addresses[0])
     near = bool(own & logins.beside)
     return near, first.version, bool(own & logins.addresses), not first.is_private
-
-
-def _routed(
-    left: Sequence[Sequence[str]], settled: Sequence[bool], logins: _Logins, routes: Routes
-) -> list[str] | None:
-    """Node 0's address, and those from which the others send to it; None if there are none.
-
-    Addresses through which ssh logged in come last. For a node that is `settled`, the addresses
-    left are those that the user asked for.
-    """
-    if all(len(own) == 1 for own in left) and all(settled):
-        found = [own[0] for own in left]
-        return found if len({ipaddress.ip_address(one).version for one in found}) == 1 else None
-    heads = sorted(left[0], key=lambda one: _rank([one], logins))
-    sources = routes(heads) if heads else []
-    for head in heads:
-        found = [head]
-        for own, is_chosen, source in zip(left[1:], settled[1:], sources[1:], strict=True):
-            ways = [source[head]] if source.get(head) in own else list(own[:1]) if is_chosen else []
-            near = head in logins.addresses
-            found += [way for way in ways if is_chosen or near or way not in logins.addresses]
-        if len(found) == len(left):
-            return found
-    return None
-
-
-def _covering(addresses: Sequence[str]) -> str:
-    """The smallest network that has all of them."""
-    net = ipaddress.ip_network(addresses[0])
-    while not all(ipaddress.ip_address(one) in net for one in addresses):
-        net = net.supernet()
-    return str(net)
 
 
 def _all(probes: Sequence[Probe], hosts: Sequence[str]) -> str:

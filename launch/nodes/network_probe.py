@@ -1,4 +1,4 @@
-"""What a node finds out about the network: the time, its routes, and which nodes it reaches.
+"""What a node finds out about the network: the time, and which nodes it reaches.
 
 Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.8
 alone. Every pair of nodes is tried in two questions: `listen` has all of them take connections, and
@@ -18,20 +18,6 @@ servers = []  # type: ignore[var-annotated]  # a socket that nothing refers to i
 
 def tell_time(asked):  # type: ignore[no-untyped-def]
     return time.time()
-
-
-def routes(asked):  # type: ignore[no-untyped-def]
-    """For each address in `to` that there is a route to: this node's address that it sends from."""
-    found = {}
-    for address in asked["to"]:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as udp:
-            try:
-                udp.connect((address, 9))  # looks up the route, and sends nothing
-            except OSError:
-                continue
-            found[address] = udp.getsockname()[0]
-    return found
 
 
 def listen(asked):  # type: ignore[no-untyped-def]

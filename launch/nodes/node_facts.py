@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files: it goes into folders with this file only.
@@ -29,7 +28,7 @@ def version(name):
     except m.PackageNotFoundError:
         return None
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
-                  **{name: version(name) for name in ("torch", "transformers", "psutil")}}))
+                  **{name: version(name) for name in ("torch", "transformers")}}))
 """
 
 
@@ -56,9 +55,7 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
-        "writable": _writable(folder),
         "gpus": _gpus(),
-        "busy_ports": [port for port in request["ports"] if not _is_free(port)],
         "rsync": shutil.which("rsync") is not None,
     }
 
@@ -167,14 +164,6 @@ def _existing(folder):  # type: ignore[no-untyped-def]
     return folder
 
 
-def _writable(folder):  # type: ignore[no-untyped-def]
-    try:
-        with tempfile.TemporaryFile(dir=_existing(folder)):
-            return True
-    except OSError:
-        return False
-
-
 def _gpus():  # type: ignore[no-untyped-def]
     argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     return [line.strip() for line in _output(argv, timeout_s=30) if line.strip()]
@@ -189,13 +178,3 @@ def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [] if done.returncode else done.stdout.decode(errors="replace").splitlines()
-
-
-def _is_free(port):  # type: ignore[no-untyped-def]
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from configs.plugins import REPOSITORY
-from launch.nodes import network_probe, node_facts, remote_probe
+from launch.nodes import node_facts, remote_probe
 from launch.nodes.channel import Channel
 
 # The first line is the size of the text that follows; all after that is for the probe.
@@ -180,11 +180,6 @@ class Survey:
             return names
         return [self._transport.names[index] for index in probes]
 
-    def routes(self, of: Collection[int], to: Sequence[str]) -> list[Mapping[str, str]]:
-        """For each node: its own address from which it sends to each address in `to`, if it can."""
-        answers = self.ask(network_probe.routes, of, to=list(to))
-        return [answers[index].value if index in answers else {} for index in of]
-
     def _channel(self, index: int) -> Channel:
         return self._starts[min(index, len(self._starts) - 1)][1]
 
@@ -227,7 +222,6 @@ def here(count: int) -> Transport:
 def facts_request(
     folder: str | None = None,
     python: str | None = None,
-    port: int | None = None,
     disks: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
@@ -253,7 +247,6 @@ def facts_request(
             "proof": str(proof),
             "here": str(REPOSITORY),
             "python": python or os.environ.get("MUSTER_PYTHON"),
-            "ports": [] if port is None else [port],
             "disks": {name: str(path) for name, path in (disks or {}).items()},
         }
     finally:

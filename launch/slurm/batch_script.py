@@ -2,18 +2,20 @@
 
 import os
 import shlex
-import tempfile
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
 from launch.slurm import controller
-from launch.slurm.allocation import scrubbed
-from launch.spec import Facts, LaunchSpec, Program
-from muster.errors import UsageError, refuse
+from launch.slurm.controller import scrubbed
+from launch.spec import Facts
+from muster.errors import MusterError, UsageError, refuse
 
 DEFAULT_TIME = "60"
+DAY_MIN = 24 * 60
+ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 NOTICE_S = 90  # before the time limit
 # A line of each script: what Slurm tells the batch shell must not end it before its leader hears.
 UNHEARD = "trap '' USR1 USR2"
@@ -22,7 +24,7 @@ CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how ma
 Options = dict[str, str | int | bool]
 
 
-def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts) -> Options:
+def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
     """sbatch's, by their names; the user's own come last."""
     own = {
         name: getattr(config, name)
@@ -30,12 +32,12 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
                      "mem", "gpus_per_node", "reservation")
         if getattr(config, name) is not None
     }  # fmt: skip
-    cores = config.cpus_per_task or _cores(config, env, spec, facts)
-    limit_s = 60 * controller.minutes(config.time or DEFAULT_TIME)
+    cores = config.cpus_per_task or _cores(config, env, facts)
+    limit_s = 60 * minutes(config.time or DEFAULT_TIME)
     # not so early that the leader of a short job is told before it can hear it
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
-        "job_name": f"muster-{spec.run_id}",
+        "job_name": f"muster-{run_id}",
         "nodes": len(facts.nodes),
         "ntasks_per_node": 1,
         "signal": f"B:USR2@{notice_s}",  # to the leader
@@ -48,9 +50,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts
     }
 
 
-def _cores(
-    config: SlurmConfig, env: Mapping[str, str], spec: LaunchSpec, facts: Facts
-) -> int | None:
+def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | None:
     """One for each worker of a node; None where that is for others to say, as with GPUs."""
     counts = [node.nproc for node in facts.nodes]
     asked = CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES)
@@ -59,21 +59,15 @@ def _cores(
     return max((int(count) for count in counts if count != "gpu"), default=None)
 
 
-def refuse_what_slurm_refuses(
-    config: SlurmConfig, env: Mapping[str, str], workers: str, facts: Facts
-) -> None:
+def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
     """Let Slurm itself look at the job, before anything is made.
 
     Raises:
         UsageError: it would not take it; in its own words.
         MusterError: it is not there, or does not answer.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        program = Program.module("train.worker")
-        spec = LaunchSpec("test", Path(folder), program, workers=workers)
-        script = Path(folder) / "test.sh"
-        script.write_text(text(options(config, env, spec, facts), "true"), encoding="utf-8")
-        asked = controller.ask(["sbatch", "--test-only", str(script)], env)
+    given = _flags(options(config, env, "test", facts), str)
+    asked = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
     if "Unable to contact" in asked.stderr:
         raise controller.Silent(
             f"Slurm does not answer: {controller.last_line(asked.stderr)}; try again later, or "
@@ -94,21 +88,21 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
     for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
         name, limit = line.split()  # a line for each state; the default one's ends with a star
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
-        if (
-            is_wanted
-            and config.time
-            and controller.minutes(config.time) > controller.minutes(limit)
-        ):
+        if is_wanted and config.time and minutes(config.time) > minutes(limit):
             yield f"--time {config.time}, but partition {name.rstrip('*')} allows {limit}"
 
 
 def text(given: Options, command: str) -> str:
     """The batch script with these options of sbatch, as submitit writes it."""
-    lines = []
-    for name, value in sorted(given.items()):
-        words = "" if value is True else f"={shlex.quote(str(value))}"
-        lines.append(f"#SBATCH --{name.replace('_', '-')}{words}")
+    lines = [f"#SBATCH {flag}" for flag in _flags(given, shlex.quote)]
     return "\n".join(["#!/bin/bash", *lines, "", command])
+
+
+def _flags(given: Options, quoted: Callable[[str], str]) -> list[str]:
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={quoted(str(value))}")
+        for name, value in sorted(given.items())
+    ]
 
 
 def environment(slurm: SlurmConfig) -> dict[str, str]:
@@ -119,3 +113,38 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
     return (
         {**env, "SLURM_CLUSTERS": cluster} if cluster else env
     )  # for all of them, not sbatch alone
+
+
+def minutes(text: str) -> float:
+    """A time as sbatch takes and sinfo shows it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    if text in ENDLESS:
+        return float("inf")
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, mins, secs = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, mins, secs = parts
+    else:
+        hours, (mins, secs) = 0, (*parts, 0)[:2]
+    return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
+
+
+def python() -> str:
+    """What runs there, without an activated shell: $MUSTER_PYTHON, else the checkout's own.
+
+    Raises:
+        MusterError: there is neither.
+    """
+    chosen = os.environ.get("MUSTER_PYTHON")
+    if chosen is not None:
+        found = shutil.which(chosen)
+        if found is None:
+            raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")
+        return str(Path(found).absolute())
+    own = REPOSITORY / ".venv" / "bin" / "python"
+    if not own.exists():
+        raise MusterError(
+            f"no Python at {own}; make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
+        )
+    return str(own)

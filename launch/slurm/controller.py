@@ -1,26 +1,65 @@
-"""How Slurm's commands are asked, and what they say of the cluster.
+"""What Slurm's commands are asked, and what they say of the cluster and of jobs.
 
-Nothing here needs accounting (sacct), which many small clusters do not run.
+A controller that does not answer says nothing of a job. Nothing here needs accounting (sacct),
+which many small clusters do not run.
 """
 
-import os
+import itertools
 import re
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 
-from launch.nodes.this_machine import addresses, own_address_in
-from launch.slurm.allocation import scrubbed
 from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
-DAY_MIN = 24 * 60
-ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
+SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that is asked to do something
+# A scheduler's variables confuse what is submitted from inside one of its jobs.
+FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
+# Its user's own, which no job sets: where Slurm is, who one is there, and what srun asks for.
+OWN = frozenset(
+    "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
+    " SLURM_RESERVATION SLURM_CONSTRAINT".split()
+)
+# What our scripts and flags decide; the variables of sbatch would win over them.
+DECIDED = frozenset(
+    "ARRAY_INX ERROR EXPORT IGNORE_PBS INPUT JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE SIGNAL"
+    " WAIT".split()
+)
+# sbatch's variable for an option, where it is not the option's own name.
+VARIABLES = {"array": "ARRAY_INX", "mem": "MEM_PER_NODE", "time": "TIMELIMIT"}
+OVER = frozenset(
+    "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
+    " REVOKED".split()
+)
+WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
+# Ours, beside Slurm's own: it has no record of the job any more, or nothing can be found out.
+FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
+# Of squeue, in any width. A part of an array has a number of its own, beside its name in it.
+FORMAT = "JobID:.|,JobArrayID:.|,State:.|,RestartCnt:.|,StartTime:.|,EndTime:.|,Reason:."
 
 
 class Silent(MusterError):
     """Slurm does not answer: nothing is known of it, or of a job, and one may ask again."""
+
+
+def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
+    """`env` without what a job we are in says of itself: it must not rule the next one.
+
+    What a user sets for sbatch stays, but for what is decided here and for `options` (such as
+    `gpus_per_node`) that were given: there it would win over them.
+    """
+    names = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
+    decided = {f"SBATCH_{name}" for name in (*DECIDED, *names)}
+    return {
+        name: value
+        for name, value in env.items()
+        if name in OWN or not (name.startswith(FOREIGN) or name in decided)
+    }
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -49,19 +88,10 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
         raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
 
 
-def minutes(text: str) -> float:
-    """A time as sbatch takes and sinfo shows it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
-    if text in ENDLESS:
-        return float("inf")
-    days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, secs = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, mins, secs = parts
-    else:
-        hours, (mins, secs) = 0, (*parts, 0)[:2]
-    return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
+def last_line(text: str) -> str:
+    """What a command of Slurm said last, which is why it failed."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "without a word"
 
 
 def name(env: Mapping[str, str]) -> str:
@@ -76,12 +106,6 @@ def name(env: Mapping[str, str]) -> str:
     if found is None:
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     return found[1]
-
-
-def last_line(text: str) -> str:
-    """What a command of Slurm said last, which is why it failed."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "without a word"
 
 
 def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
@@ -109,29 +133,90 @@ def node_addresses(names: Sequence[str], env: Mapping[str, str]) -> dict[str, st
     return found
 
 
-def first_address(num_nodes: int, network: str | None) -> str:
-    """This node's address, for the other nodes of its run; this is the first of them.
+@dataclass(frozen=True)
+class JobState:
+    """A job's state by Slurm's own name, such as PENDING."""
 
-    It is the address by which Slurm itself reaches the node, not what the host's name happens to
-    resolve to; or the one in `network`.
+    name: str
+    reason: str = ""  # why it waits, or why nothing is known
+    restarts: int = 0  # how often it was requeued
+    start: str = ""  # of one that waits: when it is expected to begin, as Slurm writes times
+    end: str = ""  # when its time is up
+
+    @property
+    def is_over(self) -> bool:
+        return self.name in OVER or self.name == FORGOTTEN
+
+
+def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
+    """What Slurm says of a job; `UNKNOWN` where it does not answer."""
+    try:
+        return job_states([job_id], env)[job_id]
+    except MusterError as error:
+        return JobState(UNKNOWN, str(error))
+
+
+def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobState]:
+    """What Slurm says of all of these jobs, asked at once; of those that it has no record of, too.
 
     Raises:
-        MusterError: it has none that other nodes could reach.
+        Silent: it does not answer.
     """
-    host = socket.gethostname()
-    if network is not None:
-        return own_address_in(network, host)
-    name, own = os.environ.get("SLURMD_NODENAME", host), addresses()
-    known = [*node_addresses([name], os.environ).values()]
-    with suppress(OSError):
-        known.append(socket.gethostbyname(host))
-    for address in known:
-        if address in own and not address.startswith("127."):
-            return address
-    if num_nodes == 1:
-        return "127.0.0.1"
-    here = ", ".join(f"{one} on {name}" for one, name in own.items())
-    raise MusterError(
-        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
-        "choose with --network, such as --network 10.10.1.0/24"
-    )
+    jobs = ",".join(job_ids)
+    wanted = ["--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
+    argv = ["squeue", "--noheader", "--array", *wanted]  # a line for each part of an array
+    asked = ask(argv, env)
+    if asked.returncode and "Invalid job id" not in asked.stderr:  # of a single one
+        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
+    found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
+    for line in asked.stdout.splitlines():
+        number, name, state, restarts, start, end, reason = line.split("|", 6)
+        why = reason.strip().replace(" ", "_")  # as scontrol writes it
+        why = "" if why == "None" else why
+        for job_id in {number, name} & found.keys():
+            found[job_id] = JobState(state, why, int(restarts or 0), start, end)
+    return found
+
+
+def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
+    """When the time of a job is up; None where Slurm does not say."""
+    try:
+        return datetime.fromisoformat(job_state(job_id, env).end).timestamp()
+    except ValueError:  # "N/A", or a site's own SLURM_TIME_FORMAT
+        return None
+
+
+def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Have Slurm do something to a job; one that is over is left as it is.
+
+    Raises:
+        Silent: it does not answer.
+        MusterError: it refuses.
+    """
+    asked = ask([*argv, job_id], env)
+    if not asked.returncode:
+        return
+    state = job_state(job_id, env)
+    if state.name == UNKNOWN:
+        raise Silent(state.reason)
+    if not state.is_over:
+        raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(asked.stderr)}")
+
+
+def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Do something, again and again for two minutes while Slurm does not answer.
+
+    Raises:
+        Silent: it still does not.
+    """
+    deadline = time.monotonic() + SILENCE_S
+    for tried in itertools.count():
+        try:
+            act()
+            return
+        except Silent as error:
+            if time.monotonic() > deadline:
+                raise
+            if not tried:
+                say(f"{error}; trying again for {SILENCE_S:.0f} s")
+        time.sleep(RETRY_S)

@@ -1,14 +1,14 @@
 """Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from configs.settings.launch import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import LOAD, Probe, Survey, Transport
+from launch.nodes.survey import LOAD, Probe, Transport
 from launch.slurm import controller
-from launch.slurm.allocation import scrubbed
+from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
 PATIENCE_S = 60  # of srun, for nodes that are busy
@@ -41,20 +41,14 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
     return Transport(names, [argv], explain, env if inside else scrubbed(env))
 
 
-def choose(survey: Survey, probes: Mapping[int, Probe], network: str | None) -> Choice:
+def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
     """The network that gradients take: by Slurm's own addresses where `network` does not say."""
-    each, names = list(probes.values()), survey.names_of(probes)
-    return network_choice.choose(
-        each, names, addresses(each), network, lambda to: survey.routes(probes, to)
-    )
-
-
-def addresses(probes: Sequence[Probe]) -> list[str | None]:
-    """The addresses by which Slurm itself reaches these nodes."""
-    hosts = [str(one["host"]).partition(".")[0] for one in probes]
-    found = controller.node_addresses(hosts, os.environ)
-    own = [[interface["address"] for interface in one["interfaces"]] for one in probes]
+    each = list(probes.values())
+    hosts = [str(one["host"]).partition(".")[0] for one in each]
+    given = controller.node_addresses(hosts, os.environ)
     # Slurm may reach a node at an address that the node does not know itself.
-    return [
-        one if one in has else None for one, has in zip(map(found.get, hosts), own, strict=True)
+    known = [
+        given[host] if given.get(host) in [one["address"] for one in probe["interfaces"]] else None
+        for host, probe in zip(hosts, each, strict=True)
     ]
+    return network_choice.choose(each, hosts, known, network)

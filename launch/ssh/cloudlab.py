@@ -2,7 +2,6 @@
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
 from typing import Literal
 
 from launch.spec import NodeSpec
@@ -79,15 +78,11 @@ def _name(element: ET.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _children(parents: Iterable[ET.Element], name: str) -> list[ET.Element]:
-    return [child for parent in parents for child in parent if _name(child) == name]
-
-
 def _computers(root: ET.Element) -> list[ET.Element]:
     return [
         node
-        for node in _children([root], "node")
-        if all(kind.get("name") != DISK for kind in _children([node], "sliver_type"))
+        for node in root.findall("{*}node")
+        if all(kind.get("name") != DISK for kind in node.findall("{*}sliver_type"))
     ]
 
 
@@ -100,7 +95,7 @@ def _logins(
 ) -> Logins:
     """How each member logs in to a node; what is wrong is added to `problems`."""
     logins: Logins = {}
-    members = _children(_children([element], "services"), "login")
+    members = element.findall("{*}services/{*}login")
     for login in members:
         user, host, at = (login.get(key, "") for key in ("username", "hostname", "port"))
         try:

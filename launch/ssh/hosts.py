@@ -20,7 +20,7 @@ EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"
 LONGEST = 400  # of what means one node, with its ranges
 IPV6 = re.compile(r"(?:[^@]*@)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\](?::.*)?")
-RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
+RANGE = re.compile(r"[0-9]{1,6}(-[0-9]{1,6}(/[0-9]{1,6})?)?")
 
 
 def read_hosts(
@@ -112,21 +112,20 @@ def _logins(term: str) -> list[str]:
     """Every login that a term means: each range is replaced by each of its numbers, in order."""
     if IPV6.fullmatch(term):
         return [term]
-    pieces = re.split(r"\[([^\[\]]*)\]", term)
-    literals, ranges = pieces[::2], [body.split(",") for body in pieces[1::2]]
-    if any("[" in literal or "]" in literal for literal in literals):
+    literals_and_ranges = re.split(r"\[([^\[\]]*)\]", term)  # in turns
+    if any("[" in literal or "]" in literal for literal in literals_and_ranges[::2]):
         raise ValueError(f"brackets do not match in {quoted(term)}; {RANGES}")
     if len(term) > LONGEST:
         raise ValueError(f"{quoted(term)} is too long for a host; {EXAMPLE}")
-    count = 1
-    for body in ranges:
-        count *= sum(_length(item, term) for item in body)
-        if count > MOST_NODES:  # before a list of that length is made
-            raise ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
-    choices = [[literals[0]]]
-    for body, literal in zip(ranges, literals[1:], strict=True):
-        choices += [[number for item in body for number in _numbers(item, term)], [literal]]
-    return ["".join(choice) for choice in itertools.product(*choices)]
+    choices = [
+        [one] if at % 2 == 0 else [*itertools.chain(*(_numbers(i, term) for i in one.split(",")))]
+        for at, one in enumerate(literals_and_ranges)
+    ]
+    # one more than there may be, before a list of any length is made
+    found = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
+    if len(found) > MOST_NODES:
+        raise ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
+    return ["".join(choice) for choice in found]
 
 
 def _node(login: str, like: NodeSpec) -> NodeSpec:
@@ -142,18 +141,10 @@ def _node(login: str, like: NodeSpec) -> NodeSpec:
     return replace(like, host=word("host", host), user=named, port=port(after) if colon else None)
 
 
-def _length(item: str, text: str) -> int:
-    """How many numbers `item` means; they are not made for that."""
-    found = RANGE.fullmatch(item)
-    if found is not None:
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        if first <= last and step:
-            return (last - first) // step + 1
-    raise ValueError(f"bad range {quoted(item)} in {quoted(text)}; {RANGES}")
-
-
-def _numbers(item: str, text: str) -> Iterator[str]:
+def _numbers(item: str, term: str) -> Iterator[str]:
+    """The numbers of a range, at most one more than there may be nodes."""
     try:
-        yield from RangeSet(item).striter()
-    except RangeSetParseError:  # ends that are padded to different lengths
-        raise ValueError(f"bad range {quoted(item)} in {quoted(text)}; {RANGES}") from None
+        numbers = RangeSet(item if RANGE.fullmatch(item) else "").striter()
+        return itertools.islice(numbers, MOST_NODES + 1)
+    except RangeSetParseError:  # no range, or ends that are padded to different lengths
+        raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None

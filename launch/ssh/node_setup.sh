@@ -1,15 +1,12 @@
 #!/usr/bin/env bash
 # Runs on a node: make or renew the checkout's environment from the pinned versions.
-#   node_setup.sh FOLDER WHEELS TORCH_INDEX [PACKAGE ...]     WHEELS or TORCH_INDEX may be empty
+#   node_setup.sh FOLDER TORCH_INDEX [PACKAGE ...]       TORCH_INDEX may be empty
 # With packages: these alone, and not all that setup.cfg names.
-# Exit code 75: packages cannot be fetched from here; send wheels, and call it again with them.
 set -euo pipefail
 
 cd -- "$1"
-wheels=$2
-torch_index=$3
-packages=("${@:4}")
-no_internet=75
+torch_index=$2
+packages=("${@:3}")
 
 say() { printf '%s: %s\n' "$(hostname)" "$*" >&2; }
 
@@ -46,20 +43,19 @@ fi
 
 [[ -x .venv/bin/python ]] || "$python" -m venv .venv
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
-if [[ -n $wheels ]]; then
-    from=(--no-index --find-links "$wheels")
-else
-    from=()
-    fetched=$(mktemp -d)
-    trap 'rm -rf -- "$fetched"' EXIT
-    # One small package tells, and quickly, whether all the others can be had.
-    "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
-        "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null || exit "$no_internet"
-    if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
-        "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
-    fi
+fetched=$(mktemp -d)
+trap 'rm -rf -- "$fetched"' EXIT
+# One small package tells, and quickly, whether all the others can be had.
+if ! "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
+    "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null; then
+    say "cannot fetch packages; give it a way to an index (PIP_INDEX_URL, PIP_PROXY), or bring an" \
+        "environment there, and name its Python with MUSTER_PYTHON"
+    exit 1
+fi
+if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
+    "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
 fi
 ((${#packages[@]})) || packages=(--editable .)
-"${pip[@]}" install "${from[@]}" --constraint constraints.txt "${packages[@]}"
+"${pip[@]}" install --constraint constraints.txt "${packages[@]}"
 echo "$lock" >"$stamp"
 say "ready"

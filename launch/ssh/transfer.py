@@ -1,4 +1,4 @@
-"""Send this checkout to nodes that do not see it: what git would take along, and nothing else.
+"""Send this checkout to nodes that do not see it: all but what .gitignore names.
 
 Files are overwritten and deleted there, so it goes into a folder only that was new or empty when
 it came there first (see `node_facts.claim`). Nodes may share a home with each other and not with
@@ -24,8 +24,12 @@ from launch.spec import NodeFacts
 from launch.ssh import openssh
 from muster.errors import MusterError
 
-# What a node needs besides the packages where git does not say: in an archive, for instance.
-OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
+# Of the checkout. Only modules are deleted there: one that is gone here would still be imported.
+RULES = [
+    *("--exclude=__pycache__", "--exclude=/.git", "--filter=:- .gitignore", "--delete"),
+    *(f"--filter=risk /{name}/***" for name in node_facts.PACKAGES),
+    "--filter=protect *",
+]
 TIMEOUT_S = 600.0
 TICK_S = 0.05
 SHOWN = 4  # names of files in the way
@@ -46,12 +50,12 @@ def send_checkout(
     apart = [node for node in found if not node.shared]
     if not apart:
         return []
-    files, before = _files(), process_tree.children()
+    before = process_tree.children()
     transport = openssh.transport([node.spec for node in apart], config)
     with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
         firsts = _claimed(apart, survey)
         try:
-            sent = list(pool.map(lambda at: _send(apart[at], config, files, more or {}), firsts))
+            sent = list(pool.map(lambda at: _send(apart[at], config, more or {}), firsts))
         except BaseException:  # a signal: else the pool would wait for all that is being sent
             end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
             end.start()
@@ -69,7 +73,6 @@ def rsync(
     options: Sequence[str],
     folder: str,
     source: Path,
-    stdin: str = "",
 ) -> "subprocess.CompletedProcess[str]":
     """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
     shell = shlex.join(openssh.client(node.spec, config))
@@ -78,41 +81,13 @@ def rsync(
     argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
     return subprocess.run(
         [*argv, "--", f"{source}/", target],
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
         timeout=TIMEOUT_S,
         check=False,
     )
-
-
-def _known_to_git() -> list[str]:
-    """The files that git tracks, or would; none where there is no git, or no repository."""
-    argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "-co", "--exclude-standard"]
-    try:
-        listed = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return []
-    return [name for name in listed.stdout.split("\0") if name] if not listed.returncode else []
-
-
-def package_files() -> list[str]:
-    """The files of this checkout that run anything, in order, by their names in it."""
-    return sorted(
-        str(path.relative_to(REPOSITORY))
-        for needed in (*node_facts.PACKAGES, *OTHER_FILES)
-        for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-
-
-def _files() -> str:
-    """Names of what to send, each ended by a NUL."""
-    names = _known_to_git() or package_files()
-    # git also names what is deleted and not committed
-    # `logs` as a folder, of which nothing in it is sent: snapshots are put there
-    return "".join(f"{name}\0" for name in [*names, "logs"] if (REPOSITORY / name).exists())
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
@@ -155,17 +130,11 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
     )
 
 
-def _send(node: NodeFacts, config: SshConfig, files: str, more: Mapping[Path, str]) -> str | None:
-    """Copy the files, then delete modules that are gone here; returns what went wrong."""
+def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str | None:
+    """Copy the files; returns what went wrong."""
     folder = node.repository
-    # A module that is gone here would still be imported there.
-    packages = [f"--include=/{name}/***" for name in node_facts.PACKAGES]
-    tidy = ["--delete", "--existing", "--ignore-existing", "--exclude=__pycache__", *packages]
     try:
-        listed = ["--from0", "--files-from=-"]
-        sent = rsync(node, config, listed, folder, REPOSITORY, files)
-        if sent.returncode == 0:
-            sent = rsync(node, config, [*tidy, "--exclude=*"], folder, REPOSITORY)
+        sent = rsync(node, config, RULES, folder, REPOSITORY)
         for source, place in more.items():
             if sent.returncode == 0:
                 sent = rsync(node, config, [], f"{folder}/{place}", source)

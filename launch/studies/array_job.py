@@ -13,7 +13,7 @@ from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import take
 from launch.runs import run_record, run_state
-from launch.slurm.inside.current_job import current_job
+from launch.slurm.current_job import current_job
 from launch.spec import Facts, LaunchSpec
 from launch.studies import cell_runs
 from launch.studies.cells import Sweep

@@ -1,4 +1,4 @@
-"""Nodes are network namespaces on a bridge, or behind a router, and the box is there, too.
+"""Nodes are network namespaces on a bridge, and the box is there, too.
 
 How it works: each link of a node is a veth pair, two interfaces of which one receives what the
 other sends. One end, `exp0`, is in the node's network namespace. The other stays on the machine
@@ -8,10 +8,9 @@ other sends. One end, `exp0`, is in the node's network namespace. The other stay
                                            +-- muster-br0 10.10.1.254
     node1: exp0 10.10.1.2 -- muster-exp1 --+
 
-A second card is a second pair on the same bridge, a control network a second bridge. With a router
-there is no bridge: the other ends are in a namespace that forwards between them. A rate limits what
-an end sends (`tc`'s token bucket), and so both ends of a pair have one. Namespaces and links are
-found again by their names alone, so that `down` removes what a killed `up` left.
+A second card is a second pair on the same bridge, a control network a second bridge. A rate limits
+what an end sends (`tc`'s token bucket), and so both ends of a pair have one. Namespaces and links
+are found again by their names alone, so that `down` removes what a killed `up` left.
 """
 
 import json
@@ -26,16 +25,14 @@ from launch.virtual_cluster.virtual_nodes import (
     CONTROL_NET,
     EXPERIMENT_NET,
     EXPERIMENT_NET_6,
-    ROUTER,
     Node,
 )
 from muster.errors import MusterError
 
 NAMESPACES = Path("/run/netns")
 # Nothing with another name is ever touched.
-OUR_NAMESPACE = re.compile(r"muster-(node[0-9]+|router)")
-OUR_LINK = re.compile(r"muster-(br[01]|box|(exp|sec|ctl)[0-9]+)")
-ROUTER_NETNS = "muster-router"
+OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
+OUR_LINK = re.compile(r"muster-(br[01]|(exp|sec|ctl)[0-9]+)")
 MTU = 1500
 # The bucket of tbf: what passes at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
@@ -52,23 +49,19 @@ def make(nodes: Sequence[Node], options: Options) -> None:
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
         _ip("link set lo up", netns=node.netns)
-    if options.routed:
-        _route(nodes)
-    else:
-        _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
-        _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
-        if options.rails == 2:
-            _join(nodes, "muster-br0", "sec", "exp1", [str(node.second) for node in nodes])
+    _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
+    _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
+    if options.rails == 2:
+        _join(nodes, "muster-br0", "sec", "exp1", [str(node.second) for node in nodes])
     if options.control_network:
         _bridge("muster-br1", f"{CONTROL_NET}.")
         _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
     if options.rate is not None:
-        inside = ["-n", ROUTER_NETNS] if options.routed else []
         for node in nodes:
             for card in range(options.rails):
                 call(["tc", "-n", node.netns, *_limit(f"exp{card}", options.rate)])
                 ours = f"muster-{('exp', 'sec')[card]}{node.number}"
-                call(["tc", *inside, *_limit(ours, options.rate)])
+                call(["tc", *_limit(ours, options.rate)])
 
 
 def _bridge(bridge: str, net: str) -> None:
@@ -101,33 +94,6 @@ def _join(
 def _with_length(address: str) -> str:
     # Without the search for duplicates, during which an address cannot be listened at.
     return f"{address}/64 nodad" if ":" in address else f"{address}/24"
-
-
-def _route(nodes: Sequence[Node]) -> None:
-    """A router, with a link to each node and to the box: nobody has a neighbour but the router."""
-    _refuse_foreign(f"{EXPERIMENT_NET}.")
-    gateway, box = f"{EXPERIMENT_NET}.{ROUTER}", f"{EXPERIMENT_NET}.{BOX}"
-    call(["ip", "netns", "add", ROUTER_NETNS])
-    forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
-    call(["ip", "netns", "exec", ROUTER_NETNS, "sh", "-c", forward])
-    _ip(f"link add muster-box mtu {MTU} type veth peer name box mtu {MTU} netns {ROUTER_NETNS}")
-    _ip(*_alone("muster-box", box, gateway), f"route add {EXPERIMENT_NET}.0/24 via {gateway}")
-    _ip(*_alone("box", gateway, box), netns=ROUTER_NETNS)
-    for node in nodes:
-        ours = f"muster-exp{node.number}"
-        pair = f"link add {ours} mtu {MTU} type veth peer name exp0 mtu {MTU} netns {node.netns}"
-        _ip(pair, *_alone(ours, gateway, node.address), netns=ROUTER_NETNS)
-        up = _alone("exp0", node.address, gateway)
-        _ip(*up, f"route add default via {gateway}", netns=node.netns)
-
-
-def _alone(card: str, address: str, other: str) -> tuple[str, ...]:
-    """A card that has no network, and whose only neighbour is `other`."""
-    return (
-        f"address add {address}/32 dev {card}",
-        f"link set {card} up",
-        f"route add {other}/32 dev {card}",
-    )
 
 
 def namespaces() -> list[Path]:

@@ -20,7 +20,6 @@ class Options:
     nodes: int = 4
     rate: int | None = None  # bits per second of each link; None: as fast as it goes
     control_network: bool = False
-    routed: bool = False  # no network has two nodes: there is a router between them
     rails: int = 1  # cards of each node in the experiment network
     ipv6: bool = False  # alone on the experiment network; then there is a control network
     gpus: int = 0  # of each node, as Slurm believes
@@ -31,7 +30,6 @@ class Options:
         flags = [f"--nodes {self.nodes}"]
         flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
         flags += ["--control-network"] if self.control_network and not self.ipv6 else []
-        flags += ["--routed"] if self.routed else []
         flags += [f"--rails {self.rails}"] if self.rails > 1 else []
         flags += ["--ipv6"] if self.ipv6 else []
         flags += [f"--gpus {self.gpus}"] if self.gpus else []
@@ -44,7 +42,7 @@ def read(nodes: str, rate: str | None, *, venv: str | None = None, **kind: Any) 
     """The options that these words on a command line make; `kind` has further fields of them.
 
     Raises:
-        UsageError: the number of nodes or the rate is wrong, or flags exclude each other.
+        UsageError: the number of nodes or the rate is wrong.
     """
     problems = []
     count = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
@@ -59,9 +57,6 @@ def read(nodes: str, rate: str | None, *, venv: str | None = None, **kind: Any) 
             f" {rate_text(MOST_RATE)} like 100mbit or 1gbit; without --rate links are not limited"
         )
     options = Options(nodes=count, rate=bits, **kind)
-    if options.routed and (options.rails > 1 or options.ipv6):
-        other = "--rails" if options.rails > 1 else "--ipv6"
-        problems.append(f"--routed and {other}: a testbed has one of them; make two, one by one")
     refuse(problems)
     return replace(
         options,

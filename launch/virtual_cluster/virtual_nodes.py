@@ -7,8 +7,7 @@ from launch.virtual_cluster.options import Options
 
 EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
 EXPERIMENT_NET_6 = "fd00:10:10:1::"
-# The box itself, on each of the two networks; and the router, where there is one.
-BOX, ROUTER = 254, 253
+BOX = 254  # the machine itself, on each of the two networks
 SECOND_RAIL = 100  # more than the last part of the first card's address
 
 

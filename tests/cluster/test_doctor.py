@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,19 +148,6 @@ def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
     assert "sudo ip link set" in message["network"]
     assert "nobody reaches node2 (10.10.1.3)" in message["every pair"]
     assert "node0 to node1" not in message["every pair"]
-
-
-def test_a_port_that_is_taken_on_node_0_is_a_row(cluster, tmp_path):
-    listen = "import socket, time; s = socket.create_server(('', 29511)); time.sleep(10_000)"
-    pid = tmp_path / "pid"
-    taken = (
-        f"{shlex.join([sys.executable, '-c', listen])} >/dev/null 2>&1 & echo $! >{pid}; "
-        "until ss -ltn | grep -q :29511; do sleep 0.1; done"
-    )
-    with broken(cluster, "node0", taken, f"kill $(cat {pid})"):
-        done = doctor(cluster, *ssh_flags(cluster), "--quick", "--master-port", "29511")
-    assert done.returncode == 1
-    assert "node0: --master-port 29511 is in use" in rows(done.stdout)["port"]
 
 
 def test_a_partition_that_is_too_small_is_told_at_once(cluster):

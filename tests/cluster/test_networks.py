@@ -1,4 +1,4 @@
-"""Networks as they are elsewhere: routed, two cards in one, IPv6; and more nodes than a few."""
+"""Networks as they are elsewhere: two cards in one, IPv6; and more nodes than a few."""
 
 import json
 import re
@@ -36,17 +36,6 @@ def without_torch(cluster: Cluster, hosts: str, folder: Path, per_node: int) -> 
     assert code == 0, out + err
     print(out)
     return json.loads(out.splitlines()[-1])
-
-
-def test_an_address_of_32_on_each_node_and_a_router_between(other_cluster, tmp_path):
-    """Was refused: the nodes have no network in common."""
-    cluster = other_cluster("--nodes", "2", "--routed")
-    assert " 10.10.1.1/32 " in cluster.exec("node0", "ip", "-o", "-4", "address", "show").stdout
-    code, out, err = ssh(cluster, "node0,node1", tmp_path)
-    assert code == 0, err
-    assert "network: node0 10.10.1.1 (exp0), node1 10.10.1.2 (exp0)" in out
-    refused = ssh(cluster, "node0,node1", tmp_path, "--network", "10.10.2.0/24")
-    assert refused[0] == 2 and "not all nodes have an address in --network 10.10.2" in refused[2]
 
 
 def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_cluster, tmp_path):

@@ -5,9 +5,9 @@ commands of `muster`. What starts runs takes the project along; it is followed f
 on there whatever becomes of the connection.
 """
 
-from configs import entry_point
+from muster import errors
 
-entry_point.begin()
+errors.begin()
 
 import argparse
 import json
@@ -25,8 +25,8 @@ from launch.ssh.login_node import project
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from launch.ssh.login_node.installation import Installation, install
 from launch.ssh.login_node.remote_command import RemoteCommand, say
-from muster import env_values, run_files
-from muster.command import COMMANDS, logins
+from muster import run_files
+from muster.command import COMMANDS, FLAG, hide, logins, variable
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
@@ -120,8 +120,8 @@ def _start(
         name, words = _named(words, program)
         if "--detach" not in words and _is_for_slurm(words, installation):
             words.append("--wait")
-    words, values = env_values.hide(_passed_on(words))
-    env = env_values.variable(values)
+    words, values = hide(_passed_on(words))
+    env = variable(values)
     if options["login_python"] is not None:
         env["MUSTER_PYTHON"] = str(options["login_python"])
     session = f"{installation.folder}/sessions/{name}-{token_hex(4)}"
@@ -158,7 +158,7 @@ def _passed_on(words: Sequence[str]) -> list[str]:
     found = list(words)
     for at in range(1, len(found)):
         name = found[at]
-        if found[at - 1] == env_values.FLAG and "=" not in name and name in os.environ:
+        if found[at - 1] == FLAG and "=" not in name and name in os.environ:
             found[at] = f"{name}={os.environ[name]}"
     return found
 
@@ -203,4 +203,4 @@ NEWEST = (
 )
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    errors.run(main)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from configs.plugins import REPOSITORY
-from launch.ssh import node_setup, transfer
+from launch.nodes import node_facts
+from launch.ssh import node_setup
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
 # What launch/ imports; the versions are those of constraints.txt.
 NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
+OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Lines of ours begin with a mark: what a login shell itself prints is passed over.
 MARK = "muster:"
 ASK = """base=${1:-$HOME/.muster}; version=$base/versions/$2
@@ -56,7 +58,7 @@ def install(
     Raises:
         MusterError: it cannot be made ready; the message says why, and what to do.
     """
-    names = transfer.package_files()
+    names = _files()
     version, lock = _version(names), ".lock" if whole else ".lock-launch"
     asked = connection.run(["bash", "-lc", ASK, "bash", folder or "", version, lock]).splitlines()
     base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)]
@@ -78,7 +80,7 @@ def install(
 
 def _make_environment(connection: Connection, checkout: str, packages: Sequence[str]) -> None:
     script = node_setup.SCRIPT.read_text(encoding="utf-8")
-    words = ["bash", "-s", "--", checkout, "", os.environ.get("TORCH_INDEX", ""), *packages]
+    words = ["bash", "-s", "--", checkout, os.environ.get("TORCH_INDEX", ""), *packages]
     try:
         connection.run(words, script)
     except ConnectionLost:
@@ -88,6 +90,16 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
             f"{error}\nname a Python there that has {', '.join(packages or ['what Muster needs'])} "
             "with --login-python, if packages cannot be installed from there"
         ) from None
+
+
+def _files() -> list[str]:
+    """The files of this checkout that run anything, in order, by their names in it."""
+    return sorted(
+        str(path.relative_to(REPOSITORY))
+        for needed in (*node_facts.PACKAGES, *OTHER_FILES)
+        for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
+        if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _version(names: Sequence[str]) -> str:

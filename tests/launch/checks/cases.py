@@ -23,9 +23,7 @@ def probe(index, **spoilt):
         "cores": 8,
         "usable_cores": 8,
         "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
-        "writable": True,
         "gpus": [],
-        "busy_ports": [],
         "rsync": True,
     }
     assert spoilt.keys() <= healthy.keys()

@@ -14,16 +14,6 @@ def probe(*addresses, came_by=()):
     return {"interfaces": interfaces, "came_by": list(came_by)}
 
 
-def chosen(probes, names, addresses, network, sources=()):
-    """`sources`: for each node the address from which it sends to any other."""
-
-    def routes(to):
-        assert sources, "nobody needs to be asked"
-        return [dict.fromkeys(to, source) if source else {} for source in sources]
-
-    return choose(probes, names, addresses, network, routes)
-
-
 LOOP = ("127.0.0.1", "255.0.0.0")
 
 
@@ -44,29 +34,29 @@ NONE = [None, None]
 
 
 def test_the_experiment_network_wins_over_the_one_that_ssh_came_by():
-    choice = chosen(PROBES, NAMES, NONE, None)
+    choice = choose(PROBES, NAMES, NONE, None)
     assert choice.network == "10.10.1.0/24" and choice.addresses == ("10.10.1.1", "10.10.1.2")
     assert choice.others == ("128.110.0.0/22",)
 
 
 def test_the_one_that_was_asked_for_wins_over_all():
-    choice = chosen(PROBES, NAMES, ["10.10.1.1", "10.10.1.2"], "128.110.0.0/16")
+    choice = choose(PROBES, NAMES, ["10.10.1.1", "10.10.1.2"], "128.110.0.0/16")
     assert choice.addresses == ("128.110.0.1", "128.110.0.2")
     with pytest.raises(MusterError, match=r"not all nodes .* a has 127.0.0.1 on eth0, 128"):
-        chosen(PROBES, NAMES, NONE, "10.9.0.0/16")
+        choose(PROBES, NAMES, NONE, "10.9.0.0/16")
 
 
 def test_given_addresses_and_numeric_names_are_meant():
     addresses = ["128.110.0.1", "128.110.0.2"]
-    assert chosen(PROBES, NAMES, addresses, None).network == "128.110.0.0/22"
-    assert chosen(PROBES, addresses, NONE, None).network == "128.110.0.0/22"
+    assert choose(PROBES, NAMES, addresses, None).network == "128.110.0.0/22"
+    assert choose(PROBES, addresses, NONE, None).network == "128.110.0.0/22"
 
 
 def test_only_one_network_leaves_no_choice():
     probes = [
         probe(LOOP, (f"192.168.0.{i}", "255.255.255.0"), came_by=[f"192.168.0.{i}"]) for i in (1, 2)
     ]
-    assert chosen(probes, NAMES, NONE, None).addresses == ("192.168.0.1", "192.168.0.2")
+    assert choose(probes, NAMES, NONE, None).addresses == ("192.168.0.1", "192.168.0.2")
 
 
 def test_none_in_common_is_said_with_all_addresses():
@@ -74,67 +64,41 @@ def test_none_in_common_is_said_with_all_addresses():
     with pytest.raises(
         MusterError, match=r"no network in common: a has .*10.0.0.1.*; b has .*10.0.1"
     ):
-        chosen(probes, NAMES, NONE, None, sources=[None, None])
+        choose(probes, NAMES, NONE, None)
 
 
-# Where no network has all nodes, as on a routed fabric or with an address of /32 each.
-
-
-def routed(index, *more):
-    return probe(LOOP, (f"10.0.{index}.5", "255.255.255.255"), *more)
-
-
-def test_the_route_to_node_0_decides_where_each_node_has_a_network_of_its_own():
-    bridge = ("172.17.0.1", "255.255.0.0")
-    probes = [routed(index, bridge) for index in (0, 1, 2)]
-    sources = ["10.0.0.5", "10.0.1.5", "10.0.2.5"]
-    found = chosen(probes, ["a", "b", "c"], [None] * 3, None, sources)
-    assert found == Choice("10.0.0.0/22", tuple(sources), routed=True)
-
-
-def test_a_route_that_leaves_by_the_network_ssh_came_by_is_the_last_choice():
-    def cloud(index):
-        public = f"198.51.{index}.7"
-        return probe((public, "255.255.255.255"), (f"10.0.{index}.5", "255.255.255.255"))
-
-    probes = [{**cloud(i), "came_by": [f"198.51.{i}.7"]} for i in (0, 1)]
-    found = chosen(probes, NAMES, NONE, None, ["10.0.0.5", "10.0.1.5"])
-    assert found.addresses == ("10.0.0.5", "10.0.1.5")
-    found = chosen(probes, NAMES, NONE, None, ["198.51.0.7", "198.51.1.7"])
-    assert found.addresses == ("198.51.0.7", "198.51.1.7")
-
-
-def test_a_network_that_is_asked_for_may_hold_those_of_the_nodes():
-    probes = [probe(LOOP, (f"10.1.{i}.1", "255.255.255.0")) for i in (0, 1)]
-    found = chosen(probes, NAMES, NONE, "10.1.0.0/16", ["10.1.0.1", "10.1.1.1"])
-    assert found == Choice("10.1.0.0/16", ("10.1.0.1", "10.1.1.1"), routed=True)
-    elsewhere = chosen(probes, NAMES, NONE, "10.1.0.0/16", ["10.9.9.9", "10.9.9.9"])
-    assert elsewhere.addresses == ("10.1.0.1", "10.1.1.1")  # bound to, whatever the route prefers
+def test_nodes_on_networks_of_their_own_take_the_addresses_that_are_asked_for():
+    probes = [probe(LOOP, (f"10.1.{i}.1", "255.255.255.255")) for i in (0, 1)]
+    apart = ("10.1.0.1", "10.1.1.1")
+    assert choose(probes, NAMES, apart, None) == Choice(None, apart)
+    assert choose(probes, apart, NONE, None) == Choice(None, apart)
+    assert choose(probes, NAMES, NONE, "10.1.0.0/16") == Choice("10.1.0.0/16", apart)
+    with pytest.raises(MusterError, match=r"in common: .*; where .* address= in a hosts file"):
+        choose(probes, NAMES, ["10.1.0.1", None], None)
 
 
 def test_several_cards_in_one_network():
     mask = "255.255.255.0"
     probes = [probe(LOOP, (f"10.1.0.{i}", mask), (f"10.1.0.10{i}", mask)) for i in (1, 2)]
-    found = chosen(probes, NAMES, NONE, None)
+    found = choose(probes, NAMES, NONE, None)
     assert found == Choice("10.1.0.0/24", ("10.1.0.1", "10.1.0.2"))
     addresses = [None, "10.1.0.102"]
-    assert chosen(probes, NAMES, addresses, None).addresses == ("10.1.0.1", "10.1.0.102")
+    assert choose(probes, NAMES, addresses, None).addresses == ("10.1.0.1", "10.1.0.102")
 
 
 def test_addresses_that_are_given_win_whatever_networks_they_are_on():
     addresses = ["10.10.1.1", "128.110.0.2"]
-    found = chosen(PROBES, NAMES, addresses, None)
-    assert found.addresses == tuple(addresses) and found.routed
+    assert choose(PROBES, NAMES, addresses, None) == Choice(None, tuple(addresses))
 
 
 def test_one_address_that_is_given_settles_the_network_of_all():
-    assert chosen(PROBES, NAMES, [None, "128.110.0.2"], None).network == "128.110.0.0/22"
+    assert choose(PROBES, NAMES, [None, "128.110.0.2"], None).network == "128.110.0.0/22"
 
 
 def test_an_address_that_the_node_does_not_have_is_refused():
     message = r"^b does not have the address 10\.10\.1\.9 that was given for it: b has 127\.0"
     with pytest.raises(MusterError, match=message):
-        chosen(PROBES, NAMES, ["10.10.1.1", "10.10.1.9"], None)
+        choose(PROBES, NAMES, ["10.10.1.1", "10.10.1.9"], None)
 
 
 def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
@@ -143,12 +107,12 @@ def test_ipv6_is_taken_where_it_is_asked_for_or_nothing_else_is_there():
 
     probes = [dual(1), dual(2)]
     expected = Choice("fd00::/64", ("fd00::1", "fd00::2"))
-    assert chosen(probes, NAMES, NONE, "fd00::/64") == expected
-    assert chosen(probes, NAMES, NONE, None) == expected
-    assert chosen(probes, ["fd00::1", "fd00::2"], NONE, None) == expected
+    assert choose(probes, NAMES, NONE, "fd00::/64") == expected
+    assert choose(probes, NAMES, NONE, None) == expected
+    assert choose(probes, ["fd00::1", "fd00::2"], NONE, None) == expected
     pairs = zip(probes, PROBES, strict=True)
     both = [{**four, "interfaces": six["interfaces"] + four["interfaces"]} for six, four in pairs]
-    assert chosen(both, NAMES, NONE, None).network == "10.10.1.0/24"
+    assert choose(both, NAMES, NONE, None).network == "10.10.1.0/24"
 
 
 def test_both_kinds_of_address_on_the_interface_that_ssh_came_by():
@@ -161,11 +125,11 @@ def test_both_kinds_of_address_on_the_interface_that_ssh_came_by():
         both["interfaces"][1]["name"] = both["interfaces"][0]["name"]
         return both
 
-    assert chosen([node(0), node(1)], NAMES, NONE, None).network == "128.110.0.0/22"
+    assert choose([node(0), node(1)], NAMES, NONE, None).network == "128.110.0.0/22"
     probes = [node(i, (f"fd00:1::{i + 1}", "64")) for i in (0, 1)]
-    assert chosen(probes, NAMES, NONE, None).network == "fd00:1::/64"
+    assert choose(probes, NAMES, NONE, None).network == "fd00:1::/64"
 
 
 def test_two_names_of_one_machine_are_not_two_nodes():
     with pytest.raises(MusterError, match=r"a and b are the same machine \(10\.0\.0\.1\)"):
-        chosen([probe(LOOP, ("10.0.0.1", "255.255.255.0"))] * 2, NAMES, NONE, None)
+        choose([probe(LOOP, ("10.0.0.1", "255.255.255.0"))] * 2, NAMES, NONE, None)

@@ -100,7 +100,7 @@ def test_an_older_python_is_told_in_one_line():
 
 
 def test_addresses_are_those_of_the_machine_with_their_interfaces():
-    with facts_request(port=1, disks={"data": Path("/nowhere/data")}) as request:
+    with facts_request(disks={"data": Path("/nowhere/data")}) as request:
         found = node_facts.describe({"request": request})
     own = {(one["name"], one["address"]) for one in found["interfaces"]}
     assert ("lo", "127.0.0.1") in own

@@ -3,15 +3,16 @@
 import pytest
 
 from configs.settings.launch import SlurmConfig
-from launch.slurm.allocation import Allocation, Task, scrubbed
-from launch.slurm.controller import minutes
+from launch.slurm.batch_script import minutes
+from launch.slurm.controller import scrubbed
+from launch.slurm.run_job import Allocation
+from launch.slurm.task import place
 from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
 TASK = {
     "SLURM_PROCID": "1",
     "SLURM_STEP_NUM_NODES": "2",
-    "SLURMD_NODENAME": "node1",
     "SLURM_SRUN_COMM_HOST": "10.10.1.1",
 }
 
@@ -26,10 +27,9 @@ def test_a_job_and_a_part_of_an_array():
 
 
 def test_a_task_knows_its_place_and_where_its_leader_is():
-    task = Task.from_env(TASK)
-    assert task == Task(rank=1, num_nodes=2, host="node1", leader_address="10.10.1.1")
+    assert place(TASK) == (1, 2, "10.10.1.1")
     with pytest.raises(MusterError, match=r"SLURM_PROCID not set: agents .* are started by srun"):
-        Task.from_env({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
+        place({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
 
 
 def test_what_a_job_says_of_itself_does_not_rule_the_next():

@@ -78,8 +78,8 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.queue.job_state.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.queue.job_state.LAST_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.submitted_job.LAST_S", 0.1, raising=False)
     run, lines = run_folder(tmp_path), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
@@ -95,8 +95,8 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
 
 
 def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.queue.job_state.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.queue.job_state.SILENCE_S", 0.3, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 0.3, raising=False)
     run = run_folder(tmp_path)
     slurm.silence()
     with pytest.raises(MusterError, match="Slurm does not answer"):
@@ -189,7 +189,7 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
 
 
 def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):
-    from launch.slurm.queue.job_state import Watcher
+    from launch.slurm.submitted_job import Watcher
 
     now = [0.0]
     watcher = Watcher(slurm.env, clock=lambda: now[0])

@@ -97,10 +97,21 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
         transfer.send_checkout([node], SshConfig())
 
 
-def test_where_there_is_no_git_what_is_needed_is_sent(checkout, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    sent = transfer._files().split("\0")
-    assert {*SENT[1:]} <= {*sent}
+def test_what_git_ignores_is_not_sent_and_stays_where_it_is_there(hosts, checkout):
+    (node,) = hosts("a")
+    (checkout / ".gitignore").write_text("/logs/*\n*.out\n")
+    for name in ("logs/run", "train/a.out", ".git", "train/__pycache__/a.pyc"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_text("here")
+    transfer.send_checkout([node], SshConfig())
+    sent = [".gitignore", *SENT]
+    assert files(node.repository) == sent and Path(node.repository, "logs").is_dir()
+    for name in ("logs/other", "mine", "launch/__pycache__/b.pyc"):
+        Path(node.repository, name).parent.mkdir(exist_ok=True)
+        Path(node.repository, name).write_text("there")
+    transfer.send_checkout([node], SshConfig())
+    theirs = ["launch/__pycache__/b.pyc", "logs/other", "mine"]
+    assert files(node.repository) == sorted([*sent, *theirs])
 
 
 # Takes rsync's place on a link that hardly moves: it is there, and says so.

@@ -49,10 +49,3 @@ def test_the_kind_of_network_is_part_of_the_testbed():
     (_, node) = virtual_nodes.of(six, [0])
     assert (node.address, node.known_as) == ("fd00:10:10:1::2", "192.168.77.2")
     assert node.slurm_address == "192.168.77.2"  # Slurm would have to be told of IPv6
-    assert str(read("2", None, routed=True)) == "--nodes 2 --routed"
-
-
-@pytest.mark.parametrize("other", [{"rails": 2}, {"ipv6": True}])
-def test_a_router_stands_in_no_network(other):
-    with pytest.raises(UsageError, match="--routed and --"):
-        read("2", None, routed=True, **other)

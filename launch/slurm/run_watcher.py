@@ -3,24 +3,25 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
-from launch.slurm import job_files
-from launch.slurm.queue import pending
-from launch.slurm.queue.job_state import (
+from launch.slurm import pending, run_job
+from launch.slurm.controller import (
     FORGOTTEN,
     UNKNOWN,
     WAITING,
     JobState,
-    Watcher,
+    Silent,
     act_on,
+    ask,
+    last_line,
     patiently,
-    steps_named,
 )
+from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 
 
@@ -36,7 +37,7 @@ class SlurmRunWatcher(LeaderWatcher):
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
         if job["job_id"] == run_record.NOT_YET:
             return super().state(run_dir, job, end)
-        if job_files.step_of(run_dir) is not None:
+        if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
         # one that has ended otherwise is perhaps requeued
@@ -61,7 +62,7 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(0.2)
             job = run_record.read_job(run_dir) or job
 
-        step = job_files.step_of(run_dir)
+        step = run_job.step_of(run_dir)
         if step is not None and job["host"] == socket.gethostname():
             self._leaders.stop(run_dir, job, say)
             return
@@ -72,7 +73,7 @@ class SlurmRunWatcher(LeaderWatcher):
             job_id = str(job["job_id"])
             if step is None:
                 act_on(job_id, ["scancel"], os.environ)
-            for number in steps_named(step, job_id, os.environ) if step else ():
+            for number in _steps_named(step, job_id, os.environ) if step else ():
                 act_on(number, ["scancel", "--signal=TERM"], os.environ)
 
         patiently(scancel, say)
@@ -134,3 +135,17 @@ def _notes(state: JobState, job_id: str) -> tuple[str, ...]:
     is_held = "Held" in state.reason  # until somebody releases it, whatever its time says
     start = None if is_held else pending.expected_start(state.start)
     return tuple(filter(None, (pending.explained(state.reason or "None", job_id), start)))
+
+
+def _steps_named(name: str, job_id: str, env: Mapping[str, str]) -> list[str]:
+    """The numbers, such as 12.3, of the steps of that name which a job has now.
+
+    Raises:
+        Silent: Slurm does not answer.
+    """
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"]
+    asked = ask(argv, env)
+    if asked.returncode:
+        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
+    pairs = (line.split(maxsplit=1) for line in asked.stdout.splitlines())
+    return [number for number, found in pairs if found == name]

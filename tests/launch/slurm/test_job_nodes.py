@@ -16,9 +16,9 @@ from launch.agent.agent_job import SchedulersJob
 from launch.agent.membership.client import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
-from launch.slurm import job_files
-from launch.slurm.inside.agents_step import StepRequest
-from launch.slurm.inside.job_nodes import JobNodes, Notice
+from launch.slurm import run_job
+from launch.slurm.job_nodes import JobNodes
+from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
 from tests.launch.pretended import assignment
@@ -72,7 +72,7 @@ def below() -> list[psutil.Process]:
 
 
 def lead(nodes: JobNodes, spec: LaunchSpec) -> int:
-    job = nodes.start(spec, nodes.facts())
+    job = nodes.launch(spec, nodes.probe())
     assert (job.job_id, job.cluster) == ("12", "here")
     return conclude(job, 2, spec).code
 
@@ -90,7 +90,7 @@ def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):
 
 def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
     spec = spec_of(tmp_path, "sh", "-c", "echo $KEY", secrets={"KEY": "hidden"})
-    job_files.write_spec(spec, {})
+    run_job.write_spec(spec, {})
     here, sent = nodes(), []
     real = Channel.send
 
@@ -126,7 +126,7 @@ def test_a_notice_goes_to_the_workers(nodes, tmp_path):
     spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
     notices = []
     here = nodes(notice=lambda: bool(notices))
-    job = here.start(spec, here.facts())
+    job = here.launch(spec, here.probe())
     sent: list[dict] = []
     for agent in job._agents:
         agent.channel.send = lambda real=agent.channel.send, **message: (
@@ -159,7 +159,7 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     before = len(below())
     started = nodes(srun)
     with pytest.raises(MusterError, match=message):
-        started.start(spec_of(tmp_path, "true"), started.facts())
+        started.launch(spec_of(tmp_path, "true"), started.probe())
     assert wait_until(lambda: len(below()) <= before)
 
 
@@ -167,27 +167,28 @@ def test_a_node_that_does_not_come_is_named(nodes, tmp_path):
     started = nodes("exec sleep 100")
     spec = spec_of(tmp_path, "true", join_s=1.0)
     with pytest.raises(MusterError, match="after 1 s still missing: node0, node1 of 2; see sinfo"):
-        started.start(spec, started.facts())
+        started.launch(spec, started.probe())
 
 
 def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     here = nodes(counts=["gpu", "gpu"])
     program = ("sh", "-c", "echo $RANK of $WORLD_SIZE")
-    job = here.start(spec_of(tmp_path, *program), here.facts())
+    job = here.launch(spec_of(tmp_path, *program), here.probe())
     assert job.wait() == 0
     assert (tmp_path / "run" / "workers" / "rank_00003.out").read_text() == "3 of 4\n"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     none = nodes(counts=["gpu", "gpu"])
     with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
-        none.start(spec_of(tmp_path, *program), none.facts())
+        none.launch(spec_of(tmp_path, *program), none.probe())
 
 
 @pytest.mark.parametrize("cores", [None, "4"])
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    asked = StepRequest(["a", "b"], "python", "muster", env).argv(Path("/run/leader.json"))
+    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], [1, 1], "python", env)
+    asked = here.srun(here.hosts, Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
     )
@@ -197,14 +198,14 @@ def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
 
 def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
     here = nodes("exec sleep 100")
-    facts = here.facts()
+    facts = here.probe()
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         spec = spec_of(tmp_path, "true", ports=(port, port), join_s=1.0)
         with pytest.raises(MusterError, match="no port that agents could connect to"):
-            here.start(spec, facts)
+            here.launch(spec, facts)
     with pytest.raises(MusterError, match="still missing"):
-        here.start(spec, facts)
+        here.launch(spec, facts)
 
 
 def test_half_of_a_short_job_is_its_notice(nodes):
@@ -221,7 +222,7 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     """What srun has started ends by itself."""
     script = (
         "import sys; from pathlib import Path;"
-        "from tests.launch.slurm.inside.test_job_nodes import killed_leader;"
+        "from tests.launch.slurm.test_job_nodes import killed_leader;"
         "killed_leader(Path(sys.argv[1]))"
     )
     leader = subprocess.Popen(
@@ -244,4 +245,4 @@ def killed_leader(folder: Path) -> None:
     (folder / "srun").chmod(0o755)
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     here = job_nodes(SchedulersJob("12"), [1, 1])
-    here.start(spec_of(folder, "sleep", "1000"), here.facts()).wait()
+    here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig
-from launch.slurm.inside.current_job import CurrentJob, current_job
+from launch.slurm.current_job import CurrentJob, current_job
 from muster.errors import MusterError
 from tests.launch.slurm.fakes import FakeSlurm
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from configs.settings.launch import LaunchConfig, SlurmConfig
 from launch.slurm import controller
-from launch.slurm.allocation import scrubbed
-from launch.slurm.queue.job_state import WAITING, job_state
+from launch.slurm.controller import WAITING, job_state, scrubbed
 from muster.errors import MusterError
 
 # With these `srun` finds the job; all others would change the steps that it starts there.

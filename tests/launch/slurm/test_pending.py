@@ -4,15 +4,9 @@ from datetime import datetime
 
 import pytest
 
-from launch.slurm.queue import pending
-from launch.slurm.queue.job_state import (
-    FORGOTTEN,
-    UNKNOWN,
-    JobState,
-    Watcher,
-    end_unix_s,
-    job_states,
-)
+from launch.slurm import pending
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, end_unix_s, job_states
+from launch.slurm.submitted_job import Watcher
 from tests.launch.slurm.fakes import FakeSlurm
 
 DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
@@ -24,12 +18,8 @@ DOWN = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_
         ("Resources", "too few nodes are free", "a shorter --time may fit in earlier"),
         ("Priority", "jobs of a higher priority wait", "sprio shows the priorities"),
         ("BeginTime", "it is not to start before a time", "JobId=12 StartTime=now"),
-        ("DependencyNeverSatisfied", "it will never start", "cancel it"),
         ("JobHeldUser", "held by its user", "scontrol release 12"),
         ("JobHeldAdmin", "held by an administrator", "ask them"),
-        ("launch_failed_requeued_held", "a node could not start it", "scontrol release 12"),
-        ("PartitionTimeLimit", "it will not start", "TimeLimit="),
-        ("PartitionNodeLimit", "it will not start", "fewer --nodes"),
         ("ReqNodeNotAvail,_UnavailableNodes:node3", "(node3)", "sinfo -R"),
         ("(ReqNodeNotAvail, UnavailableNodes:node[1-3])", "(node[1-3])", "sinfo -R"),
         (DOWN, "nodes are down: too few nodes are left", "fewer --nodes"),

@@ -25,28 +25,8 @@ REASONS = {
         "it is not to start before a time, or was requeued just now",
         "scontrol update JobId={job} StartTime=now",
     ),
-    "DependencyNeverSatisfied": (
-        "a job that it depends on did not end as it should: it will never start",
-        "cancel it, and submit it again without --slurm dependency",
-    ),
     "JobHeldUser": ("it is held by its user", "scontrol release {job}"),
     "JobHeldAdmin": ("it is held by an administrator", "only they can release it: ask them"),
-    "JobHoldMaxRequeue": (
-        "it was requeued as often as Slurm allows, and is held",
-        "look at why it ended, then scontrol release {job}",
-    ),
-    "launch failed requeued held": (
-        "a node could not start it, and it is held",
-        "scontrol release {job}; where that happens again, ask the administrators",
-    ),
-    "PartitionTimeLimit": (
-        "its partition does not allow so much time: it will not start",
-        "scontrol update JobId={job} TimeLimit=...; sinfo -o '%P %l' shows what is allowed",
-    ),
-    "PartitionNodeLimit": (
-        "its partition does not have or allow so many nodes: it will not start",
-        "cancel it, and submit it with fewer --nodes or another --partition",
-    ),
     "ReqNodeNotAvail": (
         "nodes that it needs are down, drained or reserved",
         "leave --nodelist out, or wait for them; sinfo -R says what is wrong with nodes",
@@ -54,10 +34,6 @@ REASONS = {
     "Nodes required for job are DOWN": (
         "too few nodes are left: others are down, drained, or reserved",
         "fewer --nodes; sinfo -R says what is wrong with nodes",
-    ),
-    "BadConstraints": (
-        "no nodes have what it asks for: it will not start",
-        "cancel it, and submit it with another --constraint, --gres or --mem",
     ),
 }
 LIMIT = re.compile(r"(QOS|Assoc|Association)(\w*?)(Limit|$)")

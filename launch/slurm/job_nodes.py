@@ -1,0 +1,252 @@
+"""The nodes of the job that this process is in: one step of srun starts an agent on each of them.
+
+In a job of the run's own this process is on the first of them, and the job ends with it. In one
+that somebody holds it may be elsewhere, such as on a login node, and the job goes on.
+
+Nothing is said through srun, whose own answer to a signal is to kill: each agent reads, in a file
+of the run folder, at which port its leader listens and by which secret it knows it, and connects.
+That it is reached at the address that srun itself is reached at, Slurm tells it.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+
+from configs.plugins import REPOSITORY
+from configs.settings.launch import Slots
+from launch.agent.agent_job import AgentJob, SchedulersJob
+from launch.agent.membership.coordinator import TELL_S
+from launch.agent.membership.door import Door, Who, listen
+from launch.agent.processes import process_tree
+from launch.agent.processes.process_tree import between_attempts
+from launch.nodes.channel import AgentProcess, Channel, Heartbeat
+from launch.nodes.this_machine import among
+from launch.slurm import node_health
+from launch.slurm.controller import end_unix_s
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.starters.base import commands_of
+from muster import run_files
+from muster.errors import MusterError
+from muster.writing import write_json, writing
+
+SRUN_ENDS_S = 2.0  # for srun to end after its tasks
+TICK_S = 0.05
+OPTIONS = (
+    "--ntasks-per-node=1",
+    "--overlap",  # another step, such as the shell that this is called in, may have the cores
+    "--unbuffered",
+    # An agent or a node that is gone ends no other: what comes of it is the leader's to say.
+    *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
+)
+
+
+@dataclass
+class JobNodes:
+    """Of one run, in the order that Slurm has them; its attempts start through this."""
+
+    inside: SchedulersJob
+    slurm_id: str  # the number by which Slurm's commands find the job's nodes
+    hosts: Sequence[str]
+    counts: Sequence[Slots]  # of workers
+    python: str
+    env: Mapping[str, str]  # that srun sees
+    network: str | None = None
+    master_port: int | None = None
+    step: str = "muster"  # the name of its steps
+    least: int = 1  # nodes with which it goes on
+    _has_started: bool = False
+
+    name = "slurm"
+    restarts_jobs = False
+    waits_for_nodes = False  # one that a job has lost does not come back to it
+
+    def probe(self) -> Facts:
+        """The nodes; where some may be gone, since an attempt has failed, those that answer.
+
+        Raises:
+            MusterError: too few do.
+        """
+        answer = dict.fromkeys(self.hosts, True)
+        if self._has_started:
+            answer = node_health.answers(self.hosts, self.env)
+        if sum(answer.values()) < self.least:
+            raise MusterError(
+                f"{sum(answer.values())} nodes answer, of at least {self.least}: no restart"
+            )
+        for host in (host for host, is_here in answer.items() if not is_here):
+            print(f"note: going on without it: {host} does not answer", file=sys.stderr)
+        nodes = tuple(
+            NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
+            for host, count in zip(self.hosts, self.counts, strict=True)
+            if answer[host]
+        )
+        return Facts(nodes, DECIDED, self.master_port, self.network)
+
+    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
+        """None: what the nodes run is known when their agents have come."""
+        return []
+
+    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand] = ()) -> AgentJob:
+        """Have an agent on each of these nodes, led by this process.
+
+        Raises:
+            MusterError: one does not start, or shows no GPU where there should be some.
+        """
+        self._has_started = True
+        with between_attempts(()):  # a signal ends what has not begun yet, and the run with it
+            agents, who = self._start_agents(spec, facts)
+        try:
+            facts = _known(facts, who)
+            ends_unix_s = end_unix_s(self.slurm_id, self.env)
+            return AgentJob(
+                spec,
+                facts,
+                commands_of(spec, facts),
+                lambda: agents,
+                prefixes=False,
+                patience_s=SRUN_ENDS_S,
+                inside=self.inside,
+                ends_unix_s=ends_unix_s,
+            )
+        except BaseException:
+            for agent in agents:
+                agent.channel.close()  # which ends it
+            raise
+
+    def srun(self, hosts: Sequence[str], meeting: Path) -> list[str]:
+        """The command line that starts an agent on each of `hosts`; they read `meeting`."""
+        # srun of Slurm 22.05 and 23.02 does not take this from the job. Where it is not set
+        # (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
+        cores = self.env.get("SLURM_CPUS_PER_TASK")
+        return [
+            *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
+            *((f"--cpus-per-task={cores}",) if cores else ()),
+            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.step}"),
+            *(self.python, RUN_MODULE, "launch.slurm.task", str(meeting)),
+        ]
+
+    def _start_agents(self, spec: LaunchSpec, facts: Facts) -> tuple[list[AgentProcess], list[Who]]:
+        """An agent on each node, in their order; and who each says that it is.
+
+        Raises:
+            MusterError: one of them does not come; nothing of the step is left.
+        """
+        hosts, token = [node.name for node in facts.nodes], token_hex(16)
+        door = Door(_server(spec), token, len(hosts))
+        meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
+        log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
+        about = {"port": door.port, "token": token, "network": self.network}
+        about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            write_json(meeting, about, mode=0o600)
+            output = log.open("wb")
+        with output:
+            srun = subprocess.Popen(
+                self.srun(hosts, meeting),
+                cwd=REPOSITORY,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a terminal's Ctrl-C is for this process to answer
+            )
+        try:
+            came = _gather(hosts, spec, door, lambda: _failure(srun, log))
+            agents = [AgentProcess(channel, srun, token) for channel, _ in came]
+            return agents, [who for _, who in came]
+        except BaseException:
+            process_tree.end_started([srun], SRUN_ENDS_S)
+            raise
+        finally:
+            door.close()
+            meeting.unlink(missing_ok=True)
+
+
+def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
+    """With what the agents have said: where the first is met, and how many GPUs each has.
+
+    Raises:
+        MusterError: a node has none.
+    """
+    nodes = []
+    for node, who in zip(facts.nodes, agents, strict=True):
+        count = who.workers if node.nproc == "gpu" else node.nproc
+        if not count:
+            raise MusterError(
+                f"{who.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
+                "with --gpus-per-node"
+            )
+        nodes.append(replace(node, nproc=count, name=who.name))
+    return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
+
+
+def _gather(
+    hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
+) -> list[tuple[Channel, Who]]:
+    """The agents of these hosts, when all have come by the door.
+
+    Raises:
+        MusterError: one did not start, or has not come for as long as nodes wait.
+    """
+    heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
+    came: dict[int, tuple[Channel, Who]] = {}
+    try:
+        while True:
+            for link, who in door.admitted():
+                if not 0 <= who.index < len(hosts) or who.index in came:
+                    raise MusterError(f"an agent on {who.name} says it is task {who.index}")
+                came[who.index] = (link.keep(), who)
+                heartbeat.add(link.channel)
+            missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
+            if not missing:
+                return [came[index] for index in range(len(hosts))]
+            if why := failure():
+                raise MusterError(why)
+            waited_s = time.monotonic() - began
+            if waited_s > spec.join_s:
+                raise MusterError(
+                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
+                    "sinfo and squeue --steps"
+                )
+            if waited_s > TELL_S and not is_announced and not spec.quiet:
+                is_announced = True
+                print(f"waiting for {missing}", flush=True)
+            time.sleep(TICK_S)
+    except BaseException:
+        for channel, _ in came.values():
+            channel.close()
+        raise
+    finally:
+        heartbeat.stop()
+
+
+def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
+    """Why an agent will not come any more: in its own words, or else in srun's."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith("srun: error: ")]
+    if not failed and srun.poll() is None:
+        return None
+    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    why = [line.removeprefix("srun: ").removeprefix("error: ") for line in own or failed]
+    return "\n".join(why) or f"srun ended with exit code {srun.poll()}; see {log}"
+
+
+def _server(spec: LaunchSpec) -> socket.socket:
+    """Of all addresses of this machine: by which of them Slurm reaches it is Slurm's to know.
+
+    Raises:
+        MusterError: no port of --port-range is free.
+    """
+    try:
+        return listen("", tuple(among(spec.ports)) if spec.ports else (0,))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise MusterError(
+            f"no port that agents could connect to: {why}; choose another --port-range"
+        ) from None

@@ -1,1 +1,0 @@
-"""What Slurm says of jobs: their state, and why they wait."""

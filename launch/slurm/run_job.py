@@ -1,0 +1,203 @@
+"""The job of a run: what it is to lead, what Slurm says of it, and whether it starts again.
+
+Nothing that a user typed goes through the options or the environment of sbatch and srun, where a
+comma or a quote would change its meaning: it is read from a file of the run folder.
+
+The leader alone has Slurm start the job again. Where a node is lost Slurm does so itself, as the
+job was submitted with --requeue; also where that is the node of the leader.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from configs import cli
+from configs.settings.train import TrainConfig
+from launch.runs import continuation, run_record
+from launch.runs.restart import Outcome
+from launch.slurm import node_health
+from launch.slurm.controller import UNKNOWN, act_on, job_state, patiently
+from launch.spec import LaunchSpec
+from muster import run_files
+from muster.errors import STOPPED, MusterError, UsageError
+from muster.orderly_stop import NOTICE_SIGNALS
+from muster.writing import read_json, write_json
+
+MOST = "MUSTER_MAX_REQUEUES"
+DEFAULT_MOST = "3"
+# sbatch's --signal comes two minutes before the end, or up to three: a job that has no longer may
+# have been told before this process could hear it.
+SHORT_S = 180.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A job, as its batch script and each of its tasks see it."""
+
+    job_id: str
+    name: str  # of the job among all: 123, or 123_4 for part of an array
+    attempt: int  # how often it was requeued
+    num_nodes: int
+    nodelist: str
+    gpus_on_node: int
+    cluster: str | None = None  # its name
+    components: int = 1  # more than one in a heterogeneous job
+    cpus_on_node: int | None = None  # of this node, the first
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "Allocation":
+        """The job of this process.
+
+        Raises:
+            MusterError: this is not part of a Slurm job.
+        """
+        if "SLURM_JOB_ID" not in env:
+            raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+        array = env.get("SLURM_ARRAY_JOB_ID")
+        job_id = env["SLURM_JOB_ID"]
+        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
+        return cls(
+            job_id=job_id,
+            name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
+            attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
+            num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
+            nodelist=env.get("SLURM_JOB_NODELIST", ""),
+            gpus_on_node=int(gpus) if gpus.isdigit() else 0,
+            cluster=env.get("SLURM_CLUSTER_NAME"),
+            components=int(env.get("SLURM_HET_SIZE", "1")),
+            cpus_on_node=int(cpus) if cpus.isdigit() else None,
+        )
+
+
+class Notice:
+    """Whether the time of the job is nearly up: Slurm has said so, or half of a short one is."""
+
+    def __init__(self, ends_unix_s: float | None) -> None:
+        for number in NOTICE_SIGNALS:
+            signal.signal(number, self._note)
+        self._has_come = False
+        left_s = float("inf") if ends_unix_s is None else ends_unix_s - time.time()
+        self._half_s = time.monotonic() + left_s / 2 if left_s <= SHORT_S else float("inf")
+
+    def has_come(self) -> bool:
+        return self._has_come or time.monotonic() > self._half_s
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._has_come = True
+
+
+def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
+    """Write down what a job is to lead; `job` has what it needs beside the spec.
+
+    That is `nproc` (workers of each node), `network`, `master_port`, and in a job that is not the
+    run's own `step`, the name of its steps there.
+    """
+    plain = spec.to_json()
+    if secrets := plain.pop("secrets"):
+        write_json(run_files.SECRETS.path(spec.run_dir), secrets, mode=0o600)
+    write_json(run_files.SLURM.path(spec.run_dir), {**job, "spec": plain}, forced=True)
+
+
+def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
+    """What the job is to lead, and its other settings.
+
+    Raises:
+        MusterError: this node does not see the run folder.
+    """
+    path = run_files.SLURM.path(run_dir)
+    job = read_json(path)
+    if job is None:
+        raise MusterError(
+            f"{path} is not there; the run folder must be on a file system that all nodes share: "
+            "choose one with --logs-dir"
+        )
+    hidden = run_files.SECRETS.path(run_dir)
+    found = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
+    return LaunchSpec.from_json({**job["spec"], "secrets": found}), job
+
+
+def step_of(run_dir: Path) -> str | None:
+    """The name of the run's steps, where its job is not its own."""
+    step: str | None = (read_json(run_files.SLURM.path(run_dir)) or {}).get("step")
+    return step
+
+
+def most(env: Mapping[str, str]) -> int:
+    """How often a job may be requeued.
+
+    Raises:
+        UsageError: what is set for that is no number.
+    """
+    text = env.get(MOST, DEFAULT_MOST)
+    if not text.isdecimal():
+        raise UsageError(f"{MOST} is {text!r}, not a number")
+    return int(text)
+
+
+def refuse_too_many(allocation: Allocation, env: Mapping[str, str]) -> None:
+    """A job that Slurm starts again and again (bad nodes, preemption) must end at some time.
+
+    Raises:
+        MusterError: this one has to.
+    """
+    if allocation.attempt > most(env):
+        raise MusterError(f"requeued {allocation.attempt} times; {MOST} allows {most(env)}")
+
+
+def where_due(run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation) -> None:
+    """Have the job started again after its run has ended with `code`, if that is of use: its time
+    was up and the workers have stopped in order, or a node is gone.
+    """
+    if code == STOPPED and continuation.stopped_for_notice(run_dir):
+        _requeue("out of time", allocation)
+    elif Outcome(code).is_worth_another:
+        answer = node_health.answers(hosts, os.environ)
+        if gone := [name for name, is_here in answer.items() if not is_here]:
+            _requeue(f"no answer from {', '.join(gone)}", allocation)
+
+
+def _requeue(why: str, allocation: Allocation) -> None:
+    """Unless it has been requeued often enough, or is cancelled."""
+    if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
+        return
+    if allocation.attempt >= most(os.environ):
+        _say(
+            f"error: {why} after {allocation.attempt} requeues; {MOST} allows "
+            f"{most(os.environ)}; submit it again with --resume, or ask for more with --time"
+        )
+        return
+    _say(f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint")
+    again = ["scontrol", "requeue"]
+    try:
+        patiently(lambda: act_on(allocation.name, again, os.environ), _say)
+    except MusterError as error:
+        _say(f"error: the job is not requeued: {error}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def runs_of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
+    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
+    found = []
+    for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
+        job = run_record.read_job(path.parent)
+        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
+        if job and here and job["job_id"] == job_id:
+            found.append((float(job["started_unix_s"]), path.parent))
+    if not found:
+        return None
+    found.sort()
+    run_dir = found[-1][1]  # a cluster may count its jobs from 1 again
+    config = str(run_files.CONFIG.path(run_dir))
+    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
+    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
+    return folder, [path.name for _, path in found]
