@@ -20,7 +20,9 @@ from configs.settings.train import TrainConfig
 from muster.errors import UsageError, refuse
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
-NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})
+NOT_REPEATED = frozenset(
+    {"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env", "json"}
+)
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED

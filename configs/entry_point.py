@@ -3,6 +3,7 @@
 It needs the standard library alone: a command calls `begin` before it imports anything else.
 """
 
+import argparse
 import importlib.util
 import os
 import select
@@ -13,10 +14,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from muster.errors import MusterError
+from muster import json_output
+from muster.errors import MusterError, UsageError, name_of
 from muster.writing import explained, is_full
 
 NEEDED = ("yaml", "rich")  # which an environment of ours has, and a bare Python has not
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose errors are as those of all commands."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise UsageError(message)
 
 
 def begin() -> None:
@@ -31,11 +41,8 @@ def begin() -> None:
         root = Path(__file__).resolve().parent.parent
         ready = (root / ".venv" / "bin" / "activate").exists()
         do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
-        print(
-            f"error: {sys.executable} has no {missing[0]}; activate Muster's environment: {do}",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        text = f"{sys.executable} has no {missing[0]}; activate Muster's environment: {do}"
+        sys.exit(_report(UsageError(text)))
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -70,11 +77,24 @@ def _code(main: Callable[[], int]) -> int | str | None:
     except SystemExit as ended:  # after --help
         return ended.code
     except MusterError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return error.exit_code
+        return _report(error)
     except KeyboardInterrupt:
+        _as_json("interrupted by Ctrl-C", 130)
         return 130
+
+
+def _report(error: MusterError) -> int:
+    """Print an error, as a document, too, where those are asked for; its exit code."""
+    for line in str(error).splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    _as_json(str(error), error.exit_code)
+    return error.exit_code
+
+
+def _as_json(text: str, code: int) -> None:
+    if json_output.is_asked(sys.argv):
+        json_output.begin()
+        json_output.emit("error", exit_code=code, cause=name_of(code), message=text)
 
 
 def _unwritable(error: OSError) -> int:
@@ -83,7 +103,9 @@ def _unwritable(error: OSError) -> int:
     Raises:
         OSError: `error`, where it is another one.
     """
-    if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (1, 2))):
+    if isinstance(error, BrokenPipeError) and any(
+        map(_has_no_reader, (1, 2, *json_output.descriptors()))
+    ):
         code = 128 + signal.SIGPIPE
     elif is_full(error):
         code = MusterError.exit_code

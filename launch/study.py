@@ -12,7 +12,6 @@ from configs import entry_point
 entry_point.begin()
 
 import argparse
-import shlex
 from collections.abc import Iterator
 
 from configs.plugins import REPOSITORY
@@ -20,7 +19,7 @@ from configs.raw import dashed_flags
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, study_file
 from launch.studies.progress_table import conclude, teller
-from muster import env_values
+from muster import env_values, json_output
 from muster.errors import UsageError, refuse
 
 
@@ -32,12 +31,13 @@ def main() -> int:
             "muster sweep"
         )
     args, more = _parser().parse_known_args(own)
+    if args.json:
+        json_output.begin()
     refuse(_taken(more))
     study = study_file.read(args.file, more, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     if args.dry_run:
-        for cell in study.cells:
-            print(shlex.join(cell_runs.command_of(study, cell, folder)))
+        cell_runs.print_commands(study, folder)
         return 0
     with cell_runs.alone(folder):
         notes = cell_runs.begin(study, folder)
@@ -63,7 +63,7 @@ def _taken(words: list[str]) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = entry_point.Parser(
         prog="python launch/study.py",
         description="Run every cell of a study that is not done yet.",
         epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands, and run nothing"
     )
+    parser.add_argument("--json", action="store_true", help="for programs: a document a line")
     return parser
 
 

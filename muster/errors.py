@@ -8,6 +8,8 @@ from collections.abc import Iterable
 STOPPED = 75
 # Of a run that should not be started again by itself: it fails without getting any further.
 NO_RETRY = 93
+# Of a command that was to wait for so long, as of timeout(1).
+TIME_OVER = 124
 
 
 class MusterError(Exception):
@@ -20,6 +22,22 @@ class UsageError(MusterError):
     """A wrong flag, file or input, found before any training starts."""
 
     exit_code = 2
+
+
+# What each exit code says by itself; another one is that of a program which ended itself with it.
+NAMES = {
+    0: "done",
+    MusterError.exit_code: "failed",
+    UsageError.exit_code: "refused",
+    STOPPED: "stopped",
+    NO_RETRY: "given_up",
+    TIME_OVER: "time_over",
+}
+
+
+def name_of(code: int) -> str:
+    """What an exit code says, in one word, as documents of `--json` have it."""
+    return NAMES.get(code, "signal" if code > 128 else "failed")
 
 
 def text_of(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from launch.agent.inspection.request_file import Asking
 from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
 from launch.runs.watching.durations import duration
+from muster import json_output
 from muster.errors import MusterError
 
 ANSWER_S = 6.0  # agents have less
@@ -38,6 +39,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         seen, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(seen["time_unix_s"]))
         console.print(f"{run_dir.name} is over; this was seen {why}, at {at}:", soft_wrap=True)
+        json_output.emit("stacks", run_id=run_dir.name, seen=why, **seen)
         _show(seen, console, full=full)
         return
     asking = Asking(run_dir, ask="stacks")
@@ -47,6 +49,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         asking.close()
     if findings is None or "reports" not in findings:
         raise MusterError(_silence(run_dir))
+    json_output.emit("stacks", run_id=run_dir.name, seen="now", **findings)
     _show(findings, console, full=full)
 
 
