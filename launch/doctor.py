@@ -48,7 +48,7 @@ HEEDED = (
     names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network master_port port_range".split())
-    | {"data_dir", "json", "preflight"}  # the doctor is the preflight
+    | {"data_dir", "json", "on", "preflight"}  # the doctor is the preflight
 )
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
 

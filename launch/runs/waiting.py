@@ -11,7 +11,7 @@ from launch.runs.run_state import State, Watchers
 from launch.runs.watching import run_document
 from launch.runs.watching.run_document import LOOK_S, Happenings
 from muster import json_output
-from muster.errors import TIME_OVER, UsageError
+from muster.errors import TIME_OVER, UsageError, name_of
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -55,7 +55,8 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
     code = end["code"] if end is not None else int(state.word not in ("done", "completed"))
     happenings.tell(last=True)
     if end is None:  # nobody was left to write it down
-        ended = {"exit_code": code, "cause": state.word, "message": state.detail, "rank": None}
+        message = f"{state.word}; {state.detail}"
+        ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
         json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
     print(f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
     return int(code)

@@ -75,7 +75,7 @@ class Happenings:
     def __init__(self, run_dir: Path, *, begun: bool = False) -> None:
         self._run_dir = run_dir
         self._is_submitted = begun
-        self._attempt = attempt_of(run_dir) if begun else 0
+        self._attempt = attempt_of(run_dir)
         self._started: int | None = None  # the last attempt whose start was told
         self._ranks = 0  # whose agents had begun at the last look
         self._step: tuple[int, int] | None = None

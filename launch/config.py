@@ -1,0 +1,46 @@
+"""Which settings a run would have, and from where: `muster config --on cluster`."""
+
+import sys
+from pathlib import Path
+
+# A script's own folder comes first on the path, and a file in it could hide a library: the
+# repository takes its place.
+sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+
+from configs import entry_point
+
+entry_point.begin()
+
+from configs import cli
+from configs.settings.program import ProgramConfig
+from launch.programs.command_line import OF_LAUNCH, split
+from muster import env_values, json_output
+
+CLASSES = (*OF_LAUNCH, ProgramConfig)
+HIDDEN = ("env", "json")  # a secret may be in it; what is asked here
+
+
+def main() -> int:
+    flags, _ = split(env_values.own_arguments())
+    made = cli.parse(CLASSES, flags, prog="muster config", description=str(__doc__))
+    if made[0].json:
+        json_output.begin()
+    values = {name: value for one in made for name, value in vars(one).items()}
+    sources = {
+        one.name: one.where.rstrip(": ") or "the command line"
+        for one in cli.sources(CLASSES, flags)
+    }
+    shown = {
+        name: {"value": None if value is None else str(value), "from": sources.get(name, "default")}
+        for name, value in values.items()
+        if name not in HIDDEN
+    }
+    json_output.emit("settings", settings=shown)
+    for name, one in shown.items():
+        if one["from"] != "default" or one["value"]:
+            print(f"{name}: {one['value']}  ({one['from']})")
+    return 0
+
+
+if __name__ == "__main__":
+    entry_point.run(main)
