@@ -10,7 +10,7 @@ COMMANDS = {
     "run": ["launch/submit.py"],
     "jobs": ["launch/jobs.py"],
     "doctor": ["launch/doctor.py"],
-    "config": ["launch/config.py"],
+    "config": ["muster/run_module.py", "launch.programs.shown_settings"],
     "testbed": ["launch/testbed.py"],
     "study": ["launch/study.py"],
     "sweep": ["launch/sweep.py"],

@@ -10,6 +10,7 @@ from configs import cli, clusters
 from configs.plugins import REPOSITORY
 from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
+from muster.command import COMMANDS
 from muster.errors import UsageError
 
 USERS = """
@@ -94,7 +95,8 @@ def test_without_a_file_it_is_said_where_one_may_be(project, tmp_path, monkeypat
 
 
 def test_muster_config_says_what_holds_and_from_where(project):
-    argv = [sys.executable, str(REPOSITORY / "launch" / "config.py"), "--on", "hpc", "--time", "30"]
+    first, module = COMMANDS["config"]
+    argv = [sys.executable, str(REPOSITORY / first), module, "--on", "hpc", "--time", "30"]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"partition: gpu  ({project / 'muster.toml'}:3)" in done.stdout

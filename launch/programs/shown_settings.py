@@ -1,17 +1,6 @@
 """Which settings a run would have, and from where: `muster config --on cluster`."""
 
-import sys
-from pathlib import Path
-
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
-
-from configs import entry_point
-
-entry_point.begin()
-
-from configs import cli
+from configs import cli, entry_point
 from configs.settings.program import ProgramConfig
 from launch.programs.command_line import OF_LAUNCH, split
 from muster import env_values, json_output
