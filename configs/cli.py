@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from configs import clusters
 from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
@@ -20,10 +21,19 @@ from muster.errors import UsageError, refuse
 from muster.errors import run as run
 
 # Of this invocation alone: repeating a run from its file must not claim its folder again.
-NOT_REPEATED = frozenset({"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env"})
+NOT_REPEATED = frozenset(
+    {"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env", "json", "on"}
+)
 # A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
+# What `muster.toml` may say of a cluster.
+OF_CLUSTER = {
+    name: hint
+    for cls in (LaunchConfig, SshConfig, SlurmConfig, ProgramConfig)
+    for name, hint in get_type_hints(cls).items()
+    if name not in NOT_REPEATED
+}
 
 
 def parse(
@@ -58,6 +68,7 @@ def parse(
         wanted = [one for one in from_path if one.name in known]
         values |= _values(wanted, hints, file_problems)
         problems = file_problems + problems
+    values |= _values([one for one in _on(last) if one.name in known], hints, problems)
     if last.keys() & {"help", "help_all"}:
         parser_of(classes, hints, values, prog, description, shown).print_help()
         sys.exit(0)
@@ -73,6 +84,21 @@ def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
     raw, _ = _typed_in(classes, argv)
     paths = [Path(one.text) for one in raw if one.name == "config"][-1:]
     return [one for path in paths for one in from_file(path, FILE_KEYS)[0]] + raw
+
+
+def sources(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
+    """All that sets something; what counts is last."""
+    raw, _ = _typed_in(classes, argv)
+    typed = {one.name: one.text for one in raw}
+    return [*(one for one in given(classes, argv) if one.where), *_on(typed), *raw]
+
+
+def _on(last: Mapping[str, str]) -> list[Given]:
+    """What the cluster of --on stands for."""
+    if "on" not in last:
+        return []
+    paths = {name for name, hint in OF_CLUSTER.items() if Path in (hint, *get_args(hint))}
+    return clusters.settings_of(last["on"], OF_CLUSTER, paths)
 
 
 def dashed(name: str) -> str:

@@ -1,12 +1,22 @@
 """What --help prints."""
 
+import sys
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from configs.settings.fields import flag
 from configs.settings.launch import Nodes
+from muster.errors import UsageError
+
+
+class Parser(ArgumentParser):
+    """Whose errors are as those of all commands."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise UsageError(message)
 
 
 class _Help(HelpFormatter):

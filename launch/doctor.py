@@ -15,7 +15,8 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -35,6 +36,7 @@ from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names, split
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
+from muster import json_output
 from muster.command import own_arguments, reveal
 from muster.errors import UsageError, refuse
 from muster.run_files import NETWORK
@@ -47,7 +49,7 @@ HEEDED = (
     names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
-    | {"data_dir", "preflight"}  # the doctor is the preflight
+    | {"data_dir", "json", "on", "preflight"}  # the doctor is the preflight
 )
 SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
 
@@ -63,6 +65,8 @@ def main() -> int:
         first=names(DoctorConfig) | HEEDED,
     )
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
+    if launch.json:
+        json_output.begin()
     line = CommandLine(launch, ssh, slurm, words, typed, run, train=train, bench=bench)
     refuse(line.foreign())
     if launch.dry_run or launch.detach:
@@ -80,11 +84,16 @@ def main() -> int:
     launcher: Launcher = build(Settings(settings, ssh, slurm))
     examination = as_asked.check_nodes(launcher.assume(), _disks(train))
     _show(examination.rows)
+    code, measured = 0, None
     if examination.problems:
         count = len(examination.problems)
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
-        return 1
-    return 0 if doctor.quick else _measure(launcher, name, launch, train)
+        code = 1
+    elif not doctor.quick:
+        code, measured = _measure(launcher, name, launch, train)
+    checks = [asdict(row) for row in examination.rows]
+    json_output.emit("checks", exit_code=code, checks=checks, network=measured)
+    return code
 
 
 def _disks(train: TrainConfig) -> dict[str, Path]:
@@ -93,12 +102,14 @@ def _disks(train: TrainConfig) -> dict[str, Path]:
     return {**found, "data": train.data_dir.absolute()} if train.data_dir else found
 
 
-def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig) -> int:
+def _measure(
+    launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig
+) -> tuple[int, dict[str, Any] | None]:
     """A process group of real workers, through the launcher that runs use."""
     facts = launcher.probe()
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
-        return 0
+        return 0, None
     spec = _spec(launch, train, facts)
     plan = launcher.plan(spec, facts)
     run_record.write_down(spec, plan, name, cli.to_yaml(train))
@@ -106,7 +117,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
     run_record.begin(spec, name, job.job_id, cluster=job.cluster)
     outcome = conclude(job, facts.world_size, spec)
     if outcome.code:
-        return outcome.code
+        return outcome.code, None
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
@@ -114,7 +125,7 @@ def _measure(launcher: Launcher, name: str, launch: LaunchConfig, train: TrainCo
         _console().print(f"{title}\n", table, sep="")
     verdict, problems = bandwidth.verdict(measured, names)
     print("\n".join([verdict, *problems, f"all numbers: {result}"]))
-    return 1 if problems else 0
+    return int(bool(problems)), {**measured, "verdict": verdict, "problems": problems}
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:

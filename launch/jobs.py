@@ -14,34 +14,37 @@ from muster import errors
 errors.begin()
 
 import argparse
-import json
 import time
-from dataclasses import asdict
 
+from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
-from launch.runs import run_record, run_state
+from launch.runs import run_record, run_state, waiting
 from launch.runs.log_tail import Follower
-from launch.runs.watching import overview, run_activity
-from launch.runs.watching.step_progress import last_steps
-from muster import run_files
+from launch.runs.watching import overview, run_document
+from muster import json_output, run_files
 from muster.errors import UsageError
 from muster.run_files import project_of
-from muster.writing import read_json
 
 POLL_S = 0.5
 
 
 def main() -> int:
     args = _parser().parse_args()
+    if args.json:
+        json_output.begin()
     root = args.logs_dir
     match args.verb:
         case "list":
-            return _list(root, args.number)
+            overview.show(_runs(root)[: args.number])
         case "top":
-            return overview.top(lambda: _runs(root), number=args.number, once=args.once)
+            once = args.once or args.json
+            overview.top(lambda: _runs(root), number=args.number, once=once)
         case "status":
-            return (_status_json if args.json else _status)(_find(root, args.run))
+            _status(_find(root, args.run))
+        case "wait":
+            patience_s = None if args.patience is None else waiting.seconds(args.patience)
+            return waiting.wait(_find(root, args.run), patience_s)
         case "logs":
             return _logs(_find(root, args.run), args.rank, follow=args.follow)
         case "stacks" if args.native:
@@ -51,34 +54,40 @@ def main() -> int:
             )
         case "stacks":
             questions.stacks(_find(root, args.run), full=args.full)
-            return 0
         case "debug":
             raise UsageError(
                 "there is no jobs debug any more; jobs stacks says where each rank is, and "
                 "breakpoint() works in a program that runs alone: python train.py"
             )
         case _:
-            run_state.cancel(_find(root, args.run), print)
-            return 0
+            run = _find(root, args.run)
+            run_state.cancel(run, print)
+            json_output.emit("run", **run_document.whole(run, run_state.of(run)))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python launch/jobs.py", description="Look after runs.")
+    parser = Parser(prog="python launch/jobs.py", description="Look after runs.")
     parser.add_argument(
         "--logs-dir",
         type=Path,
         help="where run folders are (default: wherever your runs are)",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    listing = verbs.add_parser("list", help="the latest runs, newest first")
+    printed = Parser(add_help=False)
+    printed.add_argument("--json", action="store_true", help="for programs: a document a line")
+    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, newest first")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
-    table = verbs.add_parser("top", help="all runs and what they do, refreshed; Ctrl-C ends it")
+    table = verbs.add_parser(
+        "top", parents=[printed], help="all runs and what they do, refreshed; Ctrl-C ends it"
+    )
     table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
     table.add_argument("--once", action="store_true", help="show it once, as in a script")
-    one = argparse.ArgumentParser(add_help=False)
+    one = Parser(add_help=False, parents=[printed])
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
-    status = verbs.add_parser("status", parents=[one], help="what one run is doing")
-    status.add_argument("--json", action="store_true", help="as one object, for programs")
+    verbs.add_parser("status", parents=[one], help="what one run is doing")
+    wait = verbs.add_parser("wait", parents=[one], help="stay until it ends, with its exit code")
+    wait.add_argument("--for", dest="patience", metavar="2h", help="no longer; then exit code 124")
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
     logs.add_argument("--rank", type=int, help="of this rank only")
@@ -135,50 +144,24 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
     return list(newest.values())
 
 
-def _list(root: Path | None, number: int) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("run", "through", "job", "state", "more"):
-        table.add_column(column, no_wrap=column != "more")
-    watchers = run_state.Watchers()
-    for run in _runs(root)[:number]:
-        job, state = run_record.read_job(run) or {}, run_state.of(run, watchers)
-        where = (str(job.get("launcher", "")), str(job.get("job_id", "")))
-        table.add_row(run.name, *where, state.word, state.detail)
-    # a file or a pipe has no width that lines must be broken for
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-    return 0
-
-
-def _status(run: Path) -> int:
+def _status(run: Path) -> None:
     state = run_state.of(run)
+    known = run_document.whole(run, state)
+    json_output.emit("run", **known)
     print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
-    for line in run_activity.lines(run, state):
+    for line in known["notes"]:
         print(line, flush=True)
     print(f"run folder: {run}")
-    for path in run_files.AGENT.find(run):
-        here = read_json(path, "ranks", "node", "address", "interface")
-        if here is None:
-            continue
-        ranks = ", ".join(map(str, here["ranks"]))
-        print(f"{here['node']}: {here['address']} on {here['interface']}, rank {ranks}")
-    if steps := last_steps(run_files.METRICS.path(run, rank=0)):
-        last = steps[-1]
+    for node in known["nodes"]:
+        ranks = ", ".join(map(str, node["ranks"]))
+        print(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
+    if last := known["step"]:
         print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
-    return 0
-
-
-def _status_json(run: Path) -> int:
-    state = run_state.of(run)
-    notes = list(run_activity.lines(run, state))
-    print(json.dumps({"run_id": run.name, "run_dir": str(run), **asdict(state), "notes": notes}))
-    return 0
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
-    follower = Follower(run, prefixes=True, only=rank, consequences=True)
+    as_json = json_output.has_begun()
+    follower = Follower(run, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
     while True:
         over = run_state.of(run, watchers).over

@@ -12,14 +12,15 @@ from muster import errors
 errors.begin()
 
 import argparse
-import shlex
 from collections.abc import Iterator
 
 from configs.cli import dashed_flags
+from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, study_file
 from launch.studies.progress_table import conclude, teller
+from muster import json_output
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
 
@@ -32,12 +33,13 @@ def main() -> int:
             "muster sweep"
         )
     args, more = _parser().parse_known_args(own)
+    if args.json:
+        json_output.begin()
     refuse(_taken(more))
     study = study_file.read(args.file, more, args.rate)
     folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     if args.dry_run:
-        for cell in study.cells:
-            print(shlex.join(cell_runs.command_of(study, cell, folder)))
+        cell_runs.print_commands(study, folder)
         return 0
     with cell_runs.alone(folder):
         notes = cell_runs.begin(study, folder)
@@ -63,7 +65,7 @@ def _taken(words: list[str]) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python launch/study.py",
         description="Run every cell of a study that is not done yet.",
         epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands, and run nothing"
     )
+    parser.add_argument("--json", action="store_true", help="for programs: a document a line")
     return parser
 
 

@@ -13,6 +13,7 @@ from muster import errors
 errors.begin()
 
 import os
+from dataclasses import asdict
 
 from configs.settings.program import ProgramConfig, id_of
 from launch.launchers.base import Launcher, launcher_of
@@ -21,7 +22,9 @@ from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.runs import run_record
+from launch.runs.watching.run_document import Happenings, documented
 from launch.spec import Facts, LaunchSpec
+from muster import json_output
 from muster.command import VALUES, own_arguments
 from muster.errors import MusterError, UsageError, refuse
 
@@ -30,6 +33,8 @@ def main() -> int:
     line = CommandLine.of(own_arguments())
     os.environ.pop(VALUES, None)  # the run has them; nothing else that starts here does
     launch, ssh, slurm = line.launch, line.ssh, line.slurm
+    if launch.json:
+        json_output.begin()
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
     if ssh.setup:
@@ -37,7 +42,9 @@ def main() -> int:
     program = line.program(Path.cwd())
     if launch.dry_run:
         facts = launcher.assume()
-        print(launcher.show(_spec(program, launcher, facts, make=False), facts))
+        spec = _spec(program, launcher, facts, make=False)
+        json_output.emit("plan", nodes=[asdict(one) for one in launcher.plan(spec, facts)])
+        print(launcher.show(spec, facts))
         return 0
     facts = _ask(launcher)
     spec = _spec(program, launcher, facts, make=True)
@@ -47,8 +54,10 @@ def main() -> int:
         print(f"run {spec.run_id}: {_size(facts)}, {program.title} -> {spec.run_dir}")
         sys.stdout.flush()
     if launch.detach and not run_record.go_on_in_background(spec):
+        Happenings(spec.run_dir).tell(last=True)
         return 0
-    return lead(launcher, spec, facts)
+    with documented(spec.run_dir, wanted=launch.json and not launch.detach):
+        return lead(launcher, spec, facts)
 
 
 def _ask(launcher: Launcher) -> Facts:

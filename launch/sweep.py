@@ -13,9 +13,9 @@ errors.begin()
 
 import argparse
 import os
-import shlex
 
 from configs.cli import dashed_flags
+from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.runs import run_record
@@ -24,7 +24,7 @@ from launch.studies.cell_process import run_all
 from launch.studies.cells import Sweep
 from launch.studies.progress_record import Notes
 from launch.studies.progress_table import conclude, teller
-from muster import run_files
+from muster import json_output, run_files
 from muster.command import VALUES, own_arguments
 from muster.errors import UsageError
 from muster.run_files import project_of
@@ -34,6 +34,8 @@ def main() -> int:
     cwd = Path.cwd()
     own, program = split(dashed_flags(own_arguments()))
     args, flags = _parser().parse_known_args(own)
+    if args.json:
+        json_output.begin()
     if args.at_once < 1:
         raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
     if args.cells is not None and (program or args.over):
@@ -49,9 +51,8 @@ def main() -> int:
     if args.dry_run:
         if places is None:
             print("note: as the tasks of one job array", file=sys.stderr)
-        for cell in sweep.cells:
-            where = places.flags(0) if places is not None else ()
-            print(shlex.join(cell_runs.command_of(sweep, cell, folder, where)))
+        where = places.flags(0) if places is not None else ()
+        cell_runs.print_commands(sweep, folder, where)
         return 0
     with cell_runs.alone(folder):
         if places is not None:
@@ -64,7 +65,10 @@ def main() -> int:
             os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
             wait = not args.detach
             is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
-            return _concluded(notes, folder, None) if is_over else 0
+            if is_over:
+                return _concluded(notes, folder, None)
+            json_output.emit("submitted", folder=str(folder))
+            return 0
         places.write()
         if args.detach and not _go_on_in_background(folder):
             return 0
@@ -87,6 +91,7 @@ def _go_on_in_background(folder: Path) -> bool:
     """Fork; true in the child, which has no terminal and prints to sweep.log."""
     sys.stdout.flush()
     if child := os.fork():
+        json_output.emit("submitted", folder=str(folder), pid=child)
         print(f"in the background, as process {child}; sweep folder: {folder}")
         print(f"  the same command shows what came of it; to end it: kill {child}")
         return False
@@ -95,7 +100,7 @@ def _go_on_in_background(folder: Path) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="muster sweep",
         usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM ...]",
         description="Run a program once with every combination of the values. Without a program "
@@ -122,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
     parser.add_argument("--detach", action="store_true", help="give the terminal back at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--json", action="store_true", help="for programs: a document a line")
     # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": ["launch/submit.py"],
     "jobs": ["launch/jobs.py"],
     "doctor": ["launch/doctor.py"],
+    "config": ["muster/run_module.py", "launch.programs.shown_settings"],
     "testbed": ["launch/testbed.py"],
     "study": ["launch/study.py"],
     "sweep": ["launch/sweep.py"],
@@ -30,6 +31,7 @@ USAGE = """usage: muster COMMAND [argument ...]
   muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
   muster jobs list|status|logs|cancel|...     look after runs
   muster doctor [flags]                       what is wrong with the nodes
+  muster config [flags]                       which settings a run would have, and from where
   muster testbed up|down|...                  a cluster on this machine, to try things on
   muster sweep --over lr=1e-4,3e-4 -- train.py  a program with every combination of values
   muster study FILE                           the same run in several modes, and a report

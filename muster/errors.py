@@ -17,12 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from muster import json_output
+
 NEEDED = ("yaml", "rich")  # which an environment of ours has, and a bare Python has not
 
 # Of a run that was stopped cleanly and can be continued: sysexits.h's "try again".
 STOPPED = 75
 # Of a run that should not be started again by itself: it fails without getting any further.
 NO_RETRY = 93
+# Of a command that was to wait for so long, as of timeout(1).
+TIME_OVER = 124
 
 
 class MusterError(Exception):
@@ -35,6 +39,22 @@ class UsageError(MusterError):
     """A wrong flag, file or input, found before any training starts."""
 
     exit_code = 2
+
+
+# What each exit code says by itself; another one is that of a program which ended itself with it.
+NAMES = {
+    0: "done",
+    MusterError.exit_code: "failed",
+    UsageError.exit_code: "refused",
+    STOPPED: "stopped",
+    NO_RETRY: "given_up",
+    TIME_OVER: "time_over",
+}
+
+
+def name_of(code: int) -> str:
+    """What an exit code says, in one word, as documents of `--json` have it."""
+    return NAMES.get(code, "signal" if code > 128 else "failed")
 
 
 def text_of(error: BaseException) -> str:
@@ -107,11 +127,8 @@ def begin() -> None:
         root = Path(__file__).resolve().parent.parent
         ready = (root / ".venv" / "bin" / "activate").exists()
         do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
-        print(
-            f"error: {sys.executable} has no {missing[0]}; activate Muster's environment: {do}",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        text = f"{sys.executable} has no {missing[0]}; activate Muster's environment: {do}"
+        sys.exit(_report(UsageError(text)))
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -146,11 +163,24 @@ def _code(main: Callable[[], int]) -> int | str | None:
     except SystemExit as ended:  # after --help
         return ended.code
     except MusterError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        return error.exit_code
+        return _report(error)
     except KeyboardInterrupt:
+        _as_json("interrupted by Ctrl-C", 130)
         return 130
+
+
+def _report(error: MusterError) -> int:
+    """Print an error, as a document, too, where those are asked for; its exit code."""
+    for line in str(error).splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    _as_json(str(error), error.exit_code)
+    return error.exit_code
+
+
+def _as_json(text: str, code: int) -> None:
+    if json_output.is_asked(sys.argv):
+        json_output.begin()
+        json_output.emit("error", exit_code=code, cause=name_of(code), message=text)
 
 
 def _unwritable(error: OSError) -> int:
@@ -159,7 +189,9 @@ def _unwritable(error: OSError) -> int:
     Raises:
         OSError: `error`, where it is another one.
     """
-    if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (1, 2))):
+    if isinstance(error, BrokenPipeError) and any(
+        map(_has_no_reader, (1, 2, *json_output.descriptors()))
+    ):
         code = 128 + signal.SIGPIPE
     elif is_full(error):
         code = MusterError.exit_code

@@ -95,6 +95,10 @@ class LaunchConfig(Config):
     )
     detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
     dry_run: bool = setting(False, "print the commands that would run, and run nothing")
+    on: str | None = setting(
+        None, "cluster of muster.toml, whose settings these are where no flag says otherwise"
+    )
+    json: bool = setting(False, "for programs: print what happens as JSON, a document a line")
 
     def _problems(self) -> Iterator[str]:
         if self.preload is not None:

@@ -81,7 +81,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
     if failure is None:
         run_record.end(spec, 0, "")
         return Outcome(0)
-    run_record.end(spec, failure.code, failure.text, failure.rank)
+    run_record.end(spec, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
@@ -92,9 +92,9 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
     """What a scheduler's job has said of its end, where it ended; else what is found from here."""
     if ended is None or (found is not None and found.text == ended["message"]):
         return found
-    return (
-        Failure(ended["code"], ended["message"], (), ended.get("rank")) if ended["code"] else None
-    )
+    if not ended["code"]:
+        return None
+    return Failure(ended["code"], ended["message"], (), ended.get("rank"), ended.get("cause", ""))
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:

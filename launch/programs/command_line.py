@@ -34,7 +34,7 @@ def names(*classes: type) -> frozenset[str]:
 
 
 OF_TRAINER = names(TrainConfig, BenchConfig) - names(RunConfig)
-OF_SBATCH = names(SshConfig, SlurmConfig) | {"launcher", "detach", "dry_run", "hosts"}
+OF_SBATCH = names(SshConfig, SlurmConfig) | {"launcher", "detach", "dry_run", "hosts", "json"}
 DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
 
 

@@ -18,7 +18,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ KILLED = 128 + 9
 KILL = " was killed by "
 # What gloo, nccl and the store say when another rank has not come to a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
+OUT_OF_MEMORY = "out_of_memory"
+# In a line that is not of a traceback's frames; of torch, Python, the kernel and Slurm. With a
+# question mark it is a guess of ours.
+MEMORY = re.compile(
+    r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Failure:
     text: str  # the cause, in the words it was given: what one should see last
     context: tuple[str, ...] = ()  # lines to go before it
     rank: int | None = None  # the one that failed first, where it is one
+    cause: str = ""  # in one word: of `RULES`, or `OUT_OF_MEMORY`
 
 
 def explain(
@@ -53,7 +60,10 @@ def explain(
     facts = Facts(run_dir, world_size, code, trouble)
     if len(facts.done) == facts.world_size and not code:
         return None
-    return next(failure for rule in RULES if (failure := rule(facts)) is not None)
+    found = ((rule(facts), cause) for rule, cause in RULES.items())
+    failure, cause = next(pair for pair in found if pair[0] is not None)
+    assert failure is not None
+    return replace(failure, cause=OUT_OF_MEMORY if MEMORY.search(failure.text) else cause)
 
 
 def stopped_in_order(facts: Facts) -> Failure | None:
@@ -221,27 +231,28 @@ def first_echo(facts: Facts) -> Failure:
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
 
 
-# The first that holds is the cause, and says why it goes before those below it.
-RULES: tuple[Callable[[Facts], Failure | None], ...] = (
-    stopped_in_order,  # every worker has said so itself: nothing else needs a cause
-    ended_for_a_hang,  # all that followed, tracebacks too, came of ending it
-    stopped_by_signal,  # tracebacks of programs that are told to end are no failures
-    failed_by_itself,  # the rest is what others saw of it, or said when they lost it
-    collective_timed_out,  # agents looked while ranks waited: the end is a consequence
-    agent_refused,  # nothing was started there, for which the other nodes were ended
-    node_gone,  # a scheduler ends all others before they can notice
-    command_killed,  # its agent has seen it; other agents only lost that one
-    node_lost,  # no agent saw a command end: the one that all have lost is the cause
-    node_signalled,  # those that left no word were ended with their agent, as were the others
-    aborted_at_exit,  # as Python ended, after they had said that they are done
-    ended_without_a_word,  # a rank that died, before one that merely was late
-    waited_for_in_vain,  # ended by its agent, so it lived: it hung, if others timed out
-    never_started,  # silent for no other reason
-    failed_though_done,  # no worker is at fault: what the launching side knows is left
-    stopped_in_part,  # some ranks have heeded it, and the others lost them
-    left_early,  # those that are done left the others waiting
-    first_echo,  # nobody says more than that it lost another
-)
+# The first that holds is the cause, here with its word in exit.json; each says why it goes before
+# those below it.
+RULES: dict[Callable[[Facts], Failure | None], str] = {
+    stopped_in_order: "stopped",  # every worker has said so itself: nothing else needs a cause
+    ended_for_a_hang: "hang",  # all that followed, tracebacks too, came of ending it
+    stopped_by_signal: "signal",  # tracebacks of programs that are told to end are no failures
+    failed_by_itself: "program",  # the rest is what others saw of it, or said when they lost it
+    collective_timed_out: "timeout",  # agents looked while ranks waited: the end is a consequence
+    agent_refused: "refused",  # nothing was started there, for which the other nodes were ended
+    node_gone: "node_lost",  # a scheduler ends all others before they can notice
+    command_killed: "killed",  # its agent has seen it; other agents only lost that one
+    node_lost: "node_lost",  # no agent saw a command end: the one that all have lost is the cause
+    node_signalled: "node_lost",  # those without a word were ended with their agent, as the others
+    aborted_at_exit: "killed",  # as Python ended, after they had said that they are done
+    ended_without_a_word: "killed",  # a rank that died, before one that merely was late
+    waited_for_in_vain: "timeout",  # ended by its agent, so it lived: it hung, if others timed out
+    never_started: "not_started",  # silent for no other reason
+    failed_though_done: "job",  # no worker is at fault: what the launching side knows is left
+    stopped_in_part: "signal",  # some ranks have heeded it, and the others lost them
+    left_early: "left_early",  # those that are done left the others waiting
+    first_echo: "peer_lost",  # nobody says more than that it lost another
+}
 
 
 def _timed_out(record: Mapping[str, Any]) -> bool:

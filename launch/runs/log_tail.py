@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from muster import json_lines
+from muster import json_lines, json_output
 from muster.errors import silence
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
 from muster.worker.lost_peer import CONSEQUENCE
@@ -56,7 +56,7 @@ class Follower:
     after `node.rank| `. Of a progress bar, which draws itself anew in one line, that is a line
     every few seconds. Files and ranks may come into being at any time, and anew. That a worker
     ended because another one had is shown only with `consequences`: who waits for the run sees the
-    cause.
+    cause. `as_json`: each line becomes a document.
     """
 
     def __init__(
@@ -66,9 +66,11 @@ class Follower:
         prefixes: bool = False,
         only: int | None = None,
         consequences: bool = False,
+        as_json: bool = False,
     ) -> None:
         self._workers = OUTPUT.path(run_dir, rank=0).parent
         self._prefixes, self._consequences = prefixes, consequences
+        self._as_json = as_json
         self._only = only if only is not None or prefixes else 0
         self._files: dict[str, _File] = {}
         self._changed_ns = 0  # when the folder last was
@@ -146,10 +148,16 @@ class Follower:
         return new if self._consequences else CONSEQUENCES.sub(b"", new)
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
-        prefix = f"{self.nodes.get(file.rank, 'node?')}.{file.rank}| ".encode()
+        node = self.nodes.get(file.rank, "node?")
+        prefix = f"{node}.{file.rank}| ".encode()
         lines = _lines(file, new)
         if not self._consequences:
             lines = (line for line in lines if not line.startswith(CONSEQUENCE.encode()))
+        if self._as_json:
+            for line in lines:
+                text = line.decode(errors="replace")
+                json_output.emit("output", node=node, rank=file.rank, stream=file.stream, text=text)
+            return b""
         return b"".join(prefix + line + b"\n" for line in lines)
 
 

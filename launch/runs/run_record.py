@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.spec import LaunchSpec, NodeCommand
-from muster import run_files
+from muster import json_output, run_files
 from muster.command import hide
-from muster.errors import MusterError, explained
+from muster.errors import MusterError, explained, name_of
 from muster.writing import (
     CannotWrite,
     read_json,
@@ -74,13 +74,15 @@ def begin(
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def end(spec: LaunchSpec, code: int, message: str, rank: int | None = None) -> None:
+def end(
+    spec: LaunchSpec, code: int, message: str, rank: int | None = None, cause: str = ""
+) -> None:
     """Say that the run is over; where not even that can be written, on stderr.
 
-    `rank`: the one that failed first.
+    `rank`: the one that failed first. `cause`: of `failure.RULES`, or what its code says.
     """
     try:
-        write_end(spec.run_dir, code, message, rank)
+        write_end(spec.run_dir, code, message, rank, cause)
     except CannotWrite as error:
         print(f"error: {error}", file=sys.stderr)
 
@@ -98,13 +100,16 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         raise
 
 
-def write_end(run_dir: Path, code: int, message: str, rank: int | None = None) -> None:
+def write_end(
+    run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = ""
+) -> None:
     """Say that the run in `run_dir` is over.
 
     Raises:
         CannotWrite: the disk is full, to the last byte that was reserved for it.
     """
     end = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
+    end["cause"] = cause or name_of(code)
     write_last(run_files.EXIT.path(run_dir), end)
 
 
@@ -176,6 +181,7 @@ def go_on_in_background(spec: LaunchSpec) -> bool:
 
 def leave_terminal(log: Path) -> None:
     """Have this process, which leads no session yet, go on without one; it prints to `log`."""
+    json_output.end()
     os.setsid()
     os.chdir("/")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

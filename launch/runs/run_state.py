@@ -120,6 +120,12 @@ def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
 
 
+def is_led(run_dir: Path) -> bool:
+    """Whether the process that leads the run lives, and is here: it may start the run again."""
+    job = run_record.read_job(run_dir)
+    return job is not None and _leader(job) is not None
+
+
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     """End the run and stay until it has ended; one that is over is left as it is.
 

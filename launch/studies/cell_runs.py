@@ -20,7 +20,7 @@ from launch.studies import cell_process, cell_results, progress_record
 from launch.studies.cell_process import STOPS, Work
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_record import Note, Notes
-from muster import run_files
+from muster import json_output, run_files
 from muster.errors import UsageError, refuse
 from muster.writing import read_json, write_text
 
@@ -218,6 +218,14 @@ def work_of(
 
 def command_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
     return [sys.executable, SUBMIT, *words_of(sweep, cell, folder, where)]
+
+
+def print_commands(sweep: Sweep, folder: Path, where: Sequence[str] = ()) -> None:
+    """What a dry run shows."""
+    commands = [command_of(sweep, cell, folder, where) for cell in sweep.cells]
+    json_output.emit("plan", commands=commands)
+    for command in commands:
+        print(shlex.join(command))
 
 
 def conclude(note: Note, folder: Path, code: int) -> None:

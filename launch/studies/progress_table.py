@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from launch.studies import cell_results
 from launch.studies.progress_record import Note, Notes
+from muster import json_output
 
 STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
 MOST_RESULTS = 8
@@ -20,6 +22,7 @@ def teller(notes: Notes, path: Path) -> Callable[[Note], None]:
 
     def tell(note: Note) -> None:
         notes.write(path)
+        json_output.emit("cell", **asdict(note))
         line = f"{note.id}: {note.state} {note.message}".rstrip()
         print(line if note.state == "running" else f"{line} ({how_far(notes)})", flush=True)
 
@@ -35,10 +38,12 @@ def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
     failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
     for one in failed:
         print(f"{one.id} {one.state}: {one.message}; see {folder / one.run_dir}", file=sys.stderr)
+    code = 0 if all(one.state == "done" for one in notes.cells) else 1
     if stopped_by is not None:
         print("error: stopped; the same command goes on with what is left", file=sys.stderr)
-        return 128 + stopped_by
-    return 0 if all(one.state == "done" for one in notes.cells) else 1
+        code = 128 + stopped_by
+    json_output.emit("cells", exit_code=code, folder=str(folder), **asdict(notes))
+    return code
 
 
 def table(notes: Notes) -> RenderableType:

@@ -162,3 +162,29 @@ def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
     assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in message, (
         message[-500:]
     )
+
+
+def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):
+    def documents(*argv: str) -> tuple[int, list[dict]]:
+        code, out, _ = finish(start(cluster, [sys.executable, *argv], cwd=tmp_path))
+        return code, [json.loads(line) for line in out.splitlines()]
+
+    logs = str(tmp_path / "logs")
+    run = [SUBMIT, "--launcher", "slurm", "--json", "--logs-dir", logs]
+    wait = [str(REPOSITORY / "launch" / "jobs.py"), "--logs-dir", logs, "wait", "--json"]
+    code, (first,) = documents(*run, "--nodes", "2", *FLAGS)
+    assert code == 0 and (first["kind"], first["launcher"]) == ("submitted", "slurm")
+    assert first["job_id"].isdigit()
+    code, found = documents(*wait, first["run_id"], "--for", "10m")
+    kinds = [one["kind"] for one in found]
+    assert code == 0 and {"started", "step"} <= set(kinds) and kinds[-1] == "ended", found
+    assert found[-1]["cause"] == "done"
+    (tmp_path / "fails.py").write_text("raise SystemExit(7)")
+    _, (first,) = documents(*run, "--nodes", "2", "--", "fails.py")
+    code, found = documents(*wait, first["run_id"])
+    assert code == found[-1]["exit_code"] == 7, found[-1]["message"]
+    assert found[-1]["cause"] == "program"
+    _, (late,) = documents(*run, "--slurm", "begin=now+1hour", *FLAGS)
+    code, (waiting,) = documents(*wait, late["run_id"], "--for", "2s")
+    assert code == 124 and (waiting["kind"], waiting["word"]) == ("time_over", "pending")
+    ways.cancel_all(cluster)

@@ -17,6 +17,7 @@ from launch.agent.inspection.rank_view import RankView
 from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
 from launch.runs.watching.durations import duration
+from muster import json_output
 from muster.errors import MusterError
 from muster.run_files import ANSWER, REQUESTS
 
@@ -74,6 +75,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         seen, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(seen["time_unix_s"]))
         console.print(f"{run_dir.name} is over; this was seen {why}, at {at}:", soft_wrap=True)
+        json_output.emit("stacks", run_id=run_dir.name, seen=why, **seen)
         _show(seen, console, full=full)
         return
     asking = Asking(run_dir, ask="stacks")
@@ -83,6 +85,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         asking.close()
     if findings is None or "reports" not in findings:
         raise MusterError(_silence(run_dir))
+    json_output.emit("stacks", run_id=run_dir.name, seen="now", **findings)
     _show(findings, console, full=full)
 
 

@@ -1,0 +1,87 @@
+"""Settings once: what `--on NAME` stands for, as `muster.toml` says it under `[clusters.NAME]`.
+
+The project's file, in the folder of the call or above it, goes before the user's.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from configs.raw import Given
+from muster.errors import UsageError, refuse
+
+FILE = "muster.toml"
+Clusters = dict[str, list[Given]]
+
+
+def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> list[Given]:
+    """The settings of a cluster, those that count come last; `paths` name files or folders.
+
+    Raises:
+        UsageError: there is no such cluster, or a file is wrong; every problem at once.
+    """
+    there = files(Path.cwd(), os.environ)
+    found: Clusters = {}
+    for path in there:
+        for cluster, settings in read(path, known, paths).items():
+            found.setdefault(cluster, []).extend(settings)
+    if name in found:
+        return found[name]
+    if not there:
+        raise UsageError(f"--on {name}: there is no {FILE} here, above, or in ~/.config/muster")
+    raise UsageError(
+        f"--on {name}: no such cluster in {' and '.join(map(str, there))}; "
+        f"known: {', '.join(sorted(found)) or 'none'}"
+    )
+
+
+def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
+    """Those that are there, what counts less first."""
+    user = Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "muster", FILE)  # noqa: PTH111 (Path raises without a home)
+    above = (folder / FILE for folder in (cwd, *cwd.parents))
+    project = next((path for path in above if path.is_file()), None)
+    return [path for path in (user, project) if path is not None and path.is_file()]
+
+
+def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters:
+    """The clusters of one file; a path in it is relative to the file's folder.
+
+    Raises:
+        UsageError: the file cannot be read, or is wrong; every problem at once.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
+    found: Clusters = {}
+    tables = raw.get("clusters", {})
+    for cluster, table in tables.items() if isinstance(tables, dict) else ():
+        settings = found[cluster] = []
+        for key, value in table.items() if isinstance(table, dict) else ():
+            name, where = key.replace("-", "_"), f"{path}:{_line(text, cluster, key)} "
+            if name not in known:
+                problems.append(f"{where}unknown key {key!r}; known: {', '.join(sorted(known))}")
+            elif not isinstance(value, str | int | float):
+                problems.append(f"{where}{name}: expected one value, got a list or a table")
+            else:
+                written = str(value).lower() if isinstance(value, bool) else str(value)
+                if name in paths and not written.startswith("~"):
+                    written = str(path.parent / written)
+                settings.append(Given(name, written, where))
+    refuse(problems)
+    return found
+
+
+def _line(text: str, cluster: str, key: str) -> str:
+    """`12:` for the line of a key, where it stands below its table's name."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.fullmatch(r"\s*\[\s*clusters\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?", line):
+            table = header[1]
+        elif table == cluster and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+            return f"{number}:"
+    return ""

@@ -1,0 +1,36 @@
+"""Which settings a run would have, and from where: `muster config --on cluster`."""
+
+from configs import cli
+from configs.settings.program import ProgramConfig
+from launch.programs.command_line import OF_LAUNCH, split
+from muster import errors, json_output
+from muster.command import own_arguments
+
+CLASSES = (*OF_LAUNCH, ProgramConfig)
+HIDDEN = ("env", "json")  # a secret may be in it; what is asked here
+
+
+def main() -> int:
+    flags, _ = split(own_arguments())
+    made = cli.parse(CLASSES, flags, prog="muster config", description=str(__doc__))
+    if made[0].json:
+        json_output.begin()
+    values = {name: value for one in made for name, value in vars(one).items()}
+    sources = {
+        one.name: one.where.rstrip(": ") or "the command line"
+        for one in cli.sources(CLASSES, flags)
+    }
+    shown = {
+        name: {"value": None if value is None else str(value), "from": sources.get(name, "default")}
+        for name, value in values.items()
+        if name not in HIDDEN
+    }
+    json_output.emit("settings", settings=shown)
+    for name, one in shown.items():
+        if one["from"] != "default" or one["value"]:
+            print(f"{name}: {one['value']}  ({one['from']})")
+    return 0
+
+
+if __name__ == "__main__":
+    errors.run(main)

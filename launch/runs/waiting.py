@@ -1,0 +1,72 @@
+"""Wait for the end of a run that another process leads, or a scheduler; it goes on without us."""
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from launch.runs import run_record, run_state
+from launch.runs.run_state import State, Watchers
+from launch.runs.watching import run_document
+from launch.runs.watching.run_document import LOOK_S, Happenings
+from muster import json_output
+from muster.errors import TIME_OVER, UsageError, name_of
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds(text: str) -> float:
+    """What `--for` was given.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"--for {text!r}: use a time such as 90 (seconds), 30m, 2h or 1.5d")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def wait(run_dir: Path, patience_s: float | None) -> int:
+    """Stay until the run has ended, and end with its exit code, or until the time is over.
+
+    Raises:
+        KeyboardInterrupt: after saying that the run goes on.
+    """
+    deadline = None if patience_s is None else time.monotonic() + patience_s
+    happenings, watchers, before = Happenings(run_dir, begun=True), Watchers(), None
+    try:
+        while True:
+            state, end = run_state.of(run_dir, watchers), run_record.read_end(run_dir)
+            if _has_ended(run_dir, state, end, before):
+                break
+            before = (state.over, end)
+            happenings.tell()
+            left_s = LOOK_S if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                json_output.emit("time_over", **run_document.whole(run_dir, state))
+                print(f"{run_dir.name} goes on: {state.word} ({state.detail})", file=sys.stderr)
+                return TIME_OVER
+            time.sleep(min(LOOK_S, left_s))
+    except KeyboardInterrupt:
+        print(f"\n{run_dir.name} goes on; to end it: muster jobs cancel", file=sys.stderr)
+        raise
+    code = end["code"] if end is not None else int(state.word not in ("done", "completed"))
+    happenings.tell(last=True)
+    if end is None:  # nobody was left to write it down
+        message = f"{state.word}; {state.detail}"
+        ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
+        json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
+    print(f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
+    return int(code)
+
+
+def _has_ended(run_dir: Path, state: State, end: Any, before: Any) -> bool:
+    """Not between two attempts, when the first has said how it ended, but its leader goes on.
+
+    Of one that is led elsewhere, what says so has to stand for two looks.
+    """
+    if not state.over or (end is not None and end["code"] == 0):
+        return state.over
+    return before == (True, end) and not run_state.is_led(run_dir)

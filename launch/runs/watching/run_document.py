@@ -1,0 +1,138 @@
+"""A run as a document of `--json`, and what has happened in it as one for each event."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from launch.runs import run_record
+from launch.runs.run_state import State
+from launch.runs.watching import run_activity
+from launch.runs.watching.step_progress import checkpoints, settings_of, step_progress
+from muster import json_output, run_files
+from muster.errors import name_of
+from muster.writing import read_json
+
+LOOK_S = 1.0
+OF_NODE = ("node", "host", "address", "interface", "ranks")
+
+
+def brief(run_dir: Path, state: State) -> dict[str, Any]:
+    """What is said of a run among others."""
+    job = run_record.read_job(run_dir) or {}
+    through = {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
+    return {"run_id": run_dir.name, "run_dir": str(run_dir), **through, **asdict(state)}
+
+
+def whole(run_dir: Path, state: State) -> dict[str, Any]:
+    """All that is known of a run: as `brief`, and where it runs, how far it is, how it ended."""
+    settings = settings_of(run_dir)
+    return {
+        **brief(run_dir, state),
+        "notes": list(run_activity.lines(run_dir, state)),
+        "attempt": attempt_of(run_dir),
+        "nodes": nodes(run_dir),
+        "step": step(run_dir),
+        "checkpoint": asdict(checkpoints(run_dir, settings)) if settings else None,
+        "end": end(run_dir),
+    }
+
+
+def attempt_of(run_dir: Path) -> int:
+    """The number of its last attempt; 0 is the first."""
+    return max(run_files.attempt_folders(run_dir), default=-1) + 1
+
+
+def nodes(run_dir: Path) -> list[dict[str, Any]]:
+    """Those whose agents have begun, with their ranks."""
+    records = [read_json(path, *OF_NODE) for path in run_files.AGENT.find(run_dir)]
+    return [{name: one[name] for name in OF_NODE} for one in records if one is not None]
+
+
+def step(run_dir: Path) -> dict[str, Any] | None:
+    """The last one on record."""
+    progress = step_progress(run_dir)
+    return None if progress is None else {**asdict(progress), "left_s": progress.left_s}
+
+
+def end(run_dir: Path) -> dict[str, Any] | None:
+    """How it ended, or an attempt of it did whose folder this is."""
+    record = run_record.read_end(run_dir)
+    if record is None:
+        return None
+    cause = record.get("cause") or name_of(record["code"])
+    more: Mapping[str, Any] = {name: record.get(name) for name in ("message", "rank")}
+    return {"exit_code": record["code"], "cause": cause, **more}
+
+
+class Happenings:
+    """What has happened in a run since one looked last, from its records."""
+
+    def __init__(self, run_dir: Path, *, begun: bool = False) -> None:
+        self._run_dir = run_dir
+        self._is_submitted = begun
+        self._attempt = attempt_of(run_dir)
+        self._started: int | None = None  # the last attempt whose start was told
+        self._ranks = 0  # whose agents had begun at the last look
+        self._step: tuple[int, int] | None = None
+
+    def tell(self, *, last: bool = False) -> None:
+        """Print a document for each; with `last` also for its end, and what waits for more."""
+        for kind, fields in self._new(last=last):
+            json_output.emit(kind, run_id=self._run_dir.name, **fields)
+
+    def _new(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        run_dir = self._run_dir
+        job = run_record.read_job(run_dir)
+        if job is not None and not self._is_submitted and (last or job["job_id"]):
+            self._is_submitted = True
+            through = {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
+            yield "submitted", {"run_dir": str(run_dir), **through}
+        for number, folder in run_files.attempt_folders(run_dir).items():
+            if number >= self._attempt:
+                self._attempt = number + 1
+                yield "restart", {"attempt": self._attempt, "after": end(folder)}
+        found = nodes(run_dir)
+        ranks = sum(len(one["ranks"]) for one in found)
+        # all nodes write this when they have met: one look later none is missing
+        is_complete = ranks and (last or ranks == self._ranks)
+        self._ranks = ranks
+        if is_complete and self._started != self._attempt:
+            self._started = self._attempt
+            yield "started", {"attempt": self._attempt, "nodes": found}
+        progress = step(run_dir)
+        if progress is not None and (self._attempt, progress["step"]) != self._step:
+            self._step = (self._attempt, progress["step"])
+            yield "step", progress
+        if last and (ended := end(run_dir)) is not None:
+            yield "ended", {"run_dir": str(run_dir), **ended}
+
+
+@contextmanager
+def documented(run_dir: Path, *, wanted: bool) -> Iterator[None]:
+    """Print what happens in the run, once a second and at its end, while something leads it."""
+    if not wanted:
+        yield
+        return
+    happenings, is_over = Happenings(run_dir), Event()
+
+    def look() -> None:
+        try:
+            while not is_over.is_set():
+                happenings.tell()
+                is_over.wait(LOOK_S)
+        except BrokenPipeError:  # a run that nobody watches any more ends
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        happenings.tell(last=True)

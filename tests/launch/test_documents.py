@@ -1,0 +1,220 @@
+"""With `--json` stdout has documents alone, and a program can act on what they say."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.runs import waiting
+from launch.runs.failure import OUT_OF_MEMORY, RULES
+from muster import errors, json_output
+from muster.command import COMMANDS
+from tests.launch.submit import REPOSITORY, alive, wait_until
+from tests.launch.test_jobs import ENDLESS, JOBS, leader, run_folder
+from tests.preload import interpreter, skip_if_quick
+
+PAGE = (REPOSITORY / "docs" / "automation.md").read_text(encoding="utf-8")
+PROGRAM = REPOSITORY / "docs" / "try_again.py"
+LOCAL = ["--launcher", "local", "--workers", "manual"]
+# Its first attempt loses a worker, its second ends well.
+FRAIL = """
+import os, signal, time
+print("a line of", os.environ["RANK"], flush=True)
+if os.environ["MUSTER_ATTEMPT"] == "0" and os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
+"""
+# It needs a GiB for each sample of a batch, and has four.
+HUNGRY = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, -1))
+data = bytearray(int(sys.argv[-1]) * 2**30)
+"""
+
+
+def muster(*words, cwd="/", python=sys.executable) -> tuple[int, list[dict], str]:
+    """Exit code, documents and stderr of a command."""
+    first, *more = COMMANDS[words[0]]
+    argv = [python, str(REPOSITORY / first), *more, *map(str, words[1:])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, cwd=cwd)
+    return done.returncode, documents(done.stdout), done.stderr
+
+
+def documents(text: str) -> list[dict]:
+    found = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert all(one["muster"] == json_output.VERSION and one["kind"] for one in found)
+    return found
+
+
+def kinds(found) -> list[str]:
+    return [one["kind"] for one in found]
+
+
+@pytest.fixture
+def logs(tmp_path):
+    run_folder(tmp_path, "20260101-one", leader(), {"code": 3, "message": "x\nboom", "rank": 1})
+    run = run_folder(tmp_path, "20260102-two", leader(), {"code": 0, "message": ""})
+    (run / "workers").mkdir()
+    (run / "workers" / "rank_00000.out").write_bytes(b"loss nan\n\xff\n")
+    (run / "metrics").mkdir()
+    step = '{"kind": "step", "step": 7, "epoch": 1, "loss": NaN, "step_s": 0.5}\n'
+    (run / "metrics" / "rank_00000.jsonl").write_text(step)
+    return tmp_path
+
+
+def test_each_way_to_look_at_runs_prints_documents_alone(logs):
+    def jobs(verb, *words) -> tuple[int, list[dict], str]:
+        return muster("jobs", "--logs-dir", logs, verb, *words, "--json")
+
+    for verb in ("list", "top"):
+        code, (found,), _ = jobs(verb)
+        assert code == 0 and found["kind"] == "runs"
+        assert [one["run_id"] for one in found["runs"]] == ["20260102-two", "20260101-one"]
+        assert [(one["word"], one["over"]) for one in found["runs"]] == [
+            ("done", True),
+            ("failed", True),
+        ]
+    code, (found,), _ = jobs("status", "20260102")
+    assert code == 0 and found["kind"] == "run" and found["end"]["cause"] == "done"
+    assert found["step"]["step"] == 7 and found["step"]["loss"] is None
+    code, (found,), _ = jobs("status", "20260101")
+    assert found["end"] == {"exit_code": 3, "cause": "failed", "message": "x\nboom", "rank": 1}
+    code, found, _ = jobs("logs", "20260102")
+    assert code == 0 and [one["text"] for one in found] == ["loss nan", "\ufffd"]
+    assert {(one["kind"], one["rank"], one["stream"]) for one in found} == {("output", 0, "stdout")}
+    code, (found,), err = jobs("cancel", "20260102")
+    assert code == 0 and found["word"] == "done" and "is over already" in err
+    code, (found,), err = jobs("stacks", "20260102")
+    assert code == 1 and found["cause"] == "failed" and f"error: {found['message']}" in err
+    code, found, err = jobs("wait", "20260102", "--for", "1m")
+    assert code == 0 and kinds(found) == ["step", "ended"] and found[-1]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("words", [
+    ["jobs", "status", "nope"], ["jobs", "nope"], ["jobs", "wait", "--for", "soon"],
+    ["run", "--lr"], ["run", "--nodes", "0", "--", "train.py"], ["sweep", "--over", "lr"],
+    ["study"], ["doctor", "--detach"],
+])  # fmt: skip
+def test_what_is_refused_is_a_document_and_a_message(words, logs):
+    where = ["--logs-dir", logs] if words[0] == "jobs" else []
+    code, (found,), err = muster(words[0], *where, "--json", *words[1:])
+    assert code == 2 and err.endswith(f"error: {found['message'].splitlines()[-1]}\n")
+    assert (found["kind"], found["cause"], found["exit_code"]) == ("error", "refused", 2)
+
+
+def test_plans_and_checks_are_documents(tmp_path):
+    (tmp_path / "train.py").touch()
+    code, (found,), err = muster("run", *LOCAL, "--nodes", "2", "--dry-run", "--json")
+    assert code == 0 and found["kind"] == "plan" and len(found["nodes"]) == 2 and "worker" in err
+    words = ["--over", "lr=1,2", "--dry-run", "--json", "--", "train.py"]
+    code, (found,), _ = muster("sweep", *words, cwd=tmp_path)
+    assert code == 0 and found["kind"] == "plan" and len(found["commands"]) == 2
+    code, (found,), err = muster("doctor", "--launcher", "local", "--quick", "--json")
+    assert code == found["exit_code"] == 0 and "every pair" in err and found["network"] is None
+    assert {"every pair", "disk"} & {one["check"] for one in found["checks"]}
+
+
+def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
+    skip_if_quick()
+    (tmp_path / "frail.py").write_text(FRAIL)
+    words = ["--nodes", "2", "--max-restarts", "1", "--json", "--", "frail.py"]
+    code, found, err = muster("run", *LOCAL, *words, cwd=tmp_path, python=interpreter())
+    assert code == 0 and "a line of 0" in err and "restart 1 of 1" in err
+    order = [one for one in kinds(found) if one != "started"]
+    assert order == ["submitted", "restart", "ended"], err
+    restart, ended = found[kinds(found).index("restart")], found[-1]
+    assert restart["attempt"] == 1 and restart["after"]["exit_code"] == 137
+    assert restart["after"]["cause"] == "killed" and "SIGKILL" in restart["after"]["message"]
+    assert (ended["exit_code"], ended["cause"]) == (0, "done")
+    started = [one for one in found if one["kind"] == "started" and one["attempt"] == 1]
+    assert sorted(rank for node in started[0]["nodes"] for rank in node["ranks"]) == [0, 1]
+    assert alive(tmp_path) == []
+
+
+def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
+    skip_if_quick()
+    flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", tmp_path]
+    code, found, err = muster("run", *flags, python=interpreter())
+    assert code == 0 and kinds(found) == ["submitted"], err
+    where, run = ["--logs-dir", tmp_path], found[0]["run_id"]
+    assert wait_until((tmp_path / run / "metrics" / "rank_00000.jsonl").exists)
+    code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
+    assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
+    assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
+    argv = [sys.executable, JOBS, *map(str, where), "wait", run, "--json"]
+    waiter = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert waiter.stdout is not None and documents(waiter.stdout.readline())
+        waiter.send_signal(signal.SIGINT)
+        out, err = waiter.communicate(timeout=300)
+    finally:
+        waiter.kill()
+        waiter.wait()
+    assert waiter.returncode == 130 and "goes on; to end it" in err
+    assert documents(out)[-1]["cause"] == "signal"
+    assert muster("jobs", *where, "status", run, "--json")[1][0]["word"] == "running"
+    code, found, _ = muster("jobs", *where, "cancel", run, "--json")
+    end = found[0]["end"]
+    assert code == 0 and found[0]["word"] == "stopped" and end["cause"] in ("stopped", "signal")
+    code, found, _ = muster("jobs", *where, "wait", run, "--json")
+    assert code == end["exit_code"] and found[-1]["kind"] == "ended"
+    assert found[-1].items() >= end.items()
+    assert wait_until(lambda: alive(tmp_path) == [])
+
+
+def test_a_run_whose_reader_has_gone_ends(tmp_path):
+    skip_if_quick()
+    argv = [sys.executable, str(REPOSITORY / "launch" / "submit.py"), *LOCAL, *ENDLESS, "--json"]
+    argv += ["--logs-dir", str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=600) != 0
+    assert wait_until(lambda: alive(tmp_path) == [])
+
+
+def test_between_two_attempts_a_run_has_not_ended(tmp_path):
+    run = run_folder(tmp_path, "a", leader(), {"code": 137, "message": "lost"})
+    argv = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "wait", "--for", "3s"]
+    assert subprocess.run(argv, capture_output=True).returncode == 124  # its leader lives
+    (run / "job.json").write_text(json.dumps(leader(started_unix_s=1.0)))
+    assert subprocess.run(argv, capture_output=True).returncode == 137
+
+
+def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
+    skip_if_quick()
+    (tmp_path / "train.py").write_text(HUNGRY)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    argv = [sys.executable, str(PROGRAM)]
+    env = {**os.environ, "PATH": path}
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    size = int(re.findall(r"done with batches of (\d+): ", done.stdout)[0])
+    assert size in (1, 2)
+    ends = [json.loads(one.read_text()) for one in tmp_path.glob("logs/*/exit.json")]
+    assert sorted(one["cause"] for one in ends) == ["done", *[OUT_OF_MEMORY] * (len(ends) - 1)]
+    assert len(ends) == 8 - size.bit_length()
+    assert f"```python\n{PROGRAM.read_text()}```" in PAGE
+
+
+def test_the_page_has_every_cause_and_exit_code():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE.partition("## Why it ended")[2], re.M))
+    by_code = {*errors.NAMES.values(), "signal"}
+    assert rows.keys() == by_code | {*RULES.values(), OUT_OF_MEMORY}
+    assert {int(code): name for name, code in rows.items() if name in errors.NAMES.values()} == (
+        errors.NAMES
+    )
+    assert errors.name_of(130) == "signal" and errors.name_of(7) == "failed"
+
+
+def test_times_are_read_as_people_write_them():
+    given = {"90": 90, "90s": 90, "30m": 1800, "2h": 7200, "1.5d": 129_600}
+    assert {text: waiting.seconds(text) for text in given} == given
+    for text in ("", "soon", "2 h", "-1", "1h30m"):
+        with pytest.raises(errors.UsageError, match="use a time such as"):
+            waiting.seconds(text)
