@@ -131,6 +131,8 @@ def _entry(run: Run, settings: Row) -> Entry:
     per_node = run.config.get("nproc_per_node")
     planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
     of_run["workers"] = _workers(run, planned)
+    if isinstance(local := of_run.get("local_batch_size"), int):
+        of_run["batch_size"] = local * of_run["workers"]
     return Entry(run, of_run)
 
 
@@ -179,7 +181,9 @@ def varying_of(entries: list[Entry]) -> list[str]:
     ]
     if "workers" in found and "nodes" in found:
         found.remove("nodes")
-    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
+    if "batch_size" in found and all(one.settings.get("local_batch_size") for one in entries):
+        found.remove("batch_size")  # it follows from the workers
+    order = ["task", "sync", "batch_size", "local_batch_size", "precision", "", "workers", "nodes"]
     return sorted(found, key=lambda key: order.index(key if key in order else ""))
 
 
@@ -195,6 +199,8 @@ def label_part(key: str, entry: Entry) -> str:
         return "" if value is usual else plain if value else f"no {plain}"
     if key in ("sync", "precision", "task", "split"):
         return str(value)
+    if key == "local_batch_size":
+        return f"batch {value} a worker"
     if key in ("workers", "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
     return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"

@@ -6,12 +6,11 @@ from typing import Any
 import pandas as pd
 
 from train.report.data import event_tables, scaling, tables
-from train.report.data.event_tables import add_up
 from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import frame, records
+from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
 from train.report.pages.units import duration, link_rate, with_interval
 
@@ -47,7 +46,7 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
     of_evaluation = {row["run"]: row for row in records(tables.evaluation_seconds(subject))}
-    metric, traffic = _metric_name(subject), event_tables.traffic(subject)
+    names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
@@ -61,8 +60,7 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
             made = of_evaluation.get(label, {})
             row["seconds_per_evaluation"] = _seconds(made, "eval_s")
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
-        if metric:
-            row[metric] = mean(_last_metric(one, metric) for one in entries)
+        row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         rows.append(row | {"losses": _equality(entries, subject)} | _traffic(entries, traffic))
     table = frame(rows)
     usual = {"state": {"done"}, "steps": set(table.get("steps", ())) if len(table) else set()}
@@ -79,18 +77,6 @@ def _seconds(row: Row, column: str) -> str | None:
 def _last_loss(entry: Entry) -> float | None:
     curve = tables.curve(entry.run)
     return curve[max(curve)] if curve else None
-
-
-def _metric_name(subject: Subject) -> str | None:
-    """The first metric of all, or else the loss of evaluations: the same of every run."""
-    known = [row["metrics"] for one in subject.entries for row in tables.evaluations(one.run)]
-    names = [name for one in known for name in one or {}]
-    return next((name for name in names if name != "eval_loss"), next(iter(names), None))
-
-
-def _last_metric(entry: Entry, name: str) -> Any:
-    rows = tables.evaluations(entry.run)
-    return (rows[-1]["metrics"] or {}).get(name) if rows else None
 
 
 def _equality(entries: list[Entry], subject: Subject) -> str | None:
