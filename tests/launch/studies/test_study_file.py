@@ -1,5 +1,6 @@
 """A study's file becomes cells, each the command line of one run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,8 @@ def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, messag
 def test_what_is_shipped_can_be_run(path):
     study = study_file.read(path)
     assert study.about and len(study.cells) >= 3
+    # flags may change any number: the report says those of the runs
+    assert not re.search(r"(?<![-\w])\d", study.about)
 
 
 def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):

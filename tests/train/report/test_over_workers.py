@@ -1,15 +1,16 @@
 """What more workers do: BSC's table of devices, batch, accuracy, time, speed-up, and its charts."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from muster.writing import write_json
-from tests.train.report.folders import cell, evaluation, make_run, make_study, step
+from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
 from train.report.data import over_workers
 from train.report.data.subject import Subject, read_subject
 from train.report.data.tables import records
-from train.report.pages import page, sections
+from train.report.pages import page, sections, verdict
 
 MIB = 2**20
 # Devices, batch of each, seconds of a step: those of 128 have no run on one device.
@@ -78,3 +79,24 @@ def test_memory_is_that_of_the_worker_that_had_most(tmp_path):
     rows = records(over_workers.memory(emotion(tmp_path)))
     assert [row["peak_memory_bytes"] for row in rows] == [(99 + one[0]) * MIB for one in ROWS]
     assert {row["peak_gpu_memory_bytes"] for row in rows} == {None}
+
+
+def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
+    """2.5 times on two workers: one of the two was disturbed."""
+    runs = {
+        str(workers): {
+            "workers": workers,
+            "rows": [evaluation(0, accuracy=0.5) | {"eval_s": eval_s}],
+        }
+        for workers, eval_s in ((1, 1.0), (2, 0.4))
+    }
+    for one in runs.values():
+        one["epochs"] = 0
+    (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
+    assert "125% of the evaluation of" in warning and "against its series on 1" in warning
+
+
+def test_print_has_no_type_below_seven_points():
+    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
+    sizes = [float(size) for size in re.findall(r"font-size: ([0-9.]+)pt", style)]
+    assert len(sizes) > 4 and min(sizes) >= 7

@@ -61,9 +61,9 @@ def evaluation(subject: Subject) -> pd.DataFrame:
     bases: dict[Any, tuple[int, float]] = {}
     for one, rate, name in zip(firsts, rates, table["series"], strict=True):
         bases[name] = min(bases.get(name, (one.workers, rate)), (one.workers, rate))
-    table["speedup"] = rates / table["series"].map(
-        {name: rate for name, (_, rate) in bases.items()}
-    )
+    of_base = [bases[name] for name in table["series"]]
+    table["base_workers"] = [workers for workers, _ in of_base]
+    table["speedup"] = rates / pd.Series([rate for _, rate in of_base], dtype=float)
     return table
 
 

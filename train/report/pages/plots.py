@@ -94,6 +94,8 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
     drawing.whole_numbers(axis)
+    if panel.from_zero:  # over workers, at those that were run
+        axis.set_xticks(sorted(panel.table[panel.x].unique()))
     if panel.ideal or panel.from_zero:
         axis.set_ylim(0, None)
     if panel.is_log:

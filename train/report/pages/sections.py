@@ -134,7 +134,7 @@ def _evaluation(subject: Subject) -> Section:
     table = over_workers.evaluation(subject)
     figures = {"evaluation": plots.evaluation(table)} if len(table) > 1 else {}
     figures |= plots.over_workers(table, OF_EVALUATION) if len(table) else {}
-    shown = [name for name in table if name != "series"]
+    shown = [name for name in table if name not in ("series", "base_workers")]
     return Section("Evaluation", "evaluation", table, [line], figures, shown)
 
 
