@@ -1,12 +1,13 @@
 """A study's file becomes cells, each the command line of one run."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from configs.plugins import REPOSITORY
-from launch.studies import study_file
+from launch.studies import cell_runs, study_file
 from muster.errors import UsageError
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
@@ -66,7 +67,10 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{grd: []}", "unknown key 'grd'; known: title, about, base, grid, repeats"),
+        (
+            "{grd: []}",
+            "unknown key 'grd'; known: title, about, question, implementation, discus",
+        ),
         ("[]", "not a study"),
         ("{repeats: 0}", "repeats must be a number of at least 1"),
         ("{grid: {sync: ddp}}", "grid must be a list of settings"),
@@ -121,3 +125,12 @@ def test_bscs_own_grid_is_whole():
     kinds = ("fp32", "fp16", "bf16")
     assert seen["Training"] == {(n, s, k) for n in devices for s in (64, 128, 256) for k in kinds}
     assert seen["Evaluation"] == {(n, size, "fp16") for n in devices for size in sizes}
+
+
+def test_texts_of_ones_own_are_kept_for_the_report(tmp_path):
+    text = "{question: 'Why?', discussion: 'Because.', grid: [{task: synthetic}]}"
+    study = study_file.read(written(tmp_path, text))
+    assert study.texts == {"question": "Why?", "discussion": "Because."}
+    notes = cell_runs.begin(study, tmp_path / "out")
+    notes.write(tmp_path / "study.json")
+    assert json.loads((tmp_path / "study.json").read_text())["texts"] == study.texts

@@ -1,5 +1,6 @@
 """What a report says first is true: each finding is left out where it was not measured."""
 
+import json
 import re
 
 import pytest
@@ -231,3 +232,19 @@ def test_short_seconds_are_shown_in_milliseconds_and_kept_in_the_data(tmp_path):
     long = subject_of(tmp_path, long={"step_s": 4.37})
     text = page.markdown(long, sections.build(long))
     assert "mean_s" in text and "mean_ms" not in text
+
+
+def test_texts_of_the_study_stand_beside_what_was_measured(tmp_path):
+    path = make_study(tmp_path, [cell("a")])
+    make_run(path / "runs" / "a")
+    study = json.loads((path / "study.json").read_text())
+    study["texts"] = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
+    write_json(path / "study.json", study)
+    subject = read_subject([path])
+    parts = sections.build(subject)
+    text, plain = page.html(subject, parts), page.markdown(subject, parts)
+    assert "<p>Which &lt;mode&gt;?</p>" in text and "<p>One.</p>\n<p>Two.</p>" in text
+    assert text.index('id="question"') < text.index('class="verdict"') < text.index('<h2 id="what-')
+    assert text.index('id="losses"') < text.index('id="discussion"') < text.index('id="hardware"')
+    assert plain.index("## Question") < plain.index("## Losses") < plain.index("## Discussion")
+    assert "Implementation" not in text + plain

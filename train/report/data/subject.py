@@ -41,6 +41,7 @@ class Subject:
 
     title: str
     about: str = ""
+    texts: dict[str, str] = field(default_factory=dict)  # of the study, by their headings
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
@@ -100,6 +101,8 @@ def _add_study(subject: Subject, record: Path) -> None:
     folder, study = record.parent, read_mapping(record, subject.notes)
     subject.title = str(study.get("title") or study.get("name") or folder.name)
     subject.about = str(study.get("about") or "")
+    texts = study.get("texts")
+    subject.texts |= texts if isinstance(texts, dict) else {}
     subject.command = str(study.get("command") or "")
     subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
