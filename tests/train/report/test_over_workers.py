@@ -53,6 +53,13 @@ def test_the_table_has_accuracies_time_and_speedup_with_the_run_it_is_over(tmp_p
     assert {row["against"] for row in rows} == {"Emotion, batch 256 a worker, 1 worker"}
 
 
+def test_one_device_is_its_own_base_where_no_run_is_wider(tmp_path):
+    one, other = {"workers": 1, "local_batch_size": 8}, {"workers": 1, "local_batch_size": 16}
+    rows = records(over_workers.training(subject_of(tmp_path, one, other | {"step_s": 0.3})))
+    assert [row["speedup"] for row in rows] == [1, 1]
+    assert all(row["against"] == row["run"] for row in rows)
+
+
 def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
     subject = emotion(tmp_path / "study")
     parts = sections.build(subject)

@@ -46,6 +46,7 @@ def training(subject: Subject) -> pd.DataFrame:
         row |= {"samples_per_s": rate, "samples_per_s_per_worker": rate / first.workers}
         gain = gains.get(label)
         if gain is None or gain["base_workers"] > base.workers:
+            base = base if first.workers > base.workers else first  # one device is its own base
             gain = {"speedup": rate / rates[base.label], "base": base.label}
         made.append(row | {"speedup": gain["speedup"], "against": gain["base"]})
     return frame(made)

@@ -91,7 +91,9 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
         return size / entry.workers if isinstance(size, int | float) else size
 
     parts, totals = ({repr(size(one)) for one in entries} for size in (part, total))
-    return (part, "batch {:g} a worker") if len(parts) < len(totals) else (total, "batch {:g}")
+    is_of_each = all(one.settings.get("local_batch_size") for one in entries)
+    of_each = (part, "batch {:g} a worker")
+    return of_each if is_of_each or len(parts) < len(totals) else (total, "batch {:g}")
 
 
 def series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
