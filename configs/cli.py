@@ -16,7 +16,7 @@ from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
-from configs.settings.train import TrainConfig
+from configs.settings.train import TWO_SIZES, TrainConfig
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
 
@@ -67,6 +67,7 @@ def parse(
         from_path, file_problems = from_file(path, FILE_KEYS)
         wanted = [one for one in from_path if one.name in known]
         values |= _values(wanted, hints, file_problems)
+        file_problems += _one_size(values, from_path, f"{path}: ")
         problems = file_problems + problems
     values |= _values([one for one in _on(last) if one.name in known], hints, problems)
     if last.keys() & {"help", "help_all"}:
@@ -75,7 +76,7 @@ def parse(
     separators = {name: item.metadata.get("repeats") for name, item in known.items()}
     raw = joined([one for one in raw if one.name in known], separators)
     values |= _values(raw, hints, problems)
-    refuse(problems)
+    refuse([*problems, *_one_size(values, raw)])
     return _build(made, values)
 
 
@@ -195,9 +196,14 @@ def to_argv(config: TrainConfig) -> list[str]:
     argv = [task]
     for item in fields(config):
         value = getattr(config, item.name)
-        if value != getattr(recipe, item.name):
+        if value != getattr(recipe, item.name) and item.name not in _void(config):
             argv.append(_word(item.name, value))
     return argv
+
+
+def _void(config: Any) -> set[str]:
+    """What another setting of `config` has taken the place of."""
+    return {"batch_size"} if getattr(config, "local_batch_size", None) is not None else set()
 
 
 def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[str]:
@@ -225,7 +231,7 @@ def to_yaml(*configs: Any) -> str:
         key: str(value) if isinstance(value, Path | Nodes) else value
         for config in configs
         for key, value in asdict(config).items()
-        if key not in NOT_REPEATED
+        if key not in NOT_REPEATED | _void(config)
     }
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
@@ -239,6 +245,18 @@ def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str])
         except (ValueError, KeyError):
             problems.append(_wrong(one, kind_of(hints[one.name])))
     return values
+
+
+def _one_size(values: dict[str, Any], level: Iterable[Given], where: str = "") -> list[str]:
+    """Have the batch's size that `level` gives, if any, be the one that counts; or a problem."""
+    names = {one.name for one in level if one.text != "null"}
+    if {"batch_size", "local_batch_size"} <= names:
+        return [where + TWO_SIZES]
+    if "batch_size" in names and "local_batch_size" in values:
+        values["local_batch_size"] = None
+    elif "local_batch_size" in names:
+        values["batch_size"] = TrainConfig.batch_size
+    return []
 
 
 def _value(hint: Any, text: str) -> Any:

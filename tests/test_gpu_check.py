@@ -56,7 +56,7 @@ def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
         wanted = {("single", 1), ("all_reduce", 2), (PLAIN, 2), ("resume", 2)}
         yield from (one for one in checks(gpus, device) if (one.name, one.workers) in wanted)
         yield wrong
-        yield Check("refused", 1, ("--sync", "single", "--precision", "fp16"))
+        yield Check("refused", 1, ("--sync", "single", "--max-seq-length", "99999"))
 
     with (
         mock.patch.object(sys, "executable", interpreter()),
@@ -72,5 +72,5 @@ def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
     assert [rows[name][-2] for name in ("resume", "all_reduce", PLAIN)] == ["right"] * 3
     assert any("stopped after 2, then 2 more" in one for one in rows["resume"])
     assert "**wrong**: losses differ" in rows["wrong"][-2]
-    assert "--precision fp16 needs a GPU" in rows["refused"][-2]
+    assert "--max-seq-length 99999" in rows["refused"][-2]
     assert "anything on a GPU" in lines[-1]

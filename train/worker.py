@@ -75,7 +75,7 @@ def _train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     gc.disable()  # a fifth of the time of what is imported, up to the first step
     from train.loop import run  # here, since a wrong flag should be answered at once
 
-    run.train(config, world, exit_guard)
+    run.train(config.on(world.world_size), world, exit_guard)
 
 
 def end_process(code: int) -> NoReturn:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,10 @@ from configs.settings.learning import LearningConfig
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
+TWO_SIZES = (
+    "--batch-size does not go with --local-batch-size: it is of all workers together, the other of "
+    "each; give one of them"
+)
 INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
 
 
@@ -55,6 +59,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         None, "steps of the schedule (default: all epochs)", least=1
     )
     batch_size: int = setting(64, "samples per step over all workers together", least=1)
+    local_batch_size: int | None = setting(
+        None, "samples per step of each worker, instead of --batch-size", least=1
+    )
     eval_batch_size: int = sharing(64, "evaluation samples per worker at a time", least=1)
     accumulation: int = setting(1, "micro-batches a worker cuts its part of a batch into", least=1)
     split: str = sharing(
@@ -88,6 +95,8 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         if self.seed >= 2**63:
             yield f"--seed must be below 2**63 (got {self.seed})"
         yield from super()._problems()
+        if self.local_batch_size is not None and self.batch_size != TrainConfig.batch_size:
+            yield TWO_SIZES
         if self.end_lr > self.lr > 0:
             yield f"--end-lr {self.end_lr} is above --lr {self.lr}"
         yield from self.syncing_problems(self.precision, self.compile)
@@ -131,6 +140,13 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
                 f"--split {self.split} has {len(weights)} weights, but world_size is {world_size};"
                 " give one per worker"
             )
+
+    def on(self, world_size: int) -> "TrainConfig":
+        """As it is on so many workers: with the batch of all where that of each was given."""
+        if self.local_batch_size is None:
+            return self
+        total = self.local_batch_size * world_size
+        return replace(self, batch_size=total, local_batch_size=None)
 
     @property
     def name(self) -> str:

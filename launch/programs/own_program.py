@@ -11,7 +11,7 @@ from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import TrainConfig
 from launch.spec import LaunchSpec, Program
-from muster.errors import refuse
+from muster.errors import UsageError, refuse
 
 # With --workers preload, until a run of the task has recorded its own imports: transformers takes
 # longer than torch, and these do without it.
@@ -39,6 +39,12 @@ class OwnProgram:
         """
         if world_size is not None:
             refuse(self.run.world_problems(world_size))
+        nodes, local = self._launch.nodes, self.run.local_batch_size
+        if local is not None and nodes is not None and self._launch.least_nodes < nodes:
+            raise UsageError(
+                f"--local-batch-size {local} on --nodes {nodes}: with fewer nodes the run would go "
+                "on with another batch; give --batch-size"
+            )
 
     def change(self, **settings: Any) -> None:
         """Give the run other settings, such as its id."""

@@ -44,7 +44,8 @@ def begin(sweep: Sweep, folder: Path, *, fresh: bool = False) -> Notes:
         cells.append(note)
     script = "launch/study.py" if sweep.is_study else "launch/sweep.py"
     command = shlex.join(["python", script, *sys.argv[1:]])
-    return Notes(sweep.name, sweep.title, sweep.about, command, time.time(), cells)
+    texts = dict(sweep.texts)
+    return Notes(sweep.name, sweep.title, sweep.about, command, time.time(), cells, texts)
 
 
 def _note(sweep: Sweep, cell: Cell) -> Note:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Sweep:
     cells: tuple[Cell, ...]
     title: str = ""
     about: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
     collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
     is_study: bool = False
 

@@ -37,6 +37,7 @@ class Notes:
     command: str
     started_unix_s: float
     cells: list[Note] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)  # a study's own, for its report
 
     def of(self, cell_id: str) -> Note:
         (note,) = (one for one in self.cells if one.id == cell_id)

@@ -13,7 +13,9 @@ from launch.studies import grid
 from launch.studies.cells import Sweep, checked
 from muster.errors import UsageError, refuse
 
-KEYS = ("title", "about", "base", "grid", "repeats", "collectives")
+# Texts of one's own, which stand beside the measured tables.
+TEXTS = ("question", "implementation", "discussion")
+KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
 # Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how
 # many of its nodes another program takes its share of the cores.
 RATE, BUSY = "rate", "busy"
@@ -63,7 +65,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         for cell, (_, name, settings, repeat) in zip(cells, points, strict=True)
     ]  # fmt: skip
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
-    return Sweep(path.stem, tuple(own), title, about, tuple(collectives), is_study=True)
+    texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
+    return Sweep(path.stem, tuple(own), title, about, texts, tuple(collectives), is_study=True)
 
 
 def _unknown(collectives: list[Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from muster.writing import read_json
 from tests.cluster.testbeds import REPOSITORY
 from tests.launch.test_walk import entered, traced
 
-MOST_AT_SUBMISSION, MOST_IN_JOB = 31, 38
+MOST_AT_SUBMISSION, MOST_IN_JOB = 30, 30
 
 
 def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):

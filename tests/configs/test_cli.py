@@ -297,3 +297,23 @@ def test_help_comes_before_complaints(capsys):
         train_config("--foo", "--epochs=x", "-h")
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: train ")
+
+
+def test_the_batch_is_of_all_or_of_each_and_the_later_level_counts(write):
+    of_each = ["--config", write("local_batch_size: 16")]
+    assert train_config(*of_each).on(4).batch_size == 64
+    config = train_config(*of_each, "--batch-size", "128")
+    assert (config.batch_size, config.local_batch_size) == (128, None)
+    config = train_config("--task", "emotion", "--local-batch-size", "16")  # its has 256
+    assert config.on(3).batch_size == 48 and config.on(3).local_batch_size is None
+    again = ["--config", write(cli.to_yaml(config))]
+    assert "\nbatch_size" not in cli.to_yaml(config)
+    assert train_config(*again) == config
+    assert train_config(*cli.to_argv(config)) == config
+
+
+def test_a_batch_of_all_and_one_of_each_are_refused_by_name(write):
+    both = ["--batch-size", "64", "--local-batch-size", "16"]
+    for argv in (both, ["--config", write("batch_size: 64\nlocal_batch_size: 16")]):
+        with pytest.raises(UsageError, match="--batch-size does not go with --local-batch-size"):
+            train_config(*argv)

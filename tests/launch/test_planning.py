@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.bench import BenchConfig
+from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from configs.settings.train import TrainConfig
 from launch.launchers.local import Local
+from launch.programs.own_program import OwnProgram
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec, Program
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 
 SPEC = LaunchSpec(
     run_id="my-run",
@@ -128,3 +131,10 @@ def test_a_port_that_was_just_given_up_is_free():
 def test_gpus_are_those_that_are_visible(monkeypatch, visible, count):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert local(nproc_per_node="gpu").probe().world_size == count
+
+
+def test_a_batch_of_each_worker_needs_a_number_of_nodes_that_stays():
+    launch, train = LaunchConfig(nodes=Nodes("2:3")), TrainConfig(local_batch_size=8)
+    with pytest.raises(UsageError, match=r"--local-batch-size 8 on --nodes 2:3: .*--batch-size"):
+        OwnProgram(launch, train, BenchConfig()).check("python", None)
+    OwnProgram(LaunchConfig(nodes=Nodes(3)), train, BenchConfig()).check("python", 3)

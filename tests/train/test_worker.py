@@ -41,6 +41,8 @@ def test_a_single_run_prints_and_records(single):
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, 97))
     assert summary["accuracy"] > 0.95 and summary["steps"] == 96
+    assert summary["epoch_s"] == summary["train_samples"] / summary["samples_per_s"]
+    assert sum(step["step_s"] for step in steps) < summary["total_s"] < 600
     message = out.splitlines()
     assert [line.split()[0] for line in message[:8]] == ["step"] * 5 + ["epoch"] * 3
     assert message[0] == f"step 1  loss {steps[0]['loss']:.6f}"
@@ -77,7 +79,8 @@ def test_accelerate_launch_starts_as_many_workers_as_it_was_told(single, logs):
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launch += ["--main_process_port", str(free_port()), "-m", "train.worker"]
-    (ended,) = finish([start([*launch, *flags(logs, "accelerate", "--sync", "accelerate")])])
+    more = ("--sync", "accelerate", "--local-batch-size", "32")
+    (ended,) = finish([start([*launch, *flags(logs, "accelerate", *more)])])
     assert ended[0] == 0, ended[2]
     got = read_json(logs / "accelerate" / "summary.json")
     assert got["world_size"] == 2

@@ -78,8 +78,6 @@ def prepared(
     with joined(config, world, exit_guard) as (peers, run_dir):
         marks["rendezvous"] = time.time()
         device, ranks = peers.device, ranks_of(peers.world)
-        if config.precision == "fp16" and device.type == "cpu":
-            raise UsageError("--precision fp16 needs a GPU; on a CPU use --precision bf16")
         task = plugins.load("train.tasks", config.task)(config)
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None

@@ -44,7 +44,9 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
     """Write the summary and the model, and print the table of results."""
     config = trainer.config
     settings = {name: getattr(config, name) for name in SUMMED_UP}
-    totals = summary.summarise({**settings, "world_size": trainer.ranks.world_size}, history)
+    settings |= {"world_size": trainer.ranks.world_size}
+    settings |= {"train_samples": len(trainer.datasets.train)}  # of an epoch
+    totals = summary.summarise(settings, history)
     write_json(run_files.SUMMARY.path(run_dir), totals)
     if saves:
         folder = run_files.MODEL.path(run_dir)

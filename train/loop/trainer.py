@@ -1,6 +1,7 @@
 """The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -118,6 +119,7 @@ class Trainer:
         total = self.at.before + epochs * per_epoch
         last = min(total, self.config.max_steps or total)
         self.console.start(last, self.at.step)
+        began_s = time.perf_counter()
         self.sinks.total_steps = last
         with self.stopping:
             while self.at.epoch < epochs and self.at.step < last:
@@ -135,6 +137,7 @@ class Trainer:
             if self.checkpoints.is_due_at_end(self.at.step):
                 self._checkpoint(StepRequests(save=True))
         self._evaluate(when="end")
+        self.history.total_s = time.perf_counter() - began_s
         self.console.stop()
         return self.history
 

@@ -83,8 +83,10 @@ class Precision(torch.amp.GradScaler):
 
 def advice(precision: str, device: torch.device) -> str:
     """What stands against this precision here, in words; empty: nothing."""
-    if precision != "bf16" or device.type != "cpu":
+    if device.type != "cpu" or precision not in REDUCED:
         return ""
+    if precision == "fp16":
+        return "--precision fp16 is for GPUs: on a CPU a step takes many times that of fp32"
     able = [name for name, is_there in torch.cpu.get_capabilities().items() if is_there]
     if any(name.endswith("bf16") for name in able):  # amx_bf16, avx512_bf16, Arm's bf16
         return ""

@@ -26,6 +26,7 @@ class History:
     sums: dict[str, float] = field(default_factory=dict)  # of `TIMED`
     steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     evaluations: list[EvalRecord] = field(default_factory=list)
+    total_s: float = 0.0  # of steps, evaluations and checkpoints, since this start
 
     def add(self, record: StepRecord) -> None:
         """Count a step."""
@@ -38,7 +39,10 @@ class History:
 
 
 def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
-    """`settings`, and what rank 0 saw; the last metrics have their own names (`accuracy`, ...)."""
+    """`settings`, and what rank 0 saw; the last metrics have their own names (`accuracy`, ...).
+
+    `epoch_s` is what all of `train_samples` take at the rate of the timed steps.
+    """
     evaluations, last = history.evaluations, history.steps[-1] if history.steps else None
     summary: dict[str, Any] = {
         **settings,
@@ -49,6 +53,7 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
             {"epoch": one.epoch, "step": one.step, **one.metrics} for one in evaluations
         ],
         **(evaluations[-1].metrics if evaluations else {}),
+        "total_s": history.total_s,
     }
     if last is not None:
         timed_steps = max(history.count - 1, 1)
@@ -59,6 +64,8 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
             "payload_bytes_per_step": last.payload_bytes,
             **means,
         }
+        if "train_samples" in settings:
+            summary["epoch_s"] = settings["train_samples"] / summary["samples_per_s"]
     return summary
 
 

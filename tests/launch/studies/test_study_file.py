@@ -1,11 +1,13 @@
 """A study's file becomes cells, each the command line of one run."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from configs.plugins import REPOSITORY
-from launch.studies import study_file
+from launch.studies import cell_runs, study_file
 from muster.errors import UsageError
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
@@ -65,7 +67,10 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{grd: []}", "unknown key 'grd'; known: title, about, base, grid, repeats"),
+        (
+            "{grd: []}",
+            "unknown key 'grd'; known: title, about, question, implementation, discus",
+        ),
         ("[]", "not a study"),
         ("{repeats: 0}", "repeats must be a number of at least 1"),
         ("{grid: {sync: ddp}}", "grid must be a list of settings"),
@@ -91,6 +96,8 @@ def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, messag
 def test_what_is_shipped_can_be_run(path):
     study = study_file.read(path)
     assert study.about and len(study.cells) >= 3
+    # flags may change any number: the report says those of the runs
+    assert not re.search(r"(?<![-\w])\d", study.about)
 
 
 def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
@@ -100,3 +107,30 @@ def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path)
     words = ("--task=synthetic", "--nodes=2", "--threads=1")
     assert all(cell.words == words for cell in study.cells)
     assert study.collectives == ("all_reduce",)
+
+
+def test_bscs_own_grid_is_whole():
+    """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
+    study = study_file.read(REPOSITORY / "configs" / "studies" / "bsc_cluster.yaml")
+    seen: dict[str, set[tuple[int, int | None, str]]] = {}
+    for cell in study.cells:
+        train, launch = cell.parsed.train, cell.parsed.launch
+        workers = int(launch.nodes) * int(launch.nproc_per_node)
+        size = train.eval_batch_size if train.epochs == 0 else train.local_batch_size
+        seen.setdefault(cell.name, set()).add((workers, size, train.precision))
+        assert not train.length_balance
+    devices, sizes = (1, 2, 4, 8, 16), [2**power for power in range(7, 13)]
+    emotion = [(n, 256, "fp16") for n in devices] + [(n, 128, "fp16") for n in (8, 16)]
+    assert seen["Emotion"] == set(emotion)
+    kinds = ("fp32", "fp16", "bf16")
+    assert seen["Training"] == {(n, s, k) for n in devices for s in (64, 128, 256) for k in kinds}
+    assert seen["Evaluation"] == {(n, size, "fp16") for n in devices for size in sizes}
+
+
+def test_texts_of_ones_own_are_kept_for_the_report(tmp_path):
+    text = "{question: 'Why?', discussion: 'Because.', grid: [{task: synthetic}]}"
+    study = study_file.read(written(tmp_path, text))
+    assert study.texts == {"question": "Why?", "discussion": "Because."}
+    notes = cell_runs.begin(study, tmp_path / "out")
+    notes.write(tmp_path / "study.json")
+    assert json.loads((tmp_path / "study.json").read_text())["texts"] == study.texts

@@ -84,12 +84,12 @@ def test_biases_and_norms_do_not_decay():
     assert [p.shape for p in keeps["params"]] == [(4,), (4,), (4,)]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
 def test_other_precisions_learn_the_same(precision, tmp_path):
     plain, _ = run(CONFIG, tmp_path)
     other, trainer = run(replace(CONFIG, precision=precision), tmp_path)
     gap = max(abs(a - b) for a, b in zip(losses(plain), losses(other), strict=True))
-    assert 0 < gap < (2e-2 if precision == "bf16" else 1e-5)
+    assert 0 < gap < {"bf16": 2e-2, "fp16": 1e-2, "fp64": 1e-5}[precision]
     retained = {parameter.dtype for parameter in trainer.model.parameters()}
     assert retained == {torch.float64 if precision == "fp64" else torch.float32}
 

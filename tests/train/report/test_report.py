@@ -79,7 +79,7 @@ def test_the_page_holds_all_that_it_shows_and_runs_nothing(tmp_path):
     parser.feed(text)
     assert parser.found == []
     assert "&lt;script&gt;alert(1)" in text
-    assert sum(bool(part.figure) for part in parts) >= 6
+    assert sum(bool(part.figures) for part in parts) >= 6
     assert "currentColor" in text
     assert "currentColor" not in page.html(subject, parts, ink="#000000")
 

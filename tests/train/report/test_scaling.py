@@ -162,3 +162,14 @@ def test_names_do_not_part_what_does_the_same_work(tmp_path):
     table = table_of(tmp_path, runs)
     assert list(table["base"].unique()) == ["Task 1"]
     assert list(table["run"]) == list(names.values())
+
+
+def test_a_batch_that_was_set_of_each_worker_is_compared_so(tmp_path):
+    """Also where as many totals were run as parts: 8 on two workers makes the 16 of one."""
+    runs = {
+        f"{workers}-{part}": {"workers": workers, "batch_size": part * workers}
+        | {"local_batch_size": part, "sync": "ddp"}
+        for workers, part in ((1, 8), (1, 16), (2, 8))
+    }
+    (base,) = table_of(tmp_path, runs)["base"].unique()
+    assert base == "batch 8 a worker, 1 worker"

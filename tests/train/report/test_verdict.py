@@ -1,5 +1,6 @@
 """What a report says first is true: each finding is left out where it was not measured."""
 
+import json
 import re
 
 import pytest
@@ -68,9 +69,11 @@ def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
 
 def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
     long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
-    found = rows_of(verdict.build(subject_of(tmp_path / "a", a=long, b=short)))
-    assert {row["steps"] for row in found.values()} == {40, 10}
-    assert "steps" not in verdict.build(subject_of(tmp_path / "b", a=long, b=long)).table
+    found = verdict.build(subject_of(tmp_path / "a", a=long, b=short))
+    assert {row["steps"] for row in rows_of(found).values()} == {40, 10}
+    assert any(one.startswith("Runs took from 10 to 40 steps") for one in found.warnings)
+    same = verdict.build(subject_of(tmp_path / "b", a=long, b=long))
+    assert same.warnings == [] and set(same.table["steps"]) == {40}
 
 
 def test_a_run_that_failed_has_a_row_that_says_so(tmp_path):
@@ -98,7 +101,10 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
             write_json(path / "environment" / f"node{host}.json", environment)
         write_json(path / "job.json", {"launcher": launcher})
         found = verdict.build(read_subject([path]))
-        assert ("nodes that one machine simulated" in found.ran) is told
+        begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU), which simulated"
+        begins += " up to 8 nodes, up to 8 workers on 4 cores, torch 2.13.0: 1 run, done of quick"
+        assert found.ran.startswith(begins) is told
+        assert len(provenance.hosts(read_subject([path]))) == (1 if told else 8)
         assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if told else [])
 
 
@@ -226,3 +232,19 @@ def test_short_seconds_are_shown_in_milliseconds_and_kept_in_the_data(tmp_path):
     long = subject_of(tmp_path, long={"step_s": 4.37})
     text = page.markdown(long, sections.build(long))
     assert "mean_s" in text and "mean_ms" not in text
+
+
+def test_texts_of_the_study_stand_beside_what_was_measured(tmp_path):
+    path = make_study(tmp_path, [cell("a")])
+    make_run(path / "runs" / "a")
+    study = json.loads((path / "study.json").read_text())
+    study["texts"] = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
+    write_json(path / "study.json", study)
+    subject = read_subject([path])
+    parts = sections.build(subject)
+    text, plain = page.html(subject, parts), page.markdown(subject, parts)
+    assert "<p>Which &lt;mode&gt;?</p>" in text and "<p>One.</p>\n<p>Two.</p>" in text
+    assert text.index('id="question"') < text.index('class="verdict"') < text.index('<h2 id="what-')
+    assert text.index('id="losses"') < text.index('id="discussion"') < text.index('id="hardware"')
+    assert plain.index("## Question") < plain.index("## Losses") < plain.index("## Discussion")
+    assert "Implementation" not in text + plain

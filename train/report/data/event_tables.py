@@ -1,6 +1,6 @@
 """Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -8,7 +8,7 @@ import pandas as pd
 from train.report.data.reader import Row, Run
 from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import frame, mean_of, timed
+from train.report.data.tables import add_up, frame, mean_of, timed
 
 # Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
@@ -147,12 +147,6 @@ def prediction(subject: Subject) -> pd.DataFrame:
         if isinstance(row, dict)
         and len(numbers([row.get("predicted_s"), row.get("measured_s")])) == 2
     )
-
-
-def add_up(values: Iterable[Any]) -> float | None:
-    """The sum; None where one of `values` is no number."""
-    every = list(values)
-    return sum(every) if len(numbers(every)) == len(every) else None
 
 
 def _byte_ratio(observed: Any, expected: Any) -> float | None:

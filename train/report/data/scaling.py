@@ -16,6 +16,7 @@ from train.report.data.settings import OF_TESTBED, WIDTH, affecting
 from train.report.data.subject import Entry, Subject, label_part, varying_of
 from train.report.data.tables import cells, frame, seconds
 
+SIZES = frozenset({"batch_size", "local_batch_size"})
 DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
 
 
@@ -36,12 +37,12 @@ def speedup(subject: Subject) -> pd.DataFrame:
     made: list[Row] = []
     missed: set[str] = set()
     for alike in same_work(firsts, subject.varying):
-        base = _base(alike, rates)
+        base = base_of(alike, rates)
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
             ideal = entry.workers / base.workers
             gain = rates[entry.label] / rates[base.label]
             error = errors.get(entry.run.name)
-            row: Row = {"series": _series(entry, firsts, subject.varying), "run": entry.label}
+            row: Row = {"series": series(entry, firsts, subject.varying), "run": entry.label}
             row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}
             row |= {"base_workers": base.workers, "base": base.label, "speedup": gain}
             row |= {"ideal": ideal, "efficiency": gain / ideal}
@@ -51,19 +52,24 @@ def speedup(subject: Subject) -> pd.DataFrame:
     return frame(row | ({"predicted": None} if row["series"] in missed else {}) for row in made)
 
 
-def same_work(entries: list[Entry], varying: list[str]) -> list[list[Entry]]:
-    """Runs whose steps compute the same, together: they differ in workers and in sending alone."""
+def same_work(
+    entries: list[Entry], varying: list[str], *, of_any_size: bool = False
+) -> list[list[Entry]]:
+    """Runs whose steps compute the same, together: they differ in workers and in sending alone.
+
+    `of_any_size`: or in the size of the batch.
+    """
     free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED
-    keys = [key for key in varying if key not in free | {"batch_size"}]
+    keys = [key for key in varying if key not in free | SIZES]
     size, _ = _batch(entries)
     found: dict[Any, list[Entry]] = {}
     for entry in entries:
-        work = (size(entry), *(repr(entry.settings.get(key)) for key in keys))
+        work = (of_any_size or size(entry), *(repr(entry.settings.get(key)) for key in keys))
         found.setdefault(work, []).append(entry)
     return list(found.values())
 
 
-def _base(alike: list[Entry], rates: dict[str, float]) -> Entry:
+def base_of(alike: list[Entry], rates: dict[str, float]) -> Entry:
     """The run on the fewest workers; of several `single`, or else the fastest."""
     fewest = min(one.workers for one in alike)
     found = [one for one in alike if one.workers == fewest]
@@ -85,10 +91,12 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
         return size / entry.workers if isinstance(size, int | float) else size
 
     parts, totals = ({repr(size(one)) for one in entries} for size in (part, total))
-    return (part, "batch {:g} a worker") if len(parts) < len(totals) else (total, "batch {:g}")
+    is_of_each = all(one.settings.get("local_batch_size") for one in entries)
+    of_each = (part, "batch {:g} a worker")
+    return of_each if is_of_each or len(parts) < len(totals) else (total, "batch {:g}")
 
 
-def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
+def series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
     """The settings in which it differs from other series; after its title, from others of that."""
     if entry.title:
         own = [one for one in entries if one.title == entry.title]
@@ -98,7 +106,7 @@ def _series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
         several = len({repr(size(one)) for one in entries}) > 1
         keys = [key for key in varying if key not in _grows(entries)]
         parts = [text.format(size(entry))] if several and size(entry) is not None else []
-    keys = [key for key in keys if key not in WIDTH | {"batch_size"}]
+    keys = [key for key in keys if key not in WIDTH | ({"batch_size"} if entry.title else SIZES)]
     return (
         ", ".join([*parts, *filter(None, (label_part(key, entry) for key in keys))]) or entry.sync
     )

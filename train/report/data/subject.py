@@ -41,6 +41,7 @@ class Subject:
 
     title: str
     about: str = ""
+    texts: dict[str, str] = field(default_factory=dict)  # of the study, by their headings
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
@@ -100,6 +101,8 @@ def _add_study(subject: Subject, record: Path) -> None:
     folder, study = record.parent, read_mapping(record, subject.notes)
     subject.title = str(study.get("title") or study.get("name") or folder.name)
     subject.about = str(study.get("about") or "")
+    texts = study.get("texts")
+    subject.texts |= texts if isinstance(texts, dict) else {}
     subject.command = str(study.get("command") or "")
     subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]
@@ -131,6 +134,8 @@ def _entry(run: Run, settings: Row) -> Entry:
     per_node = run.config.get("nproc_per_node")
     planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
     of_run["workers"] = _workers(run, planned)
+    if isinstance(local := of_run.get("local_batch_size"), int):
+        of_run["batch_size"] = local * of_run["workers"]
     return Entry(run, of_run)
 
 
@@ -179,7 +184,9 @@ def varying_of(entries: list[Entry]) -> list[str]:
     ]
     if "workers" in found and "nodes" in found:
         found.remove("nodes")
-    order = ["task", "sync", "batch_size", "precision", "", "workers", "nodes"]
+    if "batch_size" in found and all(one.settings.get("local_batch_size") for one in entries):
+        found.remove("batch_size")  # it follows from the workers
+    order = ["task", "sync", "batch_size", "local_batch_size", "precision", "", "workers", "nodes"]
     return sorted(found, key=lambda key: order.index(key if key in order else ""))
 
 
@@ -195,6 +202,8 @@ def label_part(key: str, entry: Entry) -> str:
         return "" if value is usual else plain if value else f"no {plain}"
     if key in ("sync", "precision", "task", "split"):
         return str(value)
+    if key == "local_batch_size":
+        return f"batch {value} a worker"
     if key in ("workers", "nodes"):
         return f"{value} {key[:-1] if value == 1 else key}"
     return f"{plain} {value:g}" if isinstance(value, float) else f"{plain} {value}"

@@ -135,6 +135,23 @@ def metrics(subject: Subject) -> pd.DataFrame:
     return frame(made)
 
 
+def main_metrics(subject: Subject) -> list[str]:
+    """The first metric of all, of each evaluation set; or else the loss of evaluations."""
+    known = [row["metrics"] for one in subject.entries for row in evaluations(one.run)]
+    names = list(dict.fromkeys(name for one in known for name in one or {}))
+    first = next((name for name in names if not name.startswith("eval_loss")), None)
+    if first is None:
+        return names[:1]
+    stem = first.rpartition("_")[0]
+    return [name for name in names if name == first or (stem and name.startswith(f"{stem}_"))]
+
+
+def last_metric(entry: Entry, name: str) -> Any:
+    """Of its last evaluation."""
+    rows = evaluations(entry.run)
+    return (rows[-1]["metrics"] or {}).get(name) if rows else None
+
+
 def evaluation_seconds(subject: Subject) -> pd.DataFrame:
     made = []
     for label, entries in cells(subject):
@@ -223,6 +240,12 @@ def of_runs(per_run: list[list[Row]]) -> Estimate | None:
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
     """The mean of one column; None where no row has a number in it."""
     return mean(row[name] for row in rows)
+
+
+def add_up(values: Iterable[Any]) -> float | None:
+    """The sum; None where one of `values` is no number."""
+    every = list(values)
+    return sum(every) if len(numbers(every)) == len(every) else None
 
 
 def rate(rows: list[Row]) -> float | None:

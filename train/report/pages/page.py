@@ -90,7 +90,11 @@ def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -
     from markupsafe import Markup
 
     # Figures are our own drawings, in which all text is outlines.
-    figures = {one.title: Markup(one.figure.replace("currentColor", ink)) for one in parts}
+    figures = {
+        name: Markup(svg.replace("currentColor", ink))
+        for one in parts
+        for name, svg in one.figures.items()
+    }
     return _render("report.html.j2", subject, parts, figures=figures)
 
 
@@ -162,9 +166,8 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
             content = {"title": part.title, "columns": list(table), "rows": records(table)}
             text = json.dumps(content, indent=1, default=str)
             (data / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        if part.figure:
-            alone = drawing.alone(part.figure)
-            (figures / f"{part.name}.svg").write_text(alone, encoding="utf-8")
+        for name, svg in part.figures.items():
+            (figures / f"{name}.svg").write_text(drawing.alone(svg), encoding="utf-8")
     problem = write_pdf(html(subject, parts, ink=drawing.PRINT_INK), folder / "report.pdf")
     return parts, problem
 

@@ -3,21 +3,28 @@
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from train.records.summary import PHASES
-from train.report.data.event_tables import add_up
+from train.report.data.over_workers import has_widths
 from train.report.data.scaling import DOUBTFUL
+from train.report.data.tables import add_up
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, text
 from train.report.pages.units import duration
 
 OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
 PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
+EVALUATION_COLOURS = {
+    "predict": "#0072B2",
+    "metric": "#E69F00",
+    "sync": "#D55E00",
+    "other": "#999999",
+}
 EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
 NAME_LETTERS = 24  # of a bar's name in a line
 PANEL_IN = 2.1
@@ -38,6 +45,7 @@ class Panel:
     hollow: str = ""  # a column that is true of doubtful points
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
     is_log: bool = False  # with gaps where a value is zero
+    from_zero: bool = False
 
 
 def lines(rows: Sequence[Sequence[Panel]]) -> str:
@@ -70,8 +78,10 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.5 if number else 2.6}
         # with the colours, no two of the first 36 look the same; beside an ideal dashes say more
         dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-        marker = MARKERS[number % len(MARKERS)] if len(rows) <= MOST_POINTS else ""
-        look = {"linestyle": "-" if panel.ideal else dashes, "marker": marker, "clip_on": False}
+        marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+        marker = marker if len(rows) <= MOST_POINTS else ""
+        is_plain = panel.ideal or panel.from_zero
+        look = {"linestyle": "-" if is_plain else dashes, "marker": marker, "clip_on": False}
         hollow = rows[panel.hollow].astype(bool) if panel.hollow else rows[panel.x].isna()
         solid = [at for at, is_hollow in enumerate(hollow) if not is_hollow]
         axis.plot(x, y, label=name, markevery=solid, markersize=5, **look, **colour)
@@ -84,7 +94,9 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
     drawing.whole_numbers(axis)
-    if panel.ideal:
+    if panel.from_zero:  # over workers, at those that were run
+        axis.set_xticks(sorted(panel.table[panel.x].unique()))
+    if panel.ideal or panel.from_zero:
         axis.set_ylim(0, None)
     if panel.is_log:
         axis.set_yscale("log")
@@ -111,7 +123,7 @@ def metrics(table: pd.DataFrame) -> str:
 
 
 def speedup(table: pd.DataFrame) -> str:
-    """Speed-up and efficiency over workers; a row of panels for each base, which is named.
+    """Speed-up and efficiency over workers, of all series; bases of other widths have a row.
 
     A series has the points that were measured and no other; hollow ones are doubtful. The dashed
     line is what the model of cost says of it.
@@ -119,17 +131,28 @@ def speedup(table: pd.DataFrame) -> str:
     table = table.assign(doubtful=table["efficiency"] > DOUBTFUL)
     table["efficiency_predicted"] = table["predicted"].astype(float) / table["ideal"].astype(float)
     rows = []
-    for base, own in table.groupby("base", sort=False):
-        few, most = own["base_workers"].iloc[0], own["workers"].max()
+    for few, own in table.groupby("base_workers", sort=False):
+        most, (base, *others) = own["workers"].max(), own["base"].unique()
         of_gain, of_efficiency = ((few, 1), (most, most / few)), ((few, 1), (most, 1))
         how: dict[str, Any] = {"by": "series", "hollow": "doubtful"}
+        of_several = f"over {few} worker{'' if few == 1 else 's'} with the same batch"
+        title = of_several if others else f"against {base}"
         rows.append([
-            Panel(own, "workers", "speedup", "speed-up", title=f"against {base}",
+            Panel(own, "workers", "speedup", "speed-up", title=title,
                   predicted="predicted", ideal=of_gain, **how),
             Panel(own, "workers", "efficiency", "efficiency",
                   predicted="efficiency_predicted", ideal=of_efficiency, **how),
         ])  # fmt: skip
     return lines(rows)
+
+
+def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """A figure for each chart's name: a column over workers, and what its axis says of it."""
+    return {
+        name: lines([[Panel(known, "workers", column, label, by="series", from_zero=True)]])
+        for name, (column, label) in charts.items()
+        if column in table and has_widths(known := table[table[column].notna()])
+    }
 
 
 def bars(
@@ -198,23 +221,32 @@ def as_digits(value: float) -> str:
 
 def seconds(table: pd.DataFrame) -> str:
     """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    sizes = table[[f"{phase}_s" for phase in PHASE_COLOURS]].astype(float)
-    sizes.columns = list(PHASE_COLOURS)
-    unknown = sizes.isna().any(axis=1)  # then all of it is what no phase accounts for
-    sizes = sizes.where(~unknown, 0.0, axis=0)
-    sizes["other"] = sizes["other"].where(~unknown, table["mean_s"]).astype(float)
-    return bars(
-        table["run"], sizes, "seconds per iteration", fills=list(PHASE_COLOURS.values()),
-        labels=map(duration, table["mean_s"]), ends=table[["low_s", "high_s"]],
-    )  # fmt: skip
+    return _phases(table, PHASE_COLOURS, "mean_s", "seconds per iteration")
 
 
 def evaluation(table: pd.DataFrame) -> str:
-    """Seconds of an evaluation of each run, with their interval."""
+    """Seconds of an evaluation of each run by their parts, with their interval."""
+    return _phases(table, EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
+
+
+def _phases(table: pd.DataFrame, colours: Mapping[str, str], whole: str, unit: str) -> str:
+    """Bars of `whole` in parts; what no phase accounts for is "other", all where one is unknown."""
+    sizes = table.reindex(columns=[f"{name}_s" for name in colours]).astype(float)
+    sizes.columns, total = list(colours), table[whole].astype(float)
+    parts = sizes.drop(columns="other").where(~sizes.drop(columns="other").isna().any(axis=1), 0.0)
+    sizes = parts.assign(other=(total - parts.sum(axis=1)).clip(lower=0))
     return bars(
-        table["run"], table[["eval_s"]].astype(float), "seconds per evaluation",
-        labels=map(duration, table["eval_s"]), ends=table[["low_s", "high_s"]],
+        table["run"], sizes, unit, fills=list(colours.values()),
+        labels=map(duration, table[whole]), ends=table[["low_s", "high_s"]],
     )  # fmt: skip
+
+
+def memory(table: pd.DataFrame) -> str:
+    """The most that one worker had, of its GPU's memory where it has one, by precision."""
+    on_gpu = table["peak_gpu_memory_bytes"].notna().any()
+    name = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
+    sizes = by_kind(table[name].astype(float) / 2**20, table["precision"].fillna(""))
+    return bars(table["run"], sizes, f"MiB at most, one worker{', of its GPU' if on_gpu else ''}")
 
 
 def throughput(table: pd.DataFrame) -> str:

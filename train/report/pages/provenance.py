@@ -13,7 +13,7 @@ def is_simulated(entry: Entry) -> bool:
 
 
 def hosts(subject: Subject) -> list[Row]:
-    """Each host once, with what it is made of."""
+    """Each host once, with what it is made of; nodes that one machine simulated are that one."""
     found: dict[str, Row] = {}
     for entry in subject.entries:
         for name, env in entry.run.environments.items():
@@ -24,6 +24,8 @@ def hosts(subject: Subject) -> list[Row]:
                 host["memory"] = f"{memory / 2**30:.1f} GiB"
             if isinstance(gpus, list):
                 host["GPUs"] = ", ".join(map(str, gpus))
+            if is_simulated(entry):
+                name, host["host"] = "", "one machine"
             found[name] = host | {"interface": _interface(env), "system": env.get("platform")}
     return list(found.values())
 

@@ -4,21 +4,34 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from train.report.data import event_tables, scaling, tables
+from train.report.data import event_tables, over_workers, scaling, tables
 from train.report.data.event_tables import BAND
 from train.report.data.subject import Subject
 from train.report.pages import plots
 
+# Charts over workers: the name of each, its column and its axis.
+OF_TRAINING = {
+    "throughput": ("samples_per_s", "samples per second, all workers"),
+    "throughput_per_device": ("samples_per_s_per_worker", "samples per second, each worker"),
+}
+OF_EVALUATION = {
+    "evaluation_per_device": ("samples_per_s_per_worker", "samples per second, each worker"),
+    "evaluation_speedup": ("speedup", "speed-up"),
+    "prediction_time": ("predict_s", "seconds of predictions"),
+    "metric_time": ("metric_s", "seconds of the metric"),
+    "broadcast_time": ("sync_s", "seconds until all have the metric"),
+}
+
 
 @dataclass
 class Section:
-    """One part of the report; `figure` is an SVG in the page's colour, or empty."""
+    """One part of the report; `figures` are SVGs in the page's colour, by the name of each."""
 
     title: str
-    name: str  # of its figure and its data
+    name: str  # of its data
     table: pd.DataFrame
     lines: list[str] = field(default_factory=list)
-    figure: str = ""
+    figures: dict[str, str] = field(default_factory=dict)
     shown: list[str] | None = None  # columns of the table in the page; None: all of it
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # what is written beside it
     longest: int = 60  # rows in the page; all are in the data
@@ -26,19 +39,21 @@ class Section:
 
 def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
-    seconds = tables.seconds(subject)
+    seconds, training = tables.seconds(subject), over_workers.training(subject)
     prediction = event_tables.prediction(subject).drop(columns="folders", errors="ignore")
     collectives = event_tables.collectives(subject)
     found = [
+        _training(training),
         _overview(subject),
         _losses(subject),
         _metrics(subject),
         _seconds(seconds),
-        _throughput(seconds),
+        _throughput(training),
         _speedup(subject),
         Section("Predicted and measured", "prediction", prediction),
         Section("Ranks", "ranks", tables.per_rank(subject), longest=40),
         _evaluation(subject),
+        _memory(subject),
         _traffic(subject),
         Section("Collectives of a step", "collectives", collectives, longest=24),
         Section("Balance", "balance", event_tables.balance(subject)),
@@ -58,15 +73,15 @@ def _overview(subject: Subject) -> Section:
 
 def _losses(subject: Subject) -> Section:
     first, every = tables.first_losses(subject), tables.losses(subject)
-    figure = plots.losses(every) if len(every) else ""
-    return Section("Losses", "first_losses", first, figure=figure, data={"losses": every})
+    figures = {"first_losses": plots.losses(every)} if len(every) else {}
+    return Section("Losses", "first_losses", first, figures=figures, data={"losses": every})
 
 
 def _metrics(subject: Subject) -> Section:
     table = tables.metrics(subject)
     over_time = len(table) and table["step"].nunique() > 1
-    figure = plots.metrics(table) if over_time else ""
-    return Section("Metrics", "metrics", table, figure=figure, longest=30)
+    figures = {"metrics": plots.metrics(table)} if over_time else {}
+    return Section("Metrics", "metrics", table, figures=figures, longest=30)
 
 
 def _seconds(table: pd.DataFrame) -> Section:
@@ -77,15 +92,29 @@ def _seconds(table: pd.DataFrame) -> Section:
     )
     shown = "run runs steps mean_s median_s spread_s low_s high_s sync_s overlapped_s exposed_s"
     shown += " waited_share hidden_share"
-    figure = plots.seconds(table) if len(table) else ""
-    return Section("Seconds per iteration", "seconds", table, [line], figure, shown.split())
+    figures = {"seconds": plots.seconds(table)} if len(table) else {}
+    return Section("Seconds per iteration", "seconds", table, [line], figures, shown.split())
 
 
-def _throughput(seconds: pd.DataFrame) -> Section:
+def _training(table: pd.DataFrame) -> Section:
+    """What BSC's study shows of a training: accuracy, time and speed-up by devices and batch."""
+    line = (
+        "Seconds are those of all samples, of an epoch and of the training, at the rate of all "
+        "steps but the first; the speed-up is one of samples per second, over the run named last."
+    )
+    shown = [name for name in table if name not in ("run", "series", "samples_per_s_per_worker")]
+    figures = plots.over_workers(table, {"epoch_time": ("epoch_s", "seconds of an epoch")})
+    of_several = table if over_workers.has_widths(table) else table[:0]
+    return Section("Devices, accuracy and time", "training", of_several, [line], figures, shown)
+
+
+def _throughput(table: pd.DataFrame) -> Section:
+    """Samples per second: over workers where there are several numbers of them, else bars."""
+    figures = plots.over_workers(table, OF_TRAINING) if len(table) else {}
+    if len(table) > 1 and not figures:
+        figures = {"throughput": plots.throughput(table)}
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
-    table = seconds.reindex(columns=columns).dropna(subset="samples_per_s")
-    figure = plots.throughput(table) if len(table) > 1 else ""
-    return Section("Throughput", "throughput", table, figure=figure)
+    return Section("Throughput", "throughput", table.reindex(columns=columns), figures=figures)
 
 
 def _speedup(subject: Subject) -> Section:
@@ -93,14 +122,27 @@ def _speedup(subject: Subject) -> Section:
     if len(table) and not (table["ideal"] > 1).any():
         table = table[:0]
     shown = "series workers samples_per_s base speedup predicted ideal efficiency".split()
-    figure = plots.speedup(table) if len(table) else ""
-    return Section("Speed-up and efficiency", "speedup", table, figure=figure, shown=shown)
+    figures = {"speedup": plots.speedup(table)} if len(table) else {}
+    return Section("Speed-up and efficiency", "speedup", table, figures=figures, shown=shown)
 
 
 def _evaluation(subject: Subject) -> Section:
-    table = tables.evaluation_seconds(subject)
-    figure = plots.evaluation(table) if len(table) > 1 else ""
-    return Section("Evaluation", "evaluation", table, figure=figure)
+    line = (
+        "Each worker predicts its part; one collective (sync) then adds up what all have counted, "
+        "in the place of a metric that one process computes and broadcasts."
+    )
+    table = over_workers.evaluation(subject)
+    figures = {"evaluation": plots.evaluation(table)} if len(table) > 1 else {}
+    figures |= plots.over_workers(table, OF_EVALUATION) if len(table) else {}
+    shown = [name for name in table if name not in ("series", "base_workers")]
+    return Section("Evaluation", "evaluation", table, [line], figures, shown)
+
+
+def _memory(subject: Subject) -> Section:
+    line = "The most that any worker of a run had resident, libraries and samples included."
+    table = over_workers.memory(subject)
+    figures = {"memory": plots.memory(table)} if len(table) > 1 else {}
+    return Section("Memory", "memory", table, [line], figures)
 
 
 def _traffic(subject: Subject) -> Section:
@@ -122,9 +164,9 @@ def _traffic(subject: Subject) -> Section:
     )
     shown = ["run", "host", "epoch", "direction", "expected_bytes"]
     shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
-    figure = plots.traffic(totals) if len(totals) else ""
+    figures = {"traffic": plots.traffic(totals)} if len(totals) else {}
     data = {"traffic_totals": totals}
-    return Section("Traffic", "traffic", table, lines, figure, shown, data, longest=40)
+    return Section("Traffic", "traffic", table, lines, figures, shown, data, longest=40)
 
 
 def _failures(subject: Subject) -> Section:

@@ -5,15 +5,16 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data import event_tables, scaling, tables
-from train.report.data.event_tables import add_up
+from train.report.data import event_tables, over_workers, scaling, tables
 from train.report.data.reader import Row
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import frame, records
+from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
 from train.report.pages.units import duration, link_rate, with_interval
+
+MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
 @dataclass
@@ -35,8 +36,14 @@ def build(subject: Subject) -> Verdict:
     return Verdict(
         _ran(subject),
         _table(subject, seconds, gains),
-        "Speed-up and efficiency are against " + "; ".join(bases) + "." if bases else "",
-        [*provenance.notes(subject), *_shared_cores(subject), *_doubts(gains), *_uneven(seconds)],
+        _against(list(bases)),
+        [
+            *provenance.notes(subject),
+            *_shared_cores(subject),
+            *_doubts([*gains, *_evaluation_gains(subject)]),
+            *_unequal_lengths(subject),
+            *_uneven(seconds),
+        ],
     )
 
 
@@ -47,7 +54,7 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
     of_evaluation = {row["run"]: row for row in records(tables.evaluation_seconds(subject))}
-    metric, traffic = _metric_name(subject), event_tables.traffic(subject)
+    names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
@@ -61,15 +68,40 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
             made = of_evaluation.get(label, {})
             row["seconds_per_evaluation"] = _seconds(made, "eval_s")
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
-        if metric:
-            row[metric] = mean(_last_metric(one, metric) for one in entries)
+        row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         rows.append(row | {"losses": _equality(entries, subject)} | _traffic(entries, traffic))
     table = frame(rows)
-    usual = {"state": {"done"}, "steps": set(table.get("steps", ())) if len(table) else set()}
-    for name, values in usual.items():  # said only where it is not the same of all
-        if len(table) and len(values) == 1 and set(table[name]) == values:
-            table = table.drop(columns=name)
+    if len(table) and set(table["state"]) == {"done"}:  # which the first line says of all
+        table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
+
+
+def _against(bases: list[str]) -> str:
+    if len(bases) > MOST_NAMED:
+        return "Speed-up and efficiency are against the same work on the fewest workers."
+    return "Speed-up and efficiency are against " + "; ".join(bases) + "." if bases else ""
+
+
+def _evaluation_gains(subject: Subject) -> list[Row]:
+    """Those of evaluations, in the form of `scaling.speedup`."""
+    return [
+        {"run": f"the evaluation of {row['run']}", "base": f"its series on {row['base_workers']}"}
+        | {"efficiency": row["speedup"] * row["base_workers"] / row["workers"]}
+        for row in records(over_workers.evaluation(subject))
+        if row["speedup"]
+    ]
+
+
+def _unequal_lengths(subject: Subject) -> list[str]:
+    """A warning where rows are of other numbers of steps."""
+    steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
+    if len(steps) < 2:
+        return []
+    text = (
+        f"Runs took from {min(steps)} to {max(steps)} steps: their last losses, metrics and MB are "
+        "of other amounts of training. Losses are compared at the steps that both have."
+    )
+    return [text]
 
 
 def _seconds(row: Row, column: str) -> str | None:
@@ -79,18 +111,6 @@ def _seconds(row: Row, column: str) -> str | None:
 def _last_loss(entry: Entry) -> float | None:
     curve = tables.curve(entry.run)
     return curve[max(curve)] if curve else None
-
-
-def _metric_name(subject: Subject) -> str | None:
-    """The first metric of all, or else the loss of evaluations: the same of every run."""
-    known = [row["metrics"] for one in subject.entries for row in tables.evaluations(one.run)]
-    names = [name for one in known for name in one or {}]
-    return next((name for name in names if name != "eval_loss"), next(iter(names), None))
-
-
-def _last_metric(entry: Entry, name: str) -> Any:
-    rows = tables.evaluations(entry.run)
-    return (rows[-1]["metrics"] or {}).get(name) if rows else None
 
 
 def _equality(entries: list[Entry], subject: Subject) -> str | None:
@@ -130,15 +150,22 @@ def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
 
 def _shared_cores(subject: Subject) -> list[str]:
     """Runs whose workers had less than a core each: speed-ups are then not those of nodes."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for entry in subject.entries:
-        cores = numbers(env.get("cores") for env in entry.run.environments.values())
-        total = sum(cores[:1] if provenance.is_simulated(entry) else cores)
+        total = _cores(entry)
         if total and entry.workers > total and not entry.run.is_foreign:
-            found[entry.label] = f"{entry.workers} workers on {total:.0f}"
-    shown = [f"{label}: {text}" for label, text in found.items()][:4]
-    more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
-    return [f"Workers share cores ({'; '.join(shown)}{more})."] if found else []
+            found.setdefault(f"{entry.workers} workers on {total:.0f}", []).append(entry.label)
+    each = "; ".join(
+        f"{labels[0] if len(set(labels)) == 1 else f'{len(set(labels))} rows'}: {text}"
+        for text, labels in found.items()
+    )
+    return [f"Workers share cores ({each})."] if found else []
+
+
+def _cores(entry: Entry) -> float:
+    """Those that all its workers have together; 0: not known."""
+    cores = numbers(env.get("cores") for env in entry.run.environments.values())
+    return sum(cores[:1] if provenance.is_simulated(entry) else cores)
 
 
 def _doubts(gains: list[Row]) -> list[str]:
@@ -162,23 +189,29 @@ def _uneven(seconds: list[Row]) -> list[str]:
 
 
 def _ran(subject: Subject) -> str:
-    """One line: how many runs of what, on which hosts."""
-    tasks = sorted({str(one.settings.get("task")) for one in subject.entries} - {"None"})
-    what = f"{len(subject.entries)} run{'' if len(subject.entries) == 1 else 's'}"
-    what += f" of {', '.join(tasks)}" if tasks else ""
-    hosts = provenance.hosts(subject)
-    kinds = dict.fromkeys(map(_kind, hosts))
-    where = f", on {len(hosts)} host{'' if len(hosts) == 1 else 's'}: {'; '.join(kinds)}"
-    if hosts and all(map(provenance.is_simulated, subject.entries)):
-        where = f", on nodes that one machine simulated: {'; '.join(kinds)}"
-    rates = [
-        link_rate(str(one.settings["rate"])) for one in subject.entries if "rate" in one.settings
-    ]
+    """On what it ran, how many of how many runs are done, of what."""
+    entries, hosts = subject.entries, provenance.hosts(subject)
+    kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
+    where = f"on {len(hosts)} host{'' if len(hosts) == 1 else 's'} ({kinds})" if hosts else ""
+    if hosts and all(map(provenance.is_simulated, entries)):
+        nodes = max(int(one.settings["nodes"]) for one in entries)
+        where = f"on one machine ({kinds})"
+        where += f", which simulated up to {nodes} nodes" if nodes > 1 else ""
+    workers = max((one.workers for one in entries), default=0)
+    cores = max(map(_cores, entries), default=0)
+    where += f", up to {workers} workers on {cores:.0f} cores" if workers > 1 and cores else ""
+    done, total = sum(tables.state(one) == "done" for one in entries), len(entries)
+    total = max(total, len(subject.cells))  # of a study also those that have no folder
+    count = f"{done} of {total} runs done" if total > 1 or not done else "1 run, done"
+    tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
+    rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
     links = [f"links of {' and '.join(dict.fromkeys(rates))}"] if rates else []
     versions = [
         f"torch {row['version']}" for row in provenance.versions(subject) if row["name"] == "torch"
     ]
-    return ", ".join([what + (where if hosts else ""), *links, *versions]) + "."
+    ran = ", ".join([*filter(None, [where]), *links, *versions])
+    what = f"{count}{' of ' + ', '.join(tasks) if tasks else ''}"
+    return f"Measured {ran}: {what}." if ran else f"{what}."
 
 
 def _kind(host: Row) -> str:

@@ -1,0 +1,109 @@
+"""What more workers do: BSC's table of devices, batch, accuracy, time, speed-up, and its charts."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from muster.writing import write_json
+from tests.train.report.folders import cell, evaluation, make_run, make_study, step, subject_of
+from train.report.data import over_workers
+from train.report.data.subject import Subject, read_subject
+from train.report.data.tables import records
+from train.report.pages import page, sections, verdict
+
+MIB = 2**20
+# Devices, batch of each, seconds of a step: those of 128 have no run on one device.
+ROWS = ((1, 256, 1.0), (2, 256, 1.25), (8, 256, 1.6), (8, 128, 0.8), (16, 128, 1.0))
+
+
+def emotion(path: Path) -> Subject:
+    cells = []
+    for workers, local, step_s in ROWS:
+        name, size = f"{workers}-{local}", workers * local
+        parts = {"predict_s": 0.3, "metric_s": 0.1, "sync_s": 0.05}
+        scores = evaluation(5, accuracy_val=local / 1000, accuracy_test=local / 2000) | parts
+        rows = [step(n, samples=size, step_s=9.0 if n == 1 else step_s) for n in range(1, 6)]
+        folder = make_run(
+            path / "runs" / name, workers=workers, rows={0: rows}, more=[scores], task="emotion",
+            local_batch_size=local, precision="fp16", sync="accelerate",
+        )  # fmt: skip
+        (folder / "config.yaml").write_text(
+            (folder / "config.yaml").read_text().replace("batch_size: 64\n", "", 1)
+        )
+        write_json(folder / "summary.json", {"world_size": workers, "train_samples": 16_000})
+        for rank in range(workers):
+            end = {"rank": rank, "cause": "done", "peak_memory_bytes": (100 + rank) * MIB}
+            write_json(folder / "exits" / f"rank_{rank:05}.json", end)
+        cells.append(cell(name, nodes=workers) | {"name": "Emotion"})
+    return read_subject([make_study(path, cells)])
+
+
+def test_the_table_has_accuracies_time_and_speedup_with_the_run_it_is_over(tmp_path):
+    rows = records(over_workers.training(emotion(tmp_path)))
+    assert [(row["workers"], row["batch_of_each"]) for row in rows] == [one[:2] for one in ROWS]
+    for row, (workers, local, step_s) in zip(rows, ROWS, strict=True):
+        rate = workers * local / step_s
+        assert row["epoch_s"] == pytest.approx(16_000 / rate)
+        assert row["train_s"] == pytest.approx(5 * step_s)  # the first counts as the others
+        assert row["accuracy_val"] == local / 1000 and row["accuracy_test"] == local / 2000
+    # over one device with the same batch of each; of 128 there is none, and another stands in
+    assert [row["speedup"] for row in rows[:3]] == pytest.approx([1, 2 / 1.25, 8 / 1.6])
+    assert [row["speedup"] for row in rows[3:]] == pytest.approx([1024 / 0.8 / 256, 2048 / 256])
+    assert {row["against"] for row in rows} == {"Emotion, batch 256 a worker, 1 worker"}
+
+
+def test_one_device_is_its_own_base_where_no_run_is_wider(tmp_path):
+    one, other = {"workers": 1, "local_batch_size": 8}, {"workers": 1, "local_batch_size": 16}
+    rows = records(over_workers.training(subject_of(tmp_path, one, other | {"step_s": 0.3})))
+    assert [row["speedup"] for row in rows] == [1, 1]
+    assert all(row["against"] == row["run"] for row in rows)
+
+
+def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
+    subject = emotion(tmp_path / "study")
+    parts = sections.build(subject)
+    charts = [name for part in parts for name in part.figures]
+    wanted = "epoch_time throughput throughput_per_device speedup evaluation_per_device"
+    wanted += " evaluation_speedup prediction_time metric_time broadcast_time memory"
+    assert set(wanted.split()) <= set(charts) and len(charts) == len(set(charts))
+    page.write(subject, tmp_path / "report")
+    names = {path.stem for path in (tmp_path / "report" / "figures").iterdir()}
+    assert set(charts) == names
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert text.index("Devices, accuracy and time") < text.index("What was run")
+
+
+def test_an_evaluations_speedup_is_over_the_fewest_workers_of_its_series(tmp_path):
+    table = records(over_workers.evaluation(emotion(tmp_path)))
+    of_256 = [row for row in table if "256" in row["series"]]
+    assert [row["workers"] for row in of_256] == [1, 2, 8]
+    assert [row["speedup"] for row in of_256] == pytest.approx([1, 1, 1])
+    assert [row["samples_per_s_per_worker"] for row in of_256] == pytest.approx([200, 100, 25])
+
+
+def test_memory_is_that_of_the_worker_that_had_most(tmp_path):
+    rows = records(over_workers.memory(emotion(tmp_path)))
+    assert [row["peak_memory_bytes"] for row in rows] == [(99 + one[0]) * MIB for one in ROWS]
+    assert {row["peak_gpu_memory_bytes"] for row in rows} == {None}
+
+
+def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
+    """2.5 times on two workers: one of the two was disturbed."""
+    runs = {
+        str(workers): {
+            "workers": workers,
+            "rows": [evaluation(0, accuracy=0.5) | {"eval_s": eval_s}],
+        }
+        for workers, eval_s in ((1, 1.0), (2, 0.4))
+    }
+    for one in runs.values():
+        one["epochs"] = 0
+    (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
+    assert "125% of the evaluation of" in warning and "against its series on 1" in warning
+
+
+def test_print_has_no_type_below_seven_points():
+    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
+    sizes = [float(size) for size in re.findall(r"font-size: ([0-9.]+)pt", style)]
+    assert len(sizes) > 4 and min(sizes) >= 7

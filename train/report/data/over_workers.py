@@ -1,0 +1,91 @@
+"""What more workers do to time, throughput and memory: a row for each group of repeats.
+
+Seconds of an epoch are those of all its samples at the rate of the timed steps: the first step of a
+run, which also pays for what happens once, counts as the mean of the others.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from train.report.data import scaling, tables
+from train.report.data.reader import Row
+from train.report.data.statistics import mean, numbers
+from train.report.data.subject import Entry, Subject
+from train.report.data.tables import frame
+
+
+def training(subject: Subject) -> pd.DataFrame:
+    """Accuracy, seconds and speed-up by workers and by the batch of each.
+
+    A batch that no run on fewer workers had is compared with that of another size; `against` says
+    which run it was.
+    """
+    known = tables.seconds(subject).to_dict("records")
+    rates = {row["run"]: row["samples_per_s"] for row in known if row["samples_per_s"]}
+    gains = {row["run"]: row for row in scaling.speedup(subject).to_dict("records")}
+    cells = dict(tables.cells(subject))
+    firsts = [cells[label][0] for label in rates]
+    bases = {
+        one.label: scaling.base_of(alike, rates)
+        for alike in scaling.same_work(firsts, subject.varying, of_any_size=True)
+        for one in alike
+    }
+    made, names = [], tables.main_metrics(subject)
+    for label, rate in rates.items():
+        entries, first, base = cells[label], cells[label][0], bases[label]
+        sizes = numbers([first.settings.get("batch_size")])
+        row: Row = {"series": scaling.series(first, firsts, subject.varying), "run": label}
+        row |= {"workers": first.workers, "precision": first.settings.get("precision")}
+        row |= {"batch_of_each": sizes[0] / first.workers if sizes else None}
+        row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
+        steps = [row for one in entries for row in tables.all_steps(one.run)]
+        samples, trained = _of_epoch(entries), tables.add_up(row["samples"] for row in steps)
+        row |= {"steps": len(steps) / len(entries), "epoch_s": samples / rate if samples else None}
+        row["train_s"] = trained / len(entries) / rate if trained else None
+        row |= {"samples_per_s": rate, "samples_per_s_per_worker": rate / first.workers}
+        gain = gains.get(label)
+        if gain is None or gain["base_workers"] > base.workers:
+            base = base if first.workers > base.workers else first  # one device is its own base
+            gain = {"speedup": rate / rates[base.label], "base": base.label}
+        made.append(row | {"speedup": gain["speedup"], "against": gain["base"]})
+    return frame(made)
+
+
+def evaluation(subject: Subject) -> pd.DataFrame:
+    """Seconds of evaluations and their parts, and the speed-up over the fewest workers."""
+    table, cells = tables.evaluation_seconds(subject), dict(tables.cells(subject))
+    firsts = [cells[label][0] for label in table.get("run", ())]
+    table["series"] = [scaling.series(one, firsts, subject.varying) for one in firsts]
+    rates = table.get("samples_per_s", pd.Series(dtype=float)).astype(float)
+    table["samples_per_s_per_worker"] = rates / table.get("workers", rates).astype(float)
+    bases: dict[Any, tuple[int, float]] = {}
+    for one, rate, name in zip(firsts, rates, table["series"], strict=True):
+        bases[name] = min(bases.get(name, (one.workers, rate)), (one.workers, rate))
+    of_base = [bases[name] for name in table["series"]]
+    table["base_workers"] = [workers for workers, _ in of_base]
+    table["speedup"] = rates / pd.Series([rate for _, rate in of_base], dtype=float)
+    return table
+
+
+def memory(subject: Subject) -> pd.DataFrame:
+    """The most that one worker of each run had: of the machine's memory, and of its GPU."""
+    made = []
+    for label, entries in tables.cells(subject):
+        ends = [end for entry in entries for end in entry.run.exits]
+        first = entries[0].settings
+        row: Row = {"run": label, "workers": entries[0].workers, "precision": first["precision"]}
+        for name in ("peak_memory_bytes", "peak_gpu_memory_bytes"):
+            row[name] = max(numbers(end.get(name) for end in ends), default=0) or None
+        made += [row] if row["peak_memory_bytes"] else []
+    return frame(made)
+
+
+def _of_epoch(entries: list[Entry]) -> float | None:
+    """How many samples the training set of these runs has."""
+    return mean(entry.run.summary.get("train_samples") for entry in entries)
+
+
+def has_widths(table: pd.DataFrame) -> bool:
+    """Whether a series of `table` goes over several numbers of workers."""
+    return len(table) > 0 and bool((table.groupby("series")["workers"].nunique() > 1).any())
