@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 # A script's own folder comes first on the path, and a file in it could hide a library: the
@@ -56,7 +57,8 @@ def main() -> int:
     if launch.detach and not run_record.go_on_in_background(spec):
         Happenings(spec.run_dir).tell(last=True)
         return 0
-    with documented(spec.run_dir, wanted=launch.json and not launch.detach):
+    is_documented = launch.json and not launch.detach
+    with documented(spec.run_dir) if is_documented else nullcontext():
         return lead(launcher, spec, facts)
 
 

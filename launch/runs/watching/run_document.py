@@ -113,11 +113,8 @@ class Happenings:
 
 
 @contextmanager
-def documented(run_dir: Path, *, wanted: bool) -> Iterator[None]:
+def documented(run_dir: Path) -> Iterator[None]:
     """Print what happens in the run, once a second and at its end, while something leads it."""
-    if not wanted:
-        yield
-        return
     happenings, is_over = Happenings(run_dir), Event()
 
     def look() -> None:
