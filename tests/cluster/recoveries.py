@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def kill_node(run: Run) -> None:
     agent = run.agent(2)
     daemons = slurm_daemons(run, 2) or [one for one in agent.parents() if one.name() == "sshd"]
     for one in [agent, *daemons]:
-        one.kill()
+        with suppress(psutil.NoSuchProcess):  # each ends when those below it have
+            one.kill()
 
 
 def slurm_daemons(run: Run, node: int) -> list[psutil.Process]:
