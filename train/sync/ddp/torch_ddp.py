@@ -113,7 +113,8 @@ class DdpSync(GradSync):
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         if not isinstance(model, DistributedDataParallel):
             return
-        for param, is_used in zip(self._params, used, strict=True):
+        # a loop that does not tell what ranks have used keeps the zeros
+        for param, is_used in zip(self._params, used or [True] * len(self._params), strict=True):
             if not is_used:  # on any rank: DDP has made it zeros
                 param.grad = None
         self._used.clear()
