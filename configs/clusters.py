@@ -22,23 +22,23 @@ def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> li
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    there = files(Path.cwd(), os.environ)
+    paths_found = files(Path.cwd(), os.environ)
     found: Clusters = {}
-    for path in there:
+    for path in paths_found:
         for cluster, settings in read(path, known, paths).items():
             found.setdefault(cluster, []).extend(settings)
     if name in found:
         return found[name]
-    if not there:
+    if not paths_found:
         raise UsageError(f"--on {name}: there is no {FILE} here, above, or in ~/.config/muster")
     raise UsageError(
-        f"--on {name}: no such cluster in {' and '.join(map(str, there))}; "
+        f"--on {name}: no such cluster in {' and '.join(map(str, paths_found))}; "
         f"known: {', '.join(sorted(found)) or 'none'}"
     )
 
 
 def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
-    """Those that are there, what counts less first."""
+    """Those that exist; what counts less comes first."""
     user = Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "muster", FILE)  # noqa: PTH111 (Path raises without a home)
     above = (folder / FILE for folder in (cwd, *cwd.parents))
     project = next((path for path in above if path.is_file()), None)

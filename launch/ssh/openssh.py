@@ -22,8 +22,8 @@ from launch.ssh import connect
 
 AT_ONCE = 16
 FAILED = 255  # ssh's own exit code where it does not get through
-OPTIONS = {
-    "BatchMode": "yes",  # a question that nobody sees would look like a hang
+# Of every connection: what is forwarded, and how long one waits.
+OF_ALL = {
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
     "ServerAliveCountMax": "3",
@@ -31,6 +31,10 @@ OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
+}
+OPTIONS = {
+    **OF_ALL,
+    "BatchMode": "yes",  # a question that nobody sees would look like a hang
     # A master that the user has opened is used, but none is opened in its place: it would end with
     # the run, and with it the user's other logins.
     "ControlMaster": "no",

@@ -32,7 +32,7 @@ class Laptop:
     """A user's machine: a project, a folder for state, and the way to node0."""
 
     def __init__(self, cluster, folder: Path, sockets: Path) -> None:
-        self.project, self.there = folder / "project", folder / "there"
+        self.project, self.remote = folder / "project", folder / "remote"
         self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
         self.project.mkdir()
         self.env = {
@@ -41,7 +41,7 @@ class Laptop:
             "XDG_RUNTIME_DIR": str(sockets),
         }
         self.login = ["--login", "root@node0", "--login-config", str(cluster.ssh_config)]
-        self.login += ["--login-dir", str(self.there), "--login-python", sys.executable]
+        self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
 
     def start(self, word: str, *words: str) -> subprocess.Popen:
         return self.start_known(word, *self.login, *words)
@@ -69,7 +69,7 @@ def laptop(cluster, tmp_path):
 
 
 def session_of(laptop) -> Path:
-    (session,) = (laptop.there / "sessions").iterdir()
+    (session,) = (laptop.remote / "sessions").iterdir()
     return session
 
 
@@ -131,7 +131,7 @@ def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "t.py").write_text("from pathlib import Path; Path('made').touch()\n")
     flags = ("--launcher", "local", "--workers", "manual", "--no-snapshot", "--", "t.py")
     assert laptop.start("run", *flags).wait(300) == 0
-    (copy,) = (laptop.there / "projects").iterdir()
+    (copy,) = (laptop.remote / "projects").iterdir()
     (laptop.project / "gone.py").unlink()
     (laptop.project / "t.py").write_text("import sys; sys.exit(7)\n")
     again = laptop.start("run", *flags)

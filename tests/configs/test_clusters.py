@@ -79,14 +79,14 @@ def test_what_a_run_wrote_down_repeats_it_without_the_file(project):
     ("[clusters.a]\nnodes = \n", "muster.toml: Invalid value (at line 2, column 9)"),
     ("[clusters.b]\n", "known: b, hpc, mine"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_with_file_and_line(project, text, problem):
+def test_what_is_wrong_is_named_with_file_and_line(project, text, problem):
     (project / "muster.toml").write_text(text)
     with pytest.raises(UsageError) as error:
         CommandLine.of(["--on", "a", "--", "train.py"])
     assert problem in str(error.value)
 
 
-def test_without_a_file_it_is_said_where_one_may_be(project, tmp_path, monkeypatch):
+def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     (project / "muster.toml").unlink()
     if not clusters.files(project, {"XDG_CONFIG_HOME": str(tmp_path / "none")}):

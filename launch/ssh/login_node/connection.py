@@ -22,15 +22,6 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
 
-OPTIONS = {
-    "ConnectTimeout": "15",
-    "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
-    "ServerAliveCountMax": "3",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "ClearAllForwardings": "yes",
-    "PermitLocalCommand": "no",
-}
 STAYS_S = 600  # after the last command
 
 
@@ -48,7 +39,7 @@ class Connection:
         self._spec = NodeSpec(login, 1)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
         checks = openssh.host_key_check(login, *self._file(), unknown="ask")
-        options = {**OPTIONS, **checks, "ControlPath": str(_private_folder() / name)}
+        options = {**openssh.OF_ALL, **checks, "ControlPath": str(_private_folder() / name)}
         self._options = [
             word for key, value in options.items() for word in ("-o", f"{key}={value}")
         ]

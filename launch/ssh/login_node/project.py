@@ -14,7 +14,7 @@ from launch.programs import project_snapshot
 from launch.ssh.login_node.connection import Connection
 from launch.ssh.login_node.installation import Installation
 
-SENT = ".muster-sent-files"  # there: the names of what was sent last
+SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
 # Removes what the second list lacks of the first; names end with a NUL.
 REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.new" &&
 comm -z -23 "$2" "$2.new" | xargs -0 -r rm -f -- && mv -f -- "$2.new" "$2"
