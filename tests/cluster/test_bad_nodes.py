@@ -41,7 +41,8 @@ def test_a_restart_over_ssh_takes_another_node(cluster, tmp_path, blamed):
         return ways.ssh(cluster, nodes, *wanted, *flags)
 
     blamed("ssh", "node1", 1)
-    run = Run(cluster, three_of_four, tmp_path, program=Script(), ranks=3)
+    (tmp_path / "runs").mkdir()
+    run = Run(cluster, three_of_four, tmp_path / "runs", program=Script(), ranks=3)
     assert hosts(run.run_dir) == ["node0", "node1", "node2"]
     run.agent(1).kill()
     assert wait_until(lambda: hosts(run.run_dir) == ["node0", "node2", "node3"])
@@ -63,7 +64,8 @@ def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, blamed):
         return ways.slurm(cluster, 2, *wanted, *flags)
 
     blamed("muster", "node2", 2)
-    run = Run(cluster, submitted, tmp_path, program=Script(), ranks=2)
+    (tmp_path / "runs").mkdir()
+    run = Run(cluster, submitted, tmp_path / "runs", program=Script(), ranks=2)
     try:
         assert hosts(run.run_dir) == ["node0", "node1"]
         blamed("muster", "node1", 1)

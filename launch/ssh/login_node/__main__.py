@@ -24,7 +24,7 @@ from configs import cli
 from configs.clusters import SENT
 from configs.raw import Given
 from launch.ssh import openssh
-from launch.ssh.login_node import project
+from launch.ssh.login_node import fetching, project
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from launch.ssh.login_node.installation import Installation, install
 from launch.ssh.login_node.remote_command import RemoteCommand, say
@@ -47,14 +47,6 @@ STARTING = ("run", "sweep", "study")
 QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # of a program's `muster.Job`
 # With one of these a program has a Python of its own, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
-# What `fetch --results` brings: how the run ended, and what its function returned.
-OF_RESULTS = (
-    run_files.EXIT,
-    run_files.RANK_END,
-    run_files.AGENT,
-    run_files.FUNCTION,
-    run_files.RESULT,
-)
 
 
 def main() -> int:
@@ -86,11 +78,11 @@ def main() -> int:
     if word in STARTING:
         return _start(word, words, program, env, installation, of_login)
     if word == QUESTION:
-        command = RemoteCommand(installation, _session(installation, word))
+        command = RemoteCommand(installation, _session_folder(installation, word))
         command.start([*installation.script("muster/run_module.py"), ANSWERS, *words], {}, "/")
         return command.follow(lambda _: None)
     if word == "jobs" and words[:1] == ["fetch"]:
-        return _fetch(words[1:], installation)
+        return fetching.fetch(words[1:], installation)
     is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
     if is_following and known is not None and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
@@ -110,14 +102,6 @@ def login_parser() -> argparse.ArgumentParser:
     parser.add_argument("--login-dir")
     parser.add_argument("--login-python")
     parser.add_argument("--on")
-    return parser
-
-
-def fetch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="muster jobs fetch")
-    parser.add_argument("run")
-    parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
-    parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # these alone
     return parser
 
 
@@ -159,7 +143,7 @@ def _argv(word: str, words: Sequence[str], installation: Installation) -> list[s
     return [*installation.script(script), *first, *words]
 
 
-def _session(installation: Installation, name: str) -> str:
+def _session_folder(installation: Installation, name: str) -> str:
     """The folder of a new one."""
     return f"{installation.folder}/sessions/{name}-{token_hex(4)}"
 
@@ -184,7 +168,7 @@ def _start(
     env |= variable(passed_on)
     if "login_python" in of_login:
         env["MUSTER_PYTHON"] = of_login["login_python"]
-    session = _session(installation, name)
+    session = _session_folder(installation, name)
     words, program = _with_calls(words, program, installation, f"{session}.call")
     command = RemoteCommand(installation, session)
     command.start(
@@ -241,34 +225,6 @@ def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
         say(f"it goes on there; go on here: muster jobs logs {known['name']} -f")
         return 130
 
-
-def _fetch(words: Sequence[str], installation: Installation) -> int:
-    """Bring a run's folder home: records, logs and the last checkpoint."""
-    given, connection = fetch_parser().parse_args(list(words)), installation.connection
-    status = json.loads(
-        connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
-    )
-    source, target = status["run_dir"], given.to / Path(status["run_dir"]).name
-    target.mkdir(parents=True, exist_ok=True)
-    if given.results:
-        tops = sorted({one.top for one in OF_RESULTS})
-        parts = [f"--include=/{top}{below}" for top in tops for below in ("", "/**")]
-        connection.rsync([*parts, "--exclude=*"], f":{source}/", f"{target}/")
-        return 0
-    newest = connection.run(["sh", "-c", NEWEST, "sh", source]).strip()
-    chosen = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
-    connection.rsync(
-        [*chosen, f"--exclude=/{run_files.SNAPSHOT.path(Path()).name}"], f":{source}/", f"{target}/"
-    )
-    print(f"{target}: records and logs{f', checkpoint {newest}' if newest else ''}")
-    return 0
-
-
-# Checkpoints are folders that sort by step; half-written ones have another ending.
-NEWEST = (
-    'cd "$1/checkpoints" 2>/dev/null || exit 0; '
-    'ls -d step_* 2>/dev/null | grep -v "[.]" | tail -n 1'
-)
 
 if __name__ == "__main__":
     errors.run(main)
