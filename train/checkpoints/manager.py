@@ -25,11 +25,11 @@ from torch import Tensor
 
 from muster.errors import UsageError, refuse
 
-from ..distributed import patience
+from ..distributed import agreement
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
-from . import resume, storage
+from . import storage
 from .exchange import Files, gather, gather_own, own_of, share
 from .writer import Writer, warn
 
@@ -165,7 +165,7 @@ class CheckpointManager:
         self._save(step, training)
         if requests.stop:
             self.close()
-            patience.wait_for_all(self._ranks.world_size)
+            agreement.wait_for_all(self._ranks.world_size)
             if self._writer is not None:
                 self._writer.require()
 
@@ -208,7 +208,7 @@ class CheckpointManager:
             self._writer.wait()
             if self._run is None:
                 earlier = max((one.run for one in storage.found(self.folder)), default=0)
-        patience.wait_for_all(self._ranks.world_size)
+        agreement.wait_for_all(self._ranks.world_size)
         if self._run is None:
             self._run = 1 + max(gather(self._ranks, earlier))
         return self._run, self._run if self._origin is None else self._origin
@@ -233,9 +233,9 @@ class CheckpointManager:
             UsageError: there is none, or there are problems.
         """
         where = self.folder if place == AUTO else Path(place).expanduser()
-        found, notes = (None, []) if self._writer is None else resume.newest(where)
+        found, notes = (None, []) if self._writer is None else storage.newest(where)
         newest_here = (found[0].run, found[0].step) if found else None
-        patience.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
+        agreement.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
         newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             tell(note)

@@ -17,7 +17,8 @@ from tests.train.alone import train as run
 from train.loop.build import Builder
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
-from train.model.precision import Precision, set_dropout
+from train.model.precision import Precision
+from train.model.rng import set_dropout
 from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
