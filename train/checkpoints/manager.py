@@ -97,8 +97,7 @@ class CheckpointManager:
         self.folder = folder
         self._saved = -1  # the step of the last one
         self._due_since = time.monotonic()  # the last one, made or skipped
-        self._slow = ""  # why the disk is, when it was last asked whether it is busy
-        self._told = False  # that it is
+        self._told = False  # that the disk is slow
         self._best: float | None = None
         self._best_step: int | None = None
         self._run: int | None = None  # among those that write into this folder
@@ -120,10 +119,7 @@ class CheckpointManager:
     @property
     def is_busy(self) -> bool:
         """Whether this rank is still writing the last one."""
-        writes = self._writer is not None and self._writer.is_busy
-        is_slow = self._writer is not None and writes and self._writer.busy_s >= SLOW_S
-        self._slow = self._writer.progress if self._writer is not None and is_slow else ""
-        return writes
+        return self._writer is not None and self._writer.is_busy
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one should be made when all is done, to go on with more steps one day."""
@@ -172,9 +168,10 @@ class CheckpointManager:
     def _skip(self, step: int) -> None:
         """Let a checkpoint be; a rank whose disk is slow says so, once in a run."""
         self._due_since = time.monotonic()
-        if self._slow and not self._told:
+        writer = self._writer
+        if writer is not None and writer.is_busy and writer.busy_s >= SLOW_S and not self._told:
             self._told = True
-            warn(f"step {step}: no checkpoint, for the disk is slow: {self._slow}")
+            warn(f"step {step}: no checkpoint, for the disk is slow: {writer.progress}")
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.
