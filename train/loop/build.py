@@ -135,7 +135,7 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
 
 def ranks_of(world: World) -> Ranks:
     """`world` as sync modes know it."""
-    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+    return Ranks(world.rank, world.world_size)
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
