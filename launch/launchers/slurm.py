@@ -65,12 +65,11 @@ class Slurm(Launcher):
         if self._current is not None:
             yield from self._current.problems(self._config, self._slurm)
             return
-        asked = (self._slurm.gpus_per_node or "").rpartition(":")[2]
-        counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
-        if asked.isdigit() and max(counts, default=0) > int(asked):
+        asked, counts = batch_script.gpus_asked(self._slurm), self._config.nproc("gpu")
+        if asked and max((int(count) for count in counts if count != "gpu"), default=0) > asked:
             yield (
-                f"--nproc-per-node {self._config.nproc_per_node}, but --gpus-per-node "
-                f"{self._slurm.gpus_per_node}: each worker has a GPU of its own; make them equal"
+                f"--nproc-per-node {self._config.nproc_per_node}, but --gpus-per-node or --gres "
+                f"asks for {asked}: each worker has a GPU of its own; make them equal"
             )
 
     def probe(self) -> Facts:
