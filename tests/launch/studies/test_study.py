@@ -101,12 +101,16 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     assert (folder / "report" / "report.pdf").exists()
 
 
+WITH_COLLECTIVES = """
+base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}
+collectives: [all_reduce]
+grid: [{sync: all_reduce}]
+"""
+
+
 def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report(tmp_path):
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
-    path.write_text(
-        "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
-        "collectives: [all_reduce]\ngrid: [{sync: all_reduce}]\n"
-    )
+    path.write_text(WITH_COLLECTIVES)
     done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "collectives: measuring all_reduce" in done.stdout
@@ -121,10 +125,7 @@ def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report
 
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
-    path.write_text(
-        "base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false, nodes: 2}\n"
-        "collectives: [all_reduce]\ngrid: [{sync: ddp}]\n"
-    )
+    path.write_text(WITH_COLLECTIVES)
     (folder / "collectives").mkdir(parents=True)
     (folder / "collectives" / "network").touch()  # where its folder would be
     done = study(str(path), "--output", str(folder), "--launcher", "local")
