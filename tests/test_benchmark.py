@@ -208,7 +208,6 @@ def test_cases_are_chosen_by_name_and_the_base_is_always_among_them():
     [
         (["--rates", "fast"], "--rates fast"),
         (["--steps", "2"], "--steps 2"),
-        (["--device", "cuda", "--rates", "1gbit"], "--device cuda: nodes of a testbed share"),
         (["--batch-size", "63"], "--batch-size 63 is not a multiple of 4"),
         (["--data-dir", "/nowhere"], "--data-dir /nowhere"),
     ],
