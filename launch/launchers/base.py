@@ -31,10 +31,6 @@ class Job(Protocol):
         """Where the job has its number."""
 
     @property
-    def attempt(self) -> int | None:
-        """How often a scheduler has requeued it, where each time is a run of its own."""
-
-    @property
     def trouble(self) -> str | None:
         """What went wrong, as far as the launching side can tell."""
 

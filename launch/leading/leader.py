@@ -51,7 +51,7 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     while True:
-        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster, attempt=job.attempt)
+        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
         if job.detached:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0

@@ -18,8 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from launch.runs import continuation, node_history, run_record
 from launch.runs.restart import Outcome
 from launch.slurm import node_health
@@ -203,19 +201,14 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def runs_of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
-    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
-    found = []
+def run_of_job(logs_root: Path, allocation: Allocation) -> Path | None:
+    """The folder of the run that this job has begun, before Slurm started it again.
+
+    A cluster may count its jobs from 1 again: the last one of that number is meant.
+    """
+    found, wanted = {}, ["slurm", allocation.name, allocation.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
-        job = run_record.read_job(path.parent)
-        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
-        if job and here and job["job_id"] == job_id:
-            found.append((float(job["started_unix_s"]), path.parent))
-    if not found:
-        return None
-    found.sort()
-    run_dir = found[-1][1]  # a cluster may count its jobs from 1 again
-    config = str(run_files.CONFIG.path(run_dir))
-    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
-    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
-    return folder, [path.name for _, path in found]
+        job = run_record.read_job(path.parent) or {}
+        if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:
+            found[float(job["started_unix_s"])] = path.parent
+    return found[max(found)] if found else None
