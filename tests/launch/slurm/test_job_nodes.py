@@ -261,7 +261,7 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         (True, False, 1, ["node0", "node1"]),
         (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
     ]:
-        made = job_nodes(SchedulersJob("12", "here", None, lambda: False), (1, 1))
+        made = job_nodes(SchedulersJob("12", "here"), (1, 1))
         made._has_started, made.avoids_bad, made.least = has_started, avoids, least
         assert [node.name for node in made.probe().nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
