@@ -71,29 +71,28 @@ def _status() -> int:
     states = slurm_daemons.states()
     limit = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
-    shared = {name: daemons.pid(name) for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER)}
-    healthy = None not in shared.values()
+    healthy = not lifecycle.dead(cluster)
     for node in hosts:
         state = states.get(node.name, "unknown")
-        alive = [
-            daemons.pid(daemon) for daemon in (slurm_daemons.daemon(node), ssh_daemons.daemon(node))
-        ]
-        held = all(map(daemons.pid, namespaces.anchors(node, private=cluster.options.private_home)))
-        healthy &= held and all(alive) and slurm_daemons.is_usable(state)
+        healthy &= slurm_daemons.is_usable(state)
         table.add_row(
             node.name,
             " ".join(address for address in (node.address, node.control) if address),
             ",".join(map(str, node.cores)),
-            *(str(number) if number else "dead" for number in alive),
+            *(_pid_of(one.daemon(node)) for one in (slurm_daemons, ssh_daemons)),
             state,
             limit,
         )
     console = Console(width=None)
     console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
-    for name, pid in shared.items():
-        console.print(f"{name}: {pid or 'dead'}")
+    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
+        console.print(f"{name}: {_pid_of(name)}")
     console.print(table)
     return 0 if healthy else 1
+
+
+def _pid_of(daemon: str) -> str:
+    return str(daemons.pid(daemon) or "dead")
 
 
 def _up(args: argparse.Namespace) -> int:
