@@ -113,7 +113,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
     profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
-    redirect: bool = neutral(False, "send this worker's output to the run folder (for launchers)")
+    redirect: bool = neutral(False, "the run folder is this run's already (for launchers)")
 
     def _problems(self) -> Iterator[str]:
         if self.seed >= 2**63:
