@@ -35,8 +35,7 @@ from train.records.summary import History
 from train.sync import ranks
 from train.sync.base import MIB
 from train.sync.ddp import hooks
-from train.sync.flat import groups
-from train.sync.ranks import Ranks
+from train.sync.ranks import Ranks, groups
 from train.worker import end_process
 
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop

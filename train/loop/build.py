@@ -70,8 +70,8 @@ class Builder:
         if meter is not None:
             meter.begin()
         wrapped = grad_sync.wrap(model)
-        optimizer = grad_sync.prepare(build_optimizer(config, wrapped))
-        schedule = build_schedule(config, optimizer, plan.steps_per_epoch)
+        optimizer = grad_sync.prepare(build_optimizer(config, wrapped, task))
+        schedule = build_schedule(config, optimizer, plan.steps_per_epoch, task)
         arithmetic = precision.Precision(config.precision, self.device)
         state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
@@ -135,7 +135,7 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
 
 def ranks_of(world: World) -> Ranks:
     """`world` as sync modes know it."""
-    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+    return Ranks(world.rank, world.world_size)
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
