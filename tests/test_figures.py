@@ -3,7 +3,7 @@
 import sys
 from xml.etree import ElementTree
 
-from tests.figures import architecture, recording, results
+from tests.figures import recording, results
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,14 +24,6 @@ def test_a_picture_has_the_last_screen_in_its_colours_and_loads_nothing(tmp_path
     assert "green" in shown and "whole" in shown and "half" not in shown
     assert "@font-face" not in text and "cdnjs" not in text
     assert "#98a84b" in text  # rich's green
-
-
-def test_the_architecture_is_drawn_on_white(tmp_path):
-    path = tmp_path / "architecture.svg"
-    architecture.draw(path)
-    drawn = path.read_text()
-    assert all(f"<!-- {box.title} -->" in drawn for box in architecture.COMMANDS)
-    assert "fill: #ffffff" in drawn
 
 
 def test_a_page_of_results_has_the_report_and_the_figures_of_its_study(tmp_path):

@@ -16,7 +16,8 @@ from configs.settings.program import ProgramConfig
 from configs.settings.train import ByHand, TrainConfig
 from launch import submit
 from launch.programs.command_line import CommandLine, split
-from launch.ssh.login_node.__main__ import fetch_parser, login_parser
+from launch.ssh.login_node.__main__ import login_parser
+from launch.ssh.login_node.fetching import fetch_parser
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
 from train import course, hetseq_flags, run_glue

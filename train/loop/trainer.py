@@ -17,7 +17,7 @@ from train.batches.splitter import MEASURED_STEPS, Splitter
 from train.checkpoints.exchange import Files, gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
-from train.distributed import patience
+from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
@@ -220,7 +220,7 @@ class Trainer:
             itertools.islice(self.plan.epoch(epoch, self.ranks.rank), first, first + left)
         )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
-        patience.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
+        agreement.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),

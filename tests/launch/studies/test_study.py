@@ -134,8 +134,9 @@ def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_pa
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
     path.write_text(
-        "base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false, nodes: 2}\n"
-        "collectives: [all_reduce]\ngrid: [{sync: ddp}]\n"
+        "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
+        "collectives: [all_reduce]\n"
+        "grid: [{sync: all_reduce}]\n"
     )
     (folder / "collectives").mkdir(parents=True)
     (folder / "collectives" / "network").touch()  # where its folder would be
