@@ -11,7 +11,7 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings, Slots, SshConfig
+from configs.settings.launch import Settings, SshConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
@@ -64,12 +64,11 @@ class Slurm(Launcher):
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
             yield from self._current.problems(self._config, self._slurm)
-            return
-        asked, counts = batch_script.gpus_asked(self._slurm), self._config.nproc("gpu")
-        if asked and max((int(count) for count in counts if count != "gpu"), default=0) > asked:
+        counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
+        if self._gpus and max(counts, default=0) > self._gpus:
             yield (
-                f"--nproc-per-node {self._config.nproc_per_node}, but --gpus-per-node or --gres "
-                f"asks for {asked}: each worker has a GPU of its own; make them equal"
+                f"--nproc-per-node {self._config.nproc_per_node}, but each node has "
+                f"{self._gpus} GPUs, and each worker one of its own; make them equal"
             )
 
     def probe(self) -> Facts:
@@ -78,19 +77,30 @@ class Slurm(Launcher):
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
-            return self._facts(batch_script.python())
+            return self.assume()
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
-        facts = self._facts(batch_script.python())
+        facts = self.assume()
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
         return facts
 
     def assume(self) -> Facts:
-        return self._facts(batch_script.python())
+        python, count = batch_script.python(), None
+        if self._current is not None:
+            count = self._config.nodes or len(self._current.nodes)
+        counts = self._config.nproc("gpu" if self._gpus else 1, count)
+        hosts = [f"node{index}" for index in range(len(counts))]
+        if self._current is not None:
+            hosts = list(self._current.nodes[: len(counts)])
+        nodes = tuple(
+            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
+            for host, nproc in zip(hosts, counts, strict=False)
+        )
+        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is not None:
@@ -202,24 +212,12 @@ class Slurm(Launcher):
             count if self._config.nodes is None else spec.least_nodes,
         )
 
-    def _facts(self, python: str) -> Facts:
-        default, count = self._default_workers(), None
+    @property
+    def _gpus(self) -> int:
+        """Those of each node: what the job has, or is to have."""
         if self._current is not None:
-            count = self._config.nodes or len(self._current.nodes)
-        counts = self._config.nproc(default, count)
-        hosts = [f"node{index}" for index in range(len(counts))]
-        if self._current is not None:
-            hosts = list(self._current.nodes[: len(counts)])
-        nodes = tuple(
-            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
-            for host, nproc in zip(hosts, counts, strict=False)
-        )
-        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
-
-    def _default_workers(self) -> Slots:
-        asked = self._slurm.gpus_per_node or self._slurm.gres
-        has_gpus = asked if self._current is None else self._current.gpus
-        return "gpu" if has_gpus else 1
+            return self._current.gpus
+        return batch_script.gpus_asked(self._slurm)
 
     def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
         return batch_script.options(self._slurm, self._env, run_id, facts)

@@ -71,14 +71,6 @@ def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
     assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
 
 
-def test_more_workers_than_gpus_are_refused():
-    job = CurrentJob("12", ("a", "b"), gpus=2)
-    for count, refused in (("2", False), ("gpu", False), ("3", True)):
-        assert (
-            bool(list(job.problems(LaunchConfig(nproc_per_node=count), SlurmConfig()))) == refused
-        )
-
-
 def test_a_line_says_where_the_run_is_and_how_to_have_a_job_of_its_own():
     assert HERE.use(2) == f"in job 12, on 2 of its 4 nodes: a, b; {INSTEAD}"
     assert HERE.use(4) == f"in job 12, on its nodes: a, b, c, d; {INSTEAD}"

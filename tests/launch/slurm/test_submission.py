@@ -6,6 +6,7 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
+from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 
 
@@ -64,6 +65,10 @@ def test_more_workers_than_gpus_are_refused():
         slurm = SlurmConfig(gpus_per_node=asked)
         launcher = build(Settings(config, SshConfig(), slurm))
         assert bool(list(launcher.problems())) == refused
+    launcher = build(Settings(config, SshConfig(), SlurmConfig()))
+    launcher._current = CurrentJob("12", ("a", "b"), gpus=2)
+    (line,) = launcher.problems()
+    assert "--nproc-per-node 4, but each node has 2 GPUs" in line
 
 
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():
