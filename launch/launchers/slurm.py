@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings, SshConfig
+from configs.settings.launch import Settings, SlurmConfig, SshConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import names
+from launch.runs import node_history
 from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.batch_script import UNHEARD
 from launch.slurm.current_job import CurrentJob, current_job
@@ -53,6 +55,12 @@ class Slurm(Launcher):
     def _current(self) -> CurrentJob | None:
         """The job that this process is in: its nodes are used, and no other job is queued."""
         return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
+
+    @cached_property
+    def _asked(self) -> SlurmConfig:
+        """What Slurm is asked for, with names in place of --exclude auto."""
+        cluster = partial(controller.name, self._env)
+        return replace(self._slurm, exclude=node_history.excluded(self._slurm.exclude, cluster))
 
     @classmethod
     def watcher(cls) -> SlurmRunWatcher:
@@ -113,7 +121,7 @@ class Slurm(Launcher):
         return self._look(facts, disks)
 
     def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, facts)
+        batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
 
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
@@ -191,6 +199,7 @@ class Slurm(Launcher):
             "nproc": [node.nproc for node in facts.nodes],
             "network": self._config.network,
             "master_port": self._config.master_port,
+            "exclude": self._slurm.exclude,
         }
 
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
@@ -220,7 +229,7 @@ class Slurm(Launcher):
         return batch_script.gpus_asked(self._slurm)
 
     def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._slurm, self._env, run_id, facts)
+        return batch_script.options(self._asked, self._env, run_id, facts)
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:

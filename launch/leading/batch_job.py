@@ -58,6 +58,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
         job["network"],
         job["master_port"],
         least=spec.least_nodes,
+        avoids_bad=run_job.avoids_bad(job),
     )
     # whoever submitted the job may have been killed before it knew the number
     run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
@@ -66,7 +67,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
-    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation)
+    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation, job)
     return code
 
 

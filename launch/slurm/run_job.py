@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.runs import continuation, run_record
+from launch.runs import continuation, node_history, run_record
 from launch.runs.restart import Outcome
 from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, act_on, job_state, patiently
+from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, last_line, patiently
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED, MusterError, UsageError
@@ -149,19 +149,30 @@ def refuse_too_many(allocation: Allocation, env: Mapping[str, str]) -> None:
         raise MusterError(f"requeued {allocation.attempt} times; {MOST} allows {most(env)}")
 
 
-def where_due(run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation) -> None:
+def avoids_bad(job: Mapping[str, Any]) -> bool:
+    """Whether --exclude said so."""
+    return node_history.AUTO in (job.get("exclude") or "").split(",")
+
+
+def where_due(
+    run_dir: Path,
+    code: int,
+    hosts: Sequence[str],
+    allocation: Allocation,
+    job: Mapping[str, Any],
+) -> None:
     """Have the job started again after its run has ended with `code`, if that is of use: its time
     was up and the workers have stopped in order, or a node is gone.
     """
     if code == STOPPED and continuation.stopped_for_notice(run_dir):
-        _requeue("out of time", allocation)
+        _requeue("out of time", allocation, job)
     elif Outcome(code).is_worth_another:
         answer = node_health.answers(hosts, os.environ)
         if gone := [name for name, is_here in answer.items() if not is_here]:
-            _requeue(f"no answer from {', '.join(gone)}", allocation)
+            _requeue(f"no answer from {', '.join(gone)}", allocation, job)
 
 
-def _requeue(why: str, allocation: Allocation) -> None:
+def _requeue(why: str, allocation: Allocation, job: Mapping[str, Any]) -> None:
     """Unless it has been requeued often enough, or is cancelled."""
     if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
@@ -173,8 +184,15 @@ def _requeue(why: str, allocation: Allocation) -> None:
         return
     _say(f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint")
     again = ["scontrol", "requeue"]
+    if avoids_bad(job):  # Slurm takes other nodes for a waiting job alone, and by then ends us
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         patiently(lambda: act_on(allocation.name, again, os.environ), _say)
+        if avoids_bad(job):
+            out = node_history.excluded(job["exclude"], lambda: allocation.cluster or "")
+            update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={allocation.name}"]
+            if (asked := ask(update, os.environ)).returncode:
+                _say(f"error: --exclude is as before: {last_line(asked.stderr)}")
     except MusterError as error:
         _say(f"error: the job is not requeued: {error}")
 
