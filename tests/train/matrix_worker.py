@@ -20,9 +20,9 @@ import muster
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from tests.train.on_ranks import flat, trainer_of
+from train.loop.evaluation import lengths_of
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.step import to_device
-from train.loop.task_samples import lengths_of
 from train.loop.trainer import Trainer
 from train.model import precision, rng
 from train.records.summary import History
@@ -136,7 +136,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     samples = own.build_datasets().train
     rng.seed(config.seed)
     model = own.build_model()
-    precision.set_dropout(model, 0.0)
+    rng.set_dropout(model, 0.0)
     model = precision.place(model, case.precision, torch.device("cpu"))
     model = muster.sync(
         model, case.mode, bucket_mb=case.bucket_mb, sparse_rows=case.by_rows,

@@ -31,12 +31,15 @@ class AfterBackward(GradSync):
 
     @torch.no_grad()
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        params = [param for param in model.parameters() if param.requires_grad]
+        trained = {p: name for name, p in model.named_parameters() if p.requires_grad}
         # One that is missing on every rank stays so; one missing on some counts as zero there.
         gradients = [
-            dense_gradient(param) for param, is_used in zip(params, used, strict=True) if is_used
+            dense_gradient(param) for param, is_used in zip(trained, used, strict=True) if is_used
         ]
+        names = {id(param.grad): name for param, name in trained.items()}
         for group in groups(gradients, self.options.bucket_bytes(DEFAULT_MB)):
-            flat = flatten(group)
+            flat, before = flatten(group), len(self.ranks.ledger.step)
             self.average(flat, self.ranks)
             spread(flat, group)
+            if len(group) == 1:
+                self.ranks.ledger.of_parameter(before, names[id(group[0])], group[0])

@@ -35,6 +35,7 @@ class Collective(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     nbytes: int  # of the tensor that this rank handed over
+    name: str = ""  # of the parameter whose gradient it is, if of one alone
 
 
 class CollectiveLedger:
@@ -54,6 +55,14 @@ class CollectiveLedger:
         """Note a collective on gradients that torch made by itself."""
         self.step.append(collective)
         self.gradients[collective.operation] += collective.nbytes
+
+    def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
+        """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
+        shape = tuple(gradient.shape)
+        self.step[first:] = [
+            one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one
+            for one in self.step[first:]
+        ]
 
     def take_step(self) -> list[Collective]:
         """The gradient collectives since this was last asked."""
@@ -114,6 +123,17 @@ class Ranks:
             dist.broadcast(flat := flatten(group), group=self.group, group_src=0)
             self.note("broadcast", flat)
             spread(flat, group)
+
+    @torch.no_grad()
+    def equalize(self, tensors: Iterable[Tensor]) -> float:
+        """Make `tensors` those of rank 0, on every rank; how far a value was from it at most."""
+        furthest = torch.zeros(1, dtype=torch.float64, device=self.device)
+        for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
+            own = flatten(group)
+            self.broadcast(group)
+            apart = (flatten(group) - own).abs().max()
+            furthest = torch.maximum(furthest, apart.to(furthest))
+        return float(self.all_gather(furthest).max())
 
     def barrier(self, device: torch.device) -> None:
         """Return when all ranks are here; `device`: where the backend has its tensors."""
