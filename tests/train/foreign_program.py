@@ -20,7 +20,6 @@ import train
 
 FOLDERS = "sync batches checkpoints records distributed evaluation model program".split()
 RANKS = 2
-CPU = torch.device("cpu")
 
 
 def of(name: str) -> Any:
@@ -45,7 +44,7 @@ def gradient(rank: int, mode: str, **options: object) -> tuple[torch.Tensor, tor
     """The gradient that a mode leaves, and what the mean over ranks is."""
     base, ranks = of("sync.base"), of("sync.ranks").Ranks
     world_size = 1 if mode == "single" else RANKS
-    own = ranks(rank, world_size, rank, world_size) if world_size > 1 else ranks()
+    own = ranks(rank, world_size) if world_size > 1 else ranks()
     sync = base.build(mode, own, base.SyncOptions(**options))
     torch.manual_seed(0)
     wrapped = sync.wrap(model := nn.Linear(3, 1))
@@ -53,37 +52,6 @@ def gradient(rank: int, mode: str, **options: object) -> tuple[torch.Tensor, tor
     sync.sync(wrapped)
     means = [2.0 * (1 + one) for one in range(RANKS)] if world_size > 1 else [2.0 * (1 + rank)]
     return model.weight.grad, torch.full((1, 3), sum(means) / len(means))
-
-
-def a_checkpoint_comes_back(rank: int, folder: Path) -> None:
-    manager = of("checkpoints.manager")
-    ranks = of("sync.ranks").Ranks(rank, RANKS)
-
-    class Own:
-        def __init__(self, value: float) -> None:
-            self.weight, self.remembered, self.note = torch.full((2,), value), value + rank, "x"
-
-        def own_state(self) -> dict[str, torch.Tensor]:
-            return {"error": torch.tensor([self.remembered])}
-
-        def saved(self, *, keeps: bool) -> tuple[dict, dict[str, str]]:
-            return {"model": {"weight": self.weight.clone()}}, {"note": self.note}
-
-        def load(self, files, state, own) -> None:
-            self.weight, self.note = files["model"]["weight"], state["note"] * 2
-            self.remembered = own["error"].item()
-
-    def checkpoints() -> object:
-        return manager.CheckpointManager(
-            folder / "checkpoints", ranks, writes=rank == 0, note=lambda record: None
-        )
-
-    checkpoints().make(7, Own(3.0), manager.StepRequests(stop=True))
-    found = checkpoints().find("auto", lambda state: [], lambda line: None)
-    again = Own(0.0)
-    checkpoints().restore(again, *found)
-    assert again.weight.tolist() == [3.0, 3.0] and again.note == "xx"
-    assert again.remembered == 3.0 + rank
 
 
 def main() -> None:
@@ -106,7 +74,6 @@ def main() -> None:
     for mode, compress in (("all_reduce", "int8"), ("ddp", "bf16")):
         got, want = gradient(rank, mode, compress=compress)
         assert torch.allclose(got, want, rtol=0.02), f"{mode}, {compress}: {got}, not {want}"
-    a_checkpoint_comes_back(rank, folder)
     dist.destroy_process_group()
 
 

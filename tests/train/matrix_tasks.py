@@ -73,16 +73,11 @@ class SmallBert(MatrixTask):
     def network(self) -> nn.Module:
         from transformers import BertConfig, BertForSequenceClassification
 
-        return BertForSequenceClassification(
-            BertConfig(
-                vocab_size=40,
-                hidden_size=16,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                intermediate_size=24,
-                max_position_embeddings=8,
-            )
-        )
+        config = BertConfig(
+            vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=24, max_position_embeddings=8,
+        )  # fmt: skip
+        return BertForSequenceClassification(config)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -1,17 +1,15 @@
-"""One of N workers of one process group that trains every case of the equality matrix in turn.
+"""Workers of one process group train every case of the equality matrix in turn.
 
-Started by test_equality.py through torchrun: `matrix_worker.py OUTPUT_DIR`. Rank 0 writes
-the losses and final parameters of every case; every rank checks that all ranks hold the same bits.
+What comes of a case are its losses and final parameters; every rank checks that all ranks hold the
+same bits.
 """
 
 import hashlib
 import itertools
 import math
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,22 +19,17 @@ from torch import nn
 import muster
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
-from train.distributed import rendezvous
-from train.distributed.rendezvous import Meeting
-from train.distributed.world import World
-from train.loop.build import Builder, ranks_of
+from tests.train.on_ranks import flat, trainer_of
 from train.loop.evaluation import lengths_of
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.step import to_device
 from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.records.console import Console
 from train.records.summary import History
 from train.sync import ranks
 from train.sync.base import MIB
 from train.sync.ddp import hooks
 from train.sync.ranks import Ranks, groups
-from train.worker import end_process
 
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
@@ -115,48 +108,23 @@ def cases(world_size: int) -> list[Case]:
     return list(dict.fromkeys(one.reference for n in SPLITS for one in cases(n)))
 
 
-class NoSinks:
-    def write(self, record: object) -> None:
-        pass
-
-    def stepped(self, step: object, made: object) -> None:
-        pass
-
-
 def settings(case: Case, task: Any, steps: int) -> TrainConfig:
     return TrainConfig(
-        task="synthetic",
-        sync=case.mode,
-        bucket_mb=case.bucket_mb,
+        task="synthetic", sync=case.mode, bucket_mb=case.bucket_mb,
         overlap=case.bucket_mb > 0,  # 0: as the courses write it
-        sparse_rows=case.by_rows,
-        split=case.split,
-        accumulation=case.accumulation,
-        max_grad_norm=case.clip,
-        precision=case.precision,  # type: ignore[arg-type]
-        dropout=0.0,
+        sparse_rows=case.by_rows, split=case.split, accumulation=case.accumulation,
+        max_grad_norm=case.clip, precision=case.precision, dropout=0.0,  # type: ignore[arg-type]
         length_balance=case.mode != "single",  # so that the references are cut without lengths
-        batch_size=BATCH,
-        epochs=25,
-        max_steps=steps,
-        warmup_steps=5,
-        device="cpu",
+        batch_size=BATCH, epochs=25, max_steps=steps, warmup_steps=5, device="cpu",
         **task.optimizer,
-    )
+    )  # fmt: skip
 
 
 def train(
     case: Case, ranks: Ranks, task: Any, steps: int, **more: Any
 ) -> tuple[History, nn.Module, Trainer]:
     config = replace(settings(case, task, steps), **more)
-    trainer = Builder(
-        config,
-        ranks,
-        torch.device("cpu"),
-        task(config, ranks.rank),
-        Console(speaks=False),
-        NoSinks(),  # type: ignore[arg-type]
-    ).trainer()
+    trainer = trainer_of(config, ranks, task(config, ranks.rank))
     history = trainer.fit()
     return history, trainer.state.model, trainer
 
@@ -250,7 +218,7 @@ def assert_communicates_once(case: Case, history: History, model: nn.Module, ran
 
 
 def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
-    params = torch.cat([param.detach().double().flatten() for param in model.parameters()])
+    params = flat(list(model.parameters()))
     return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
 
 
@@ -271,27 +239,21 @@ def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
         yield from (state[key] for key in sorted(state) if torch.is_tensor(state[key]))
 
 
-def main() -> None:
-    output = Path(sys.argv[1])
-    torch.set_num_threads(1)
+def small_limits() -> None:
     hooks.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
-    ranks.BROADCAST_BYTES = 2**12  # and some weights are broadcast without a copy
+    ranks.BROADCAST_BYTES = 2**12  # and weights are broadcast in several groups
+
+
+def work(own: Ranks) -> dict[str, Any]:
+    small_limits()
     found: dict[str, Any] = {}
-    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        own = ranks_of(peers.world)
-        for case in cases(peers.world.world_size):
-            history, model, trainer = train(case, own, TASKS[case.task], STEPS)
-            assert_same_bits(own, trainer, case)
-            assert_communicates_once(case, history, model, own)
-            with trainer.grad_sync.whole(model):
-                found[case.name] = result([step.loss for step in history.steps], model)
-            if case.mode in ("all_reduce", "ddp", "gather_scatter") and own.world_size > 1:
-                by_library = train_by_library(case, TASKS[case.task], STEPS)
-                found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)
-        if peers.world.is_main:
-            torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
-
-
-if __name__ == "__main__":
-    main()
-    end_process(0)
+    for case in cases(own.world_size):
+        history, model, trainer = train(case, own, TASKS[case.task], STEPS)
+        assert_same_bits(own, trainer, case)
+        assert_communicates_once(case, history, model, own)
+        with trainer.grad_sync.whole(model):
+            found[case.name] = result([step.loss for step in history.steps], model)
+        if case.mode in ("all_reduce", "ddp", "gather_scatter") and own.world_size > 1:
+            by_library = train_by_library(case, TASKS[case.task], STEPS)
+            found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)
+    return found

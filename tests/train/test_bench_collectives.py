@@ -9,10 +9,9 @@ import torch.distributed as dist
 from configs.settings.bench import OPERATIONS, BenchConfig
 from muster.errors import UsageError
 from tests.launch.submit import submit
-from tests.train.workers import finish, free_port, read_json, start
+from tests.train.workers import assert_measured, finish, free_port, read_json, start
 from train.bench_collectives import HEADER, line
 from train.benchmarks import collectives
-from train.benchmarks.collectives import bus_factor
 from train.distributed.rendezvous import Peers
 from train.distributed.world import World
 
@@ -54,11 +53,8 @@ def test_three_workers_by_hand_measure_every_collective(tmp_path):
     assert len(set(measured)) == len(rows) == 7 * 2
     for row in rows:
         assert line(row) in out
-        assert row["wrong"] == 0 and 0 < row["time_us_min"] <= row["time_us"]
-        parts = 3 if row["name"] in PARTED else 1
-        assert row["bytes"] == row["count"] * 4 * parts <= 4096
-        assert row["algbw_gb_s"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3)
-        assert row["busbw_gb_s"] == pytest.approx(row["algbw_gb_s"] * bus_factor(row["name"], 3))
+        assert 0 < row["time_us_min"] <= row["time_us"] and row["bytes"] <= 4096
+        assert_measured(row, 3, PARTED)
     assert (tmp_path / "bench" / "environment").is_dir()
     assert (tmp_path / "bench" / "config.yaml").exists()
 

@@ -1,13 +1,12 @@
 """Every sync mode equals single-process training: any ranks, any split, accumulation, clipping."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.train import matrix_worker as matrix
-from tests.train.workers import run_on_ranks
+from tests.train.workers import results_of
 
 # Tried: 4e-7 and 6e-6 in float32. The worst parameter is the attention's key bias: its true
 # gradient is zero, so AdamW divides rounding errors by rounding errors.
@@ -20,21 +19,15 @@ TOLERANCE = {
 }
 
 
-def run_matrix(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """The losses and final parameters of every case, from one process group of `ranks`."""
-    run_on_ranks(matrix.__file__, ranks, str(output), timeout_s=1700)
-    return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
-    return run_matrix(1, tmp_path_factory.mktemp("reference"))
+    return results_of(matrix.work, 1, tmp_path_factory.mktemp("reference"), timeout_s=1700)[0]
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("ranks", [5, 4, 3, 2] if "WHOLE_MATRIX" in os.environ else [4, 3])
 def test_every_mode_equals_single(ranks, reference, tmp_path):
-    found = run_matrix(ranks, tmp_path)
+    found = results_of(matrix.work, ranks, tmp_path, timeout_s=1700)[0]
     wrong = []
     for case in matrix.cases(ranks):
         want = reference[case.reference.name]

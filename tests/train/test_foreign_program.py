@@ -1,11 +1,10 @@
 """What other programs may load of train/ works under another name, beside modules like ours."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.train.workers import REPOSITORY, finish
+from tests.train.workers import REPOSITORY, finish, start
 
 PROGRAM = Path(__file__).with_name("foreign_program.py")
 
@@ -16,12 +15,11 @@ def test_sync_and_what_goes_with_it_can_be_loaded_into_any_program(tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "__init__.py").write_text('MINE = "mine"\n')
     workers = [
-        subprocess.Popen(
-            [sys.executable, "program.py", str(rank), str(tmp_path), str(REPOSITORY)],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        start(
+            ["program.py", str(rank), str(tmp_path), str(REPOSITORY)],
+            None,
+            tmp_path,
+            sys.executable,
         )
         for rank in range(2)
     ]

@@ -1,16 +1,13 @@
 """The course's command line on four nodes means the course's run; on one, a process alone."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from configs.plugins import REPOSITORY
 from muster.errors import UsageError
-from tests.preload import interpreter
 from tests.train.tasks.vision.files import write_cifar
-from tests.train.workers import finish, free_port
+from tests.train.workers import finish, free_port, start
 from train import main
 
 
@@ -48,13 +45,7 @@ def test_wrong_flags_are_refused():
 
 def script(folder, *flags):
     given = f"--data-dir {folder} --logs-dir {folder}/logs --run-id r --device cpu --threads 1"
-    return subprocess.Popen(
-        [interpreter(), str(REPOSITORY / "train" / "main.py"), *given.split(), *flags],
-        cwd="/",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start([str(REPOSITORY / "train" / "main.py"), *given.split(), *flags], cwd="/")
 
 
 def test_two_nodes_print_what_the_course_asks_for_and_equal_one(tmp_path):
@@ -80,11 +71,7 @@ def test_two_nodes_print_what_the_course_asks_for_and_equal_one(tmp_path):
 
 
 def test_help_says_that_the_batch_size_is_the_total(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "train" / "main.py"), "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+    ((code, out, _),) = finish(
+        [start([str(REPOSITORY / "train" / "main.py"), "--help"], cwd=tmp_path)]
     )
-    assert "--batch-size is that of all nodes together" in " ".join(done.stdout.split())
+    assert code == 0 and "--batch-size is that of all nodes together" in " ".join(out.split())

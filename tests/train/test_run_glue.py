@@ -60,15 +60,6 @@ def test_the_given_command_on_four_machines_says_what_its_batch_size_comes_to():
     assert "needs" not in sixteen.note
 
 
-def test_what_is_left_out_is_as_in_the_skeleton():
-    config = translate(*LEAST, "--do_train").config
-    assert (config.batch_size, config.eval_batch_size, config.accumulation) == (8, 8, 1)
-    assert (config.lr, config.weight_decay, config.adam_eps) == (5e-5, 0, 1e-8)
-    assert (config.max_grad_norm, config.epochs, config.warmup_steps) == (1, 3, 0)
-    assert (config.seed, config.precision, config.device) == (42, "fp32", "auto")
-    assert (config.lower_case, config.max_seq_length) == ("auto", 128)
-
-
 def test_accumulation_multiplies_the_batch():
     run = translate(*GIVEN, *ON_RANK_2, "--gradient_accumulation_steps=2")
     assert (run.config.batch_size, run.config.accumulation) == (512, 2)
@@ -88,21 +79,42 @@ def test_evaluation_alone_trains_nothing():
     assert "--do_train, --do_eval, or both" in refusal(*LEAST[:-1])
 
 
-def test_the_other_flags_find_their_setting():
-    config = translate(
-        *LEAST,
-        *"--fp16 --no_cuda --do_lower_case --tokenizer_name t --cache_dir c --seed 7".split(),
-        *"--sync all_reduce --bucket_mb 0 --run_id mine --logs_dir logs2".split(),
-        *"--weight_decay .1 --adam_epsilon 1e-6 --max_grad_norm 0 --warmup_steps 5".split(),
-        *"--config_name m --overwrite_cache --per_gpu_eval_batch_size 3".split(),
-        *ON_RANK_2,
-    ).config
-    assert (config.precision, config.device, config.lower_case) == ("fp16", "cpu", "yes")
-    assert (config.tokenizer, config.cache_dir, config.seed) == ("t", Path("c"), 7)
-    assert (config.sync, config.bucket_mb) == ("all_reduce", 0)
-    assert (config.run_id, config.logs_dir) == ("mine", Path("logs2"))
-    assert (config.weight_decay, config.adam_eps) == (0.1, 1e-6)
-    assert (config.max_grad_norm, config.warmup_steps, config.eval_batch_size) == (0, 5, 3)
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        (  # what is left out is as in the skeleton
+            [],
+            {
+                "batch_size": 8, "eval_batch_size": 8, "accumulation": 1, "lr": 5e-5,
+                "weight_decay": 0, "adam_eps": 1e-8, "max_grad_norm": 1, "epochs": 3,
+                "warmup_steps": 0, "seed": 42, "precision": "fp32", "device": "auto",
+                "lower_case": "auto", "max_seq_length": 128,
+            },
+        ),
+        (
+            "--fp16 --no_cuda --do_lower_case --tokenizer_name t --cache_dir c --seed 7".split(),
+            {
+                "precision": "fp16", "device": "cpu", "lower_case": "yes", "tokenizer": "t",
+                "cache_dir": Path("c"), "seed": 7,
+            },
+        ),
+        (
+            [*"--sync all_reduce --bucket_mb 0 --run_id mine --logs_dir logs2".split(), *ON_RANK_2],
+            {"sync": "all_reduce", "bucket_mb": 0, "run_id": "mine", "logs_dir": Path("logs2")},
+        ),
+        (
+            "--weight_decay .1 --adam_epsilon 1e-6 --max_grad_norm 0 --warmup_steps 5"
+            " --config_name m --overwrite_cache --per_gpu_eval_batch_size 3".split(),
+            {
+                "weight_decay": 0.1, "adam_eps": 1e-6, "max_grad_norm": 0, "warmup_steps": 5,
+                "eval_batch_size": 3,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_flags_find_their_settings(flags, settings):
+    config = translate(*LEAST, "--do_train", *flags).config
+    assert {name: getattr(config, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("name", ["SST-2", "sts-b", "CoLA", "WNLI", "MNLI", "QNLI"])

@@ -1,29 +1,72 @@
 """Losses that are means over words, hidden tokens and pairs do not depend on ranks or split."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.train import text_worker
+from configs.plugins import load
+from configs.settings.train import TrainConfig
+from tests.train.on_ranks import flat, trainer_of
 from tests.train.tasks import test_bert, test_ner
-from tests.train.workers import run_on_ranks
+from tests.train.workers import results_of
+from train.sync.ranks import Ranks
 
 TOLERANCE = 1e-9
 CASES = ("ner", "text", "shards")
+SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
+STEPS = 5
+
+
+def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainConfig:
+    paths = {name: Path(settings[name]) for name in ("data_dir", "cache_dir")}
+    return TrainConfig(
+        **{
+            **settings,
+            **paths,
+            "sync": "single" if world_size == 1 else "ddp",
+            "split": split,
+            "precision": "fp64",
+            "dropout": 0.0,
+            "length_balance": world_size > 1,
+            "max_steps": STEPS,
+            "accumulation": 1 if world_size == 1 else 2,
+            "evaluate": "end",
+            "device": "cpu",
+        }
+    )
+
+
+def train(config: TrainConfig, ranks: Ranks) -> dict[str, torch.Tensor]:
+    task = load("train.tasks", config.task)(config)
+    if ranks.world_size == 1:
+        task.prepare()  # for all that come after it
+    trainer = trainer_of(config, ranks, task)
+    history = trainer.fit()
+    (scores,) = history.evaluations
+    return {
+        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
+        "scores": torch.tensor([scores.metrics[name] for name in sorted(scores.metrics)]),
+        "params": flat(list(trainer.model.parameters())),
+    }
+
+
+def work(ranks: Ranks, folder: str) -> dict[str, dict[str, torch.Tensor]]:
+    """Losses, scores and parameters of every case; the settings are in the folder."""
+    return {
+        f"{name}|{split}": train(config_of(given, ranks.world_size, split), ranks)
+        for name, given in json.loads(Path(folder, "cases.json").read_text()).items()
+        for split in SPLITS[ranks.world_size]
+    }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Losses, scores and parameters of every case at every number of ranks."""
     folder = tmp_path_factory.mktemp("equality")
     (folder / "cases.json").write_text(json.dumps(dict(zip(CASES, settings(folder), strict=True))))
-    for ranks in text_worker.SPLITS:
-        run_on_ranks(text_worker.__file__, ranks, str(folder))
-    return {
-        ranks: torch.load(folder / f"ranks_{ranks}.pt", weights_only=True)
-        for ranks in text_worker.SPLITS
-    }
+    return {ranks: results_of(work, ranks, folder, str(folder))[0] for ranks in SPLITS}
 
 
 def settings(folder):
@@ -56,8 +99,8 @@ def settings(folder):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_uneven_ranks_equal_one_process(found, case, ranks):
     want = found[1][f"{case}|even"]
-    assert len(want["losses"]) == text_worker.STEPS
-    for split in text_worker.SPLITS[ranks]:
+    assert len(want["losses"]) == STEPS
+    for split in SPLITS[ranks]:
         got = found[ranks][f"{case}|{split}"]
         for what in ("losses", "params", "scores"):
             gap = (want[what] - got[what]).abs().max().item()

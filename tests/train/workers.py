@@ -6,8 +6,9 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def assert_measured(row: dict[str, Any], ranks: int, parted: Collection[str]) -> None:
+    """What a timed collective tells of itself goes together, in nccl-tests' terms."""
+    from train.benchmarks.collectives import bus_factor
+
+    assert row["wrong"] == 0 and row["time_us"] > 0
+    assert row["bytes"] == row["count"] * 4 * (ranks if row["name"] in parted else 1)
+    assert isclose(row["algbw_gb_s"], row["bytes"] / row["time_us"] / 1e3, rel_tol=1e-6)
+    assert isclose(
+        row["busbw_gb_s"], row["algbw_gb_s"] * bus_factor(row["name"], ranks), rel_tol=1e-6
+    )
+
+
 def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -> None:
     """Run `script` as each worker of one group on this machine; all of them must end well."""
     torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
@@ -103,3 +116,18 @@ def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def results_of(
+    work: Callable[..., Any], ranks: int, folder: Path, *words: str, timeout_s: float = 300
+) -> list[Any]:
+    """What `work(ranks, *words)` returns on each worker of one group on this machine.
+
+    It is a function of a file, which each of them loads.
+    """
+    import torch  # (not all who start workers have it)
+
+    file = Path(work.__code__.co_filename).relative_to(REPOSITORY).with_suffix("")
+    given = [".".join(file.parts), work.__name__, str(folder), *words]
+    run_on_ranks(str(Path(__file__).with_name("on_ranks.py")), ranks, *given, timeout_s=timeout_s)
+    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(ranks)]

@@ -58,9 +58,11 @@ class CollectiveLedger:
 
     def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
         """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
-        shape = tuple(gradient.shape)
+        shape, nbytes = tuple(gradient.shape), gradient.nbytes
         self.step[first:] = [
-            one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one
+            Collective(one.operation, shape, one.dtype, nbytes, name)
+            if one.nbytes == nbytes
+            else one
             for one in self.step[first:]
         ]
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
-from tests.train.matrix_worker import NoSinks
+from tests.train.on_ranks import NoSinks
 from train.loop import build
 from train.loop.build import Builder, first_samples
 from train.loop.evaluation import lengths_of

@@ -1,15 +1,11 @@
-"""One of N workers of one process group that trains a network with BatchNorm in every way.
+"""Workers of one process group train a network with BatchNorm in every way.
 
-Started by test_batchnorm.py through torchrun: `batchnorm_worker.py OUTPUT_DIR`. Rank 0 also does
-what each case must equal, by itself, and writes what came out of both; every rank checks that all
-ranks hold the same bits.
+Rank 0 also does what each case must equal, by itself; every rank checks that all ranks hold the
+same bits.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,15 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from configs.settings.train import TrainConfig
-from tests.train.matrix_worker import NoSinks, assert_same_bits
-from train.distributed import rendezvous
-from train.distributed.rendezvous import Meeting
-from train.distributed.world import World
-from train.loop.build import Builder, ranks_of
-from train.records.console import Console
+from tests.train.matrix_tasks import MatrixTask
+from tests.train.matrix_worker import assert_same_bits
+from tests.train.on_ranks import flat, trainer_of
 from train.sync.ranks import Ranks
-from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task
-from train.worker import end_process
+from train.tasks.base import Batch, Output, Samples
 
 SAMPLES, BATCH, STEPS = 58, 16, 20  # the last batch of an epoch is cut: 10 samples
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
@@ -90,19 +82,12 @@ class SmallVgg(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm2d(3, affine=False, momentum=None)
         self.layers = nn.Sequential(
-            nn.Conv2d(3, 6, 3, padding=1),
-            nn.BatchNorm2d(6),
-            nn.ReLU(inplace=True),
+            nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
-            nn.Conv2d(6, 8, 3, padding=1),
-            nn.BatchNorm2d(8),
-            nn.ReLU(inplace=True),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(8, 8),
-            nn.BatchNorm1d(8),
-            nn.Linear(8, 4),
-        )
+            nn.Conv2d(6, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4),
+        )  # fmt: skip
         self.rare = nn.Conv2d(3, 3, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -115,15 +100,16 @@ class SmallVgg(nn.Module):
         return logits
 
 
-class PictureTask(Task):
-    def __init__(self) -> None:
-        self.samples = Pictures()
+class PictureTask(MatrixTask):
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
+        self.samples = Pictures()  # type: ignore[assignment]
 
-    def build_datasets(self) -> Datasets:
-        return Datasets(self.samples, {})
-
-    def build_model(self) -> nn.Module:
+    def network(self) -> nn.Module:
         return SmallVgg()
+
+    def lengths(self, samples: Samples) -> Tensor:  # all alike
+        return torch.ones(SAMPLES)
 
     def collate(self, samples: Sequence[int]) -> Batch:
         at = torch.tensor(samples)
@@ -133,40 +119,18 @@ class PictureTask(Task):
         logits = model(batch["images"])
         return Output(functional.cross_entropy(logits, batch["labels"]), logits)
 
-    def metric(self, evaluation_set: Samples) -> Metric:
-        raise NotImplementedError  # there is no evaluation
-
 
 def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     """What came out of `case`: losses, the first step's gradients, final parameters, buffers."""
     config = TrainConfig(
-        task="synthetic",
-        sync=case.mode,
-        batchnorm=case.batchnorm,  # type: ignore[arg-type]
+        task="synthetic", sync=case.mode, batchnorm=case.batchnorm,  # type: ignore[arg-type]
         split=case.split if ranks.world_size > 1 else "even",
-        accumulation=case.accumulation,
-        precision=case.precision,  # type: ignore[arg-type]
+        accumulation=case.accumulation, precision=case.precision,  # type: ignore[arg-type]
         bucket_mb=0.0 if case.mode == "ddp" else 25.0,  # sent as soon as it is there
-        optimizer="sgd",
-        lr=0.1,
-        momentum=0.9,
-        weight_decay=1e-4,
-        decay="all",
-        schedule="constant",
-        max_grad_norm=0.0,
-        batch_size=BATCH,
-        epochs=10,
-        max_steps=case.steps,
-        device="cpu",
-    )
-    trainer = Builder(
-        config,
-        ranks,
-        torch.device("cpu"),
-        PictureTask(),
-        Console(speaks=False),
-        NoSinks(),  # type: ignore[arg-type]
-    ).trainer()
+        optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, decay="all", schedule="constant",
+        max_grad_norm=0.0, batch_size=BATCH, epochs=10, max_steps=case.steps, device="cpu",
+    )  # fmt: skip
+    trainer = trainer_of(config, ranks, PictureTask(config))
     model = trainer.state.model
     grads: list[Tensor] = []
 
@@ -199,22 +163,9 @@ def _gradient(param: nn.Parameter) -> Tensor:
     return torch.zeros_like(param) if param.grad is None else param.grad
 
 
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
-
-
-def main() -> None:
-    output = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        ranks = peers.world.world_size
-        found = {case.name: train(case, ranks_of(peers.world)) for case in cases(ranks)}
-        if peers.world.is_main:
-            for case in {case.reference for case in cases(ranks)}:
-                found[case.name] = train(case, Ranks())
-            torch.save(found, output / f"ranks_{ranks}.pt")
-
-
-if __name__ == "__main__":
-    main()
-    end_process(0)
+def work(ranks: Ranks) -> dict[str, dict[str, Tensor]]:
+    found = {case.name: train(case, ranks) for case in cases(ranks.world_size)}
+    if ranks.rank == 0:
+        for case in {case.reference for case in cases(ranks.world_size)}:
+            found[case.name] = train(case, Ranks())
+    return found

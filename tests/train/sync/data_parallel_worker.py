@@ -1,11 +1,15 @@
-"""One of two ranks that does all of user_loops/ with DDP and with `muster.sync`, side by side.
+"""One of two ranks that does all of user_loops/ with DDP and with `muster.sync`, side by side, and
+some of it with Accelerate's DDP and `muster.sync_ddp`.
 
 Started by test_data_parallel.py: `data_parallel_worker.py FOLDER`. Each rank writes what was not
 the same, by the name of what it did.
 """
 
 import copy
+import importlib.util
+import itertools
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -32,6 +36,15 @@ from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
 THEMES = (models, passes, processes)  # which fill LOOPS
+# What differs where a framework makes DDP; here by Accelerate, with these options of ours.
+OF_FRAMEWORKS = [
+    "a_large_embedding", "a_large_embedding_beside_reentrant_checkpointing", "accumulation",
+    "nothing_but_a_large_embedding", "tied_weights", "buffers_of_all_kinds", "wrapped_again",
+]  # fmt: skip
+OPTIONS = ({}, {"sparse_rows": False}, {"bucket_mb": 0.01})
+if HAS_ACCELERATE := importlib.util.find_spec("accelerate") is not None:
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedDataParallelKwargs
 
 
 def outcome(loop: Callable[[Any], Any], wrap: Any) -> list[Any]:
@@ -72,8 +85,22 @@ def side_by_side() -> dict[str, str]:
         for mode in MODES:
             wrap = partial(muster.sync, mode=mode)
             found[f"{name} {mode}"] = difference(outcome(loop, wrap), wanted)
+        for given in OPTIONS if HAS_ACCELERATE and name in OF_FRAMEWORKS else ():
+            done = outcome(loop, partial(by_accelerate, **given))
+            found[f"{name} sync_ddp"] = found.get(f"{name} sync_ddp") or difference(done, wanted)
         found[f"{name} comes to something"] = "" if wanted else "nothing to compare"
     return found
+
+
+def by_accelerate(model: nn.Module, **options: Any) -> nn.Module:
+    """`model` in DDP, as a script with Accelerate has it."""
+    ours = {name: options.pop(name) for name in ("sparse_rows", "bucket_mb") if name in options}
+    handler = DistributedDataParallelKwargs(**options)
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[handler])
+    assert muster.sync_ddp(accelerator, **ours) is accelerator
+    prepared: nn.Module = accelerator.prepare_model(model)
+    assert isinstance(prepared, DistributedDataParallel) and prepared._comm_hooks
+    return prepared
 
 
 def it_is_ddp() -> None:
@@ -127,10 +154,16 @@ def a_copy_goes_on_with_what_was_left_out() -> None:
 
 
 def compressed_is_about_the_mean() -> None:
-    for way, limit in (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2)):
+    def prepared(model: nn.Module, compress: str) -> nn.Module:
+        accelerator = muster.sync_ddp(Accelerator(cpu=True), compress=compress)
+        return accelerator.prepare_model(model)
+
+    ways = (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2))
+    wraps = (muster.sync, *([prepared] if HAS_ACCELERATE else []))
+    for (way, limit), wrap in itertools.product(ways, wraps):
         for make in (net, Words):
             plain = DistributedDataParallel(make())
-            model = muster.sync(make(), compress=way)
+            model = wrap(make(), compress=way)
             for step in range(3):  # DDP makes other buckets after the first
                 for one in (plain, model):
                     one.zero_grad()
@@ -228,6 +261,22 @@ def refusals() -> None:
         assert text in str(refused.value)
 
 
+def refusals_of_frameworks() -> None:
+    hooked, late = Accelerator(cpu=True), Accelerator(cpu=True)
+    hooked.ddp_handler = DistributedDataParallelKwargs(comm_hook="fp16")
+    late.prepare(net())
+    for framework, given, text in (
+        (Accelerator(cpu=True), {"bucket_mb": "large"}, "bucket_mb is 'large'"),
+        (Accelerator(cpu=True), {"compress_share": 2}, "compress_share is 2"),
+        (Accelerator(cpu=True), {"compress": "zip"}, "compress is 'zip'; known"),
+        (hooked, {}, "has a communication hook"),
+        (late, {}, "call it before prepare"),
+        (nn.Linear(1, 1), {}, "a Linear is no Accelerator, no transformers Trainer"),
+    ):
+        with pytest.raises(muster.UsageError, match=re.escape(text)):
+            muster.sync_ddp(framework, **given)
+
+
 def errors_reach_the_backward_pass() -> None:
     """Of the thread, and of the pass itself, on their rank; of the other when that rank has ended
     for them, so this comes last."""
@@ -263,6 +312,8 @@ def main() -> None:
     records_have_what_was_sent()
     a_backward_pass_enters_at_most_three_files_of_ours()
     refusals()
+    if HAS_ACCELERATE:
+        refusals_of_frameworks()
     Path(sys.argv[1], f"rank_{dist.get_rank()}.json").write_text(json.dumps(found))
     errors_reach_the_backward_pass()
 

@@ -1,5 +1,6 @@
 """Models as people have them, small: each is a task that any sync mode must train exactly."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,28 +46,16 @@ class Checkpointed(nn.Module):
         return self.last(values.mean(1))
 
 
-class Reentrant(OfTokens):
-    def network(self) -> nn.Module:
-        return Checkpointed(reentrant=True)
-
-
-class NonReentrant(OfTokens):
-    def network(self) -> nn.Module:
-        return Checkpointed(reentrant=False)
-
-
-class Convolutions(OfPoints):
+def convolutions() -> nn.Module:
     """In channels_last, with the fused optimizer."""
-
-    def network(self) -> nn.Module:
-        return nn.Sequential(
-            nn.Unflatten(1, (2, 3, 1)),
-            nn.Conv2d(2, 4, (2, 1)),
-            nn.ReLU(),
-            nn.Conv2d(4, 3, (2, 1)),
-            nn.Flatten(),
-            nn.Linear(3, 2),
-        ).to(memory_format=torch.channels_last)
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 3, 1)),
+        nn.Conv2d(2, 4, (2, 1)),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, (2, 1)),
+        nn.Flatten(),
+        nn.Linear(3, 2),
+    ).to(memory_format=torch.channels_last)
 
 
 class TiedNetwork(nn.Module):
@@ -81,25 +70,18 @@ class TiedNetwork(nn.Module):
         return self.head(torch.tanh(self.words(input_ids).mean(1)))
 
 
-class Tied(OfTokens):
-    def network(self) -> nn.Module:
-        return TiedNetwork()
-
-
 class Mean(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return values.mean(1)
 
 
-class Frozen(OfTokens):
+def frozen() -> nn.Module:
     """A trained layer between two that are not."""
-
-    def network(self) -> nn.Module:
-        layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2)]
-        model = nn.Sequential(nn.Embedding(TOKENS, WIDTH), Mean(), *layers)
-        for part in (model[0], model[-1]):
-            part.requires_grad_(False)
-        return model
+    layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2)]
+    model = nn.Sequential(nn.Embedding(TOKENS, WIDTH), Mean(), *layers)
+    for part in (model[0], model[-1]):
+        part.requires_grad_(False)
+    return model
 
 
 class Adapters(SmallBert):
@@ -114,31 +96,73 @@ class Adapters(SmallBert):
         return get_peft_model(super().network(), wanted)
 
 
-class EmbeddingsOnly(OfTokens):
-    def network(self) -> nn.Module:
-        return nn.Sequential(nn.Embedding(TOKENS, 2), Mean())
-
-
 class Masked(nn.Module):
-    """Attention with constants as buffers: a causal mask of infinities, rotary frequencies."""
+    """Constants with infinities and odd numbers, a running mean, and a cache that grows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.last = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, 2)
-        mask = torch.full((LONGEST, LONGEST), float("-inf")).triu(1)
-        self.register_buffer("mask", mask)
-        self.register_buffer("inv_freq", 10000.0 ** -(torch.arange(0, WIDTH) / WIDTH))
+        self.layer = nn.Linear(6, 2)
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1))
+        self.register_buffer("frequencies", 10000 ** -(torch.arange(6) / 6))
+        self.register_buffer("turns", torch.polar(torch.ones(6), torch.arange(6) / 7))
+        self.register_buffer("running", torch.zeros(6))
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("places", torch.zeros(0))
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        values = self.words(input_ids)
-        rotated = values * (torch.arange(LONGEST)[:, None] * self.inv_freq).cos()
-        scores = rotated @ rotated.transpose(1, 2) + self.mask
-        return self.last((scores.softmax(-1) @ values).mean(1))
+    def forward(self, points: Tensor) -> Tensor:
+        if self.training:
+            self.running.data.lerp_(points.mean(0), 0.1)  # behind autograd's version counter
+            self.steps += 1
+        if len(points) > len(self.places):
+            self.register_buffer("places", torch.arange(len(points)).to(points))
+        scores = points[:, :, None] * points[:, None, :] * self.frequencies + self.mask
+        mixed = scores.softmax(-1) @ points[:, :, None]
+        turned = (mixed[..., 0] * self.turns).imag
+        return self.layer(turned) + 1e-3 * self.places[: len(points), None]
 
 
-class ConstantBuffers(OfTokens):
-    def network(self) -> nn.Module:
-        return Masked()
+class ChangingNetwork(nn.Module):
+    """One part is frozen for some steps, one is used in some steps only: not in the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.calls = 0
+
+    def forward(self, points: Tensor) -> Tensor:
+        self.calls += self.training
+        self.first.requires_grad_(not 3 <= self.calls < 6)
+        hidden = torch.tanh(self.first(points))
+        if self.calls % 4 != 1:
+            hidden = torch.tanh(self.second(hidden))
+        return self.head(hidden)
+
+
+class HalvesNetwork(nn.Module):
+    """A frozen part and a trained one in bfloat16, and one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.low = nn.Linear(6, 24).bfloat16(), nn.Linear(24, 24).bfloat16()
+        self.frozen.requires_grad_(requires_grad=False)
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, points: Tensor) -> Tensor:
+        hidden = torch.tanh(self.low(torch.tanh(self.frozen(points.bfloat16()))))
+        return self.head(hidden.float())
+
+
+class Broken(Mlp):
+    """The gradient of rank 1 becomes infinite in step 3."""
+
+    calls = 0
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        output = super().forward(model, batch)
+        self.calls += 1
+        if self.rank == 1 and self.calls == 3:
+            output.loss.register_hook(lambda grad: grad * torch.inf)
+        return output
 
 
 class ComplexNetwork(nn.Module):
@@ -153,11 +177,6 @@ class ComplexNetwork(nn.Module):
         return (values @ self.alone).real * self.scale
 
 
-class Complex(OfPoints):
-    def network(self) -> nn.Module:
-        return ComplexNetwork()
-
-
 class WithModule(nn.Module):
     """It has a child of the name under which wrappers have what they wrap."""
 
@@ -169,21 +188,26 @@ class WithModule(nn.Module):
         return self.last(torch.tanh(self.module(points)))
 
 
-class ChildCalledModule(OfPoints):
-    def network(self) -> nn.Module:
-        return WithModule()
+def of(kind: type[MatrixTask], network: Callable[[], nn.Module], **more: Any) -> type[MatrixTask]:
+    """A task of that kind, with that network."""
+    return type(kind.__name__, (kind,), {"network": lambda _: network(), **more})
 
 
+# What is frozen or unused is not decayed: its gradients are None on every rank.
+DECAYS = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3}
+Changing = of(OfPoints, ChangingNetwork, optimizer=DECAYS)
+Halves = of(OfPoints, HalvesNetwork, optimizer={"optimizer": "adamw", "lr": 1e-3})
 KINDS: dict[str, Any] = {
-    "reentrant checkpointing": Reentrant,
-    "checkpointing": NonReentrant,
-    "channels_last": Convolutions,
-    "tied embeddings": Tied,
-    "frozen parts": Frozen,
+    "reentrant checkpointing": of(OfTokens, lambda: Checkpointed(reentrant=True)),
+    "checkpointing": of(OfTokens, lambda: Checkpointed(reentrant=False)),
+    "channels_last": of(OfPoints, convolutions),
+    "tied embeddings": of(OfTokens, TiedNetwork),
+    "frozen parts": of(OfTokens, frozen),
     "adapters": Adapters,
-    "embeddings only": EmbeddingsOnly,
-    "constant buffers": ConstantBuffers,
-    "complex": Complex,
-    "a child called module": ChildCalledModule,
+    "embeddings only": of(OfTokens, lambda: nn.Sequential(nn.Embedding(TOKENS, 2), Mean())),
+    "buffers of all kinds": of(OfPoints, Masked),
+    "changing": Changing,
+    "complex": of(OfPoints, ComplexNetwork),
+    "a child called module": of(OfPoints, WithModule),
     "used on some ranks only": Patchy,
 }

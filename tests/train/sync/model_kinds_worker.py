@@ -1,28 +1,20 @@
-"""One of N workers of one process group that trains every kind of model in every exact mode.
+"""Workers of one process group train every kind of model in every exact mode.
 
-Started by test_model_kinds.py through torchrun: `model_kinds_worker.py OUTPUT_DIR`. Rank 0 writes
-the losses and final parameters of every case, or why it failed; every rank checks that all ranks
-hold the same bits.
+What comes of a case are its losses and what is in the model, or why it failed; every rank checks
+that all ranks hold the same bits.
 """
 
 import itertools
-import os
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, train
-from tests.train.sync.model_kinds import KINDS
-from train.distributed import rendezvous
-from train.distributed.rendezvous import Meeting
-from train.distributed.world import World
-from train.loop.build import ranks_of
-from train.sync import ranks
-from train.sync.ddp import hooks
+from tests.train.matrix_worker import SMALL_MB, Case, assert_same_bits, small_limits, train
+from tests.train.on_ranks import flat
+from tests.train.sync.model_kinds import KINDS, Broken, Changing, Halves, Masked
+from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
-from train.worker import end_process
 
 STEPS = 8
 # Without overlap, a collective for each parameter; with it, in buckets.
@@ -35,14 +27,18 @@ MODES = [
 ]
 SPLITS = {1: "even", 2: "5,3", 3: "6,1,2"}
 WITHOUT_SAMPLES = {2: "1,0", 3: "3,1,0"}  # on the last rank
+WITH_BUFFERS = "buffers of all kinds"
+OF_ANY_TYPE = ("all_reduce", "gather_scatter", "ddp", "accelerate", "zero1", "local_sgd")
 
 
 def cases(world_size: int) -> list[Case]:
     """At one rank, the references. Those that raise come last: nothing is sent after them."""
     found = []
     for kind, (mode, bucket_mb) in itertools.product(KINDS, MODES):
-        splits = WITHOUT_SAMPLES if kind == "constant buffers" else SPLITS
-        found.append(Case(kind, "fp64", mode, bucket_mb, splits.get(world_size, "even"), 1, 0.05))
+        splits = WITHOUT_SAMPLES if kind == WITH_BUFFERS else SPLITS
+        if (kind, mode) != ("changing", "fsdp"):
+            split = splits.get(world_size, "even")
+            found.append(Case(kind, "fp64", mode, bucket_mb, split, 1, 0.05))
     if world_size == 1:
         return list(dict.fromkeys(case.reference for case in found))
     return sorted(found, key=raises)
@@ -56,32 +52,69 @@ def raises(case: Case) -> bool:
 def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
     """What `case` has ended with."""
     try:
-        history, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
+        _, model, trainer = train(case, ranks, KINDS[case.task], STEPS)
     except Exception as error:  # noqa: BLE001 (the test says which)
         return {"error": f"{type(error).__name__}: {error}"}
-    assert_same_bits(ranks, trainer, case)
     with trainer.grad_sync.whole(model):
-        params = torch.cat([one.detach().flatten() for one in model.parameters()])
-    return {
-        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-        "params": params,
-    }
+        state = {name: one.detach().clone() for name, one in model.state_dict().items()}
+    if case.task == WITH_BUFFERS:
+        assert_constants_stay(ranks, state)
+    else:
+        assert_same_bits(ranks, trainer, case)
+    return {**result(trainer), "params": flat([state[name] for name in sorted(state)])}
 
 
-def main() -> None:
-    output = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    hooks.LEAST_BYTES = 0  # so that these small embeddings, too, go by rows
-    ranks.BROADCAST_BYTES = 2**12
-    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        found = {
-            case.name: outcome(case, ranks_of(peers.world))
-            for case in cases(peers.world.world_size)
-        }
-        if peers.world.is_main:
-            torch.save(found, output / f"ranks_{peers.world.world_size}.pt")
+def assert_constants_stay(ranks: Ranks, state: dict[str, torch.Tensor]) -> None:
+    """And the others are the same bits on all ranks, but for the cache, which is a rank's own."""
+    del state["places"]
+    plain = Masked().double()
+    for name in ("mask", "frequencies", "turns"):
+        assert torch.equal(state.pop(name), getattr(plain, name)), name
+    assert state["steps"] == STEPS
+    own = flat(list(state.values()))
+    assert (ranks.all_gather(own) == own).all()
 
 
-if __name__ == "__main__":
-    main()
-    end_process(0)
+def result(trainer: Trainer) -> dict[str, Any]:
+    losses = [step.loss for step in trainer.history.steps]
+    return {"losses": torch.tensor(losses, dtype=torch.float64)}
+
+
+def halves(mode: str, ranks: Ranks) -> dict[str, Any]:
+    """Parameters of several types."""
+    split = "even" if ranks.world_size == 1 else "3,1,0"
+    _, model, trainer = train(Case("", "fp32", mode, 4.0, split, 1, 1.0), ranks, Halves, STEPS)
+    return {**result(trainer), "state": dict(model.state_dict())}
+
+
+def error_of(mode: str, ranks: Ranks, task: Any) -> str:
+    """What this rank says of it."""
+    try:
+        train(Case("", "fp32", mode, 4.0, "even", 1, 1.0), ranks, task, STEPS)
+    except Exception as error:  # noqa: BLE001 (the test says which)
+        return str(error)
+    return "nothing"
+
+
+def sums_of_a_step(mode: str, ranks: Ranks) -> float:
+    """How many all_reduces a step starts, by torch's profiler."""
+    counts = []
+    for steps in (2, 7):
+        with torch.profiler.profile() as profiler:
+            train(Case("", "fp64", mode, 4.0, "even", 1, 0.05), ranks, Changing, steps)
+        names = [event.name for event in profiler.events()]
+        counts.append(names.count("gloo:all_reduce"))
+    return (counts[1] - counts[0]) / 5
+
+
+def work(ranks: Ranks) -> Mapping[str, Any]:
+    small_limits()
+    found: dict[str, Any] = {}
+    if ranks.world_size == 1:
+        found["halves"] = halves("single", ranks)
+    if ranks.world_size == 3:
+        found["broken"] = error_of("local_sgd", ranks, Broken)
+        found["halves|fsdp"] = error_of("fsdp", ranks, Halves)
+        found |= {f"halves|{mode}": halves(mode, ranks) for mode in OF_ANY_TYPE}
+        found |= {f"sums|{mode}": sums_of_a_step(mode, ranks) for mode in ("all_reduce", "ddp")}
+    return found | {case.name: outcome(case, ranks) for case in cases(ranks.world_size)}

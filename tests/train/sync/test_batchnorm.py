@@ -4,7 +4,6 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.train.sync import batchnorm_worker as worker
-from tests.train.workers import run_on_ranks
+from tests.train.workers import results_of
 from train.batches.plan import MicroBatch
 from train.sync.batchnorm import (
     SyncedBatchNorm,
@@ -27,15 +26,9 @@ from train.sync.ddp.data_parallel import Alone
 LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
 
 
-def run_cases(ranks: int, output: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """What came out of every case and its reference, from one process group of `ranks`."""
-    run_on_ranks(worker.__file__, ranks, str(output))
-    return torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
-
-
 @pytest.mark.parametrize("ranks", [3, 2])
 def test_a_network_with_batchnorm_equals_one_process(ranks, tmp_path):
-    found = run_cases(ranks, tmp_path)
+    found = results_of(worker.work, ranks, tmp_path)[0]
     wrong = []
     for case in worker.cases(ranks):
         want, got = found[case.reference.name], found[case.name]
@@ -95,6 +88,7 @@ def test_it_does_what_torch_does(kind, alone):
 
 
 def test_reduced_precision_keeps_full_precision_statistics(alone):
+    torch.manual_seed(0)
     plain = nn.BatchNorm2d(3)
     synced = convert(copy.deepcopy(plain), timeout_s=10)
     values = (torch.randn(8, 3, 4, 4) + 5).bfloat16().requires_grad_()

@@ -27,6 +27,12 @@ def test_a_loop_does_with_it_what_it_does_with_ddp(name, mode, found):
     assert [rank[f"{name} {mode}"] for rank in found] == ["", ""]
 
 
+@pytest.mark.skipif(not worker.HAS_ACCELERATE, reason="Accelerate is not installed")
+@pytest.mark.parametrize("name", worker.OF_FRAMEWORKS)
+def test_a_framework_has_the_gradients_of_ddp_as_it_comes(name, found):
+    assert [rank[f"{name} sync_ddp"] for rank in found] == ["", ""]
+
+
 def test_a_process_alone_needs_no_group():
     for model in (muster.sync(nn.Linear(3, 1)), muster.sync(nn.Linear(3, 1), "single")):
         with model.no_sync():

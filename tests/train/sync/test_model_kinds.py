@@ -8,34 +8,37 @@ import torch
 
 from tests.train.sync import model_kinds_worker as worker
 from tests.train.sync.model_kinds import KINDS
-from tests.train.workers import run_on_ranks
+from tests.train.workers import results_of
 
-TOLERANCE = 1e-12  # of losses and parameters, in float64
+TOLERANCE = 1e-12  # of losses and what is in the model, in float64
 REFUSED = "complex"
-Outcomes = dict[str, dict[str, Any]]  # of every case, by its name
+Outcomes = list[dict[str, Any]]  # of every case, by its name, on each rank
 
 
-def outcomes(ranks: int, output: Path) -> Outcomes:
-    """What came of every case: one process group of `ranks` trains them all."""
-    run_on_ranks(worker.__file__, ranks, str(output), timeout_s=840)
-    found: Outcomes = torch.load(output / f"ranks_{ranks}.pt", weights_only=True)
-    return found
+def outcomes(ranks: int, folder: Path) -> Outcomes:
+    return results_of(worker.work, ranks, folder, timeout_s=840)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(1, tmp_path_factory.mktemp("alone"))
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return outcomes(1, tmp_path_factory.mktemp("alone"))[0]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module")
+def each(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Outcomes]:
+    """At two ranks, and at three."""
+    return {ranks: outcomes(ranks, tmp_path_factory.mktemp("found")) for ranks in (2, 3)}
+
+
+@pytest.fixture(params=[2, 3])
 def ranks(request: pytest.FixtureRequest) -> int:
     count: int = request.param
     return count
 
 
-@pytest.fixture(scope="module")
-def found(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return outcomes(ranks, tmp_path_factory.mktemp("found"))
+@pytest.fixture
+def found(ranks: int, each: dict[int, Outcomes]) -> dict[str, Any]:
+    return each[ranks][0]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != REFUSED])
@@ -74,8 +77,36 @@ def test_complex_parameters_are_refused_by_name(found, alone):
         assert "the model's parameter weight is complex (complex64)" in error
 
 
+@pytest.mark.parametrize("mode", worker.OF_ANY_TYPE)
+def test_bfloat16_parameters_stay_so_and_learn_the_same(each, alone, mode):
+    single, here = alone["halves"], each[3][0][f"halves|{mode}"]
+    kinds = {name: tensor.dtype for name, tensor in here["state"].items()}
+    assert kinds["frozen.weight"] == kinds["low.weight"] == torch.bfloat16
+    assert kinds["head.weight"] == torch.float32
+    assert (here["losses"] - single["losses"]).abs().max() < 1e-2
+    assert torch.equal(here["state"]["frozen.weight"], single["state"]["frozen.weight"])
+
+
+@pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
+def test_a_step_sends_its_gradients_and_no_flags_of_used_parameters(each, mode):
+    assert {rank[f"sums|{mode}"] for rank in each[3]} == {1}  # the model has one bucket
+
+
+def test_fsdp_names_parameters_of_several_types(each):
+    (refusal,) = {rank["halves|fsdp"] for rank in each[3]}
+    assert refusal == (
+        "sync mode fsdp trains parameters of one type, but low.bias is bfloat16, "
+        "head.bias is float32; use zero1"
+    )
+
+
+def test_a_gradient_that_is_no_number_on_one_rank_ends_all_alike(each):
+    (refusal,) = {rank["broken"] for rank in each[3]}
+    assert refusal.startswith("step 3: the gradient's norm is nan on rank 1;")
+
+
 def test_each_kind_has_learned_something(alone):
     """A case that is not trained at all would equal its reference as well."""
     for name, one in alone.items():
-        if not name.startswith(f"{REFUSED}|"):
+        if not name.startswith((f"{REFUSED}|", "halves")):
             assert one["losses"].isfinite().all() and one["losses"][0] != one["losses"][-1], name

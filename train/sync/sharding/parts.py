@@ -5,9 +5,6 @@ one by itself, and `row` values of that are each rank's; the last ones may have 
 
     a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
     of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
-
-What an optimizer does to a value has to depend on its own gradients alone; so it is with all that
---optimizer knows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +12,20 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim import Optimizer
+
+from muster.errors import UsageError
 
 from ..base import GradSync, SyncOptions
 from ..ranks import Ranks
 
-NUMBERS = ("step", "mu_product")  # what optimizers keep once for a parameter
+# What these do to a value depends on its own gradients alone.
+BY_VALUE = (
+    optim.Adam, optim.AdamW, optim.SGD, optim.Adadelta, optim.RMSprop, optim.Adamax, optim.NAdam,
+    optim.RAdam,
+)  # fmt: skip
+NUMBERS = ("step", "mu_product")  # what they keep once for a parameter
 
 
 class Share:
@@ -88,7 +92,17 @@ class PartedSync(GradSync):
         return self.shares[param].part
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """Have `optimizer` step the parts of its parameters."""
+        """Have `optimizer` step the parts of its parameters.
+
+        Raises:
+            UsageError: it is one that looks at a parameter as a whole.
+        """
+        if not isinstance(optimizer, BY_VALUE):
+            raise UsageError(
+                f"sync mode {type(self).__name__.lower()} leaves a part of every parameter to each "
+                f"rank, but {type(optimizer).__name__} is not known to treat each value for "
+                f"itself; use all_reduce, or one of {', '.join(one.__name__ for one in BY_VALUE)}"
+            )
         for group in optimizer.param_groups:
             group["params"] = [self.part_of(param) for param in group["params"]]
         return optimizer

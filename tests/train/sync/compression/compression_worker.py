@@ -1,12 +1,6 @@
-"""One of N workers that average made-up gradients in every way: `compression_worker.py FOLDER`.
+"""Workers average made-up gradients in every way, and check that all hold the same bits."""
 
-Every rank checks that all ranks hold the same bits; rank 0 writes what the tests compare.
-"""
-
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,16 +8,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from configs import plugins
-from train.distributed import rendezvous
-from train.distributed.rendezvous import Meeting
-from train.distributed.world import World
-from train.loop.build import ranks_of
 from train.sync.base import SyncOptions
 from train.sync.compression.base import Compressor
 from train.sync.ddp.data_parallel import Way
 from train.sync.ddp.hooks import BucketHook
-from train.sync.ranks import Ranks, flatten
-from train.worker import end_process
+from train.sync.ranks import Ranks, flatten, spread
 
 WAYS = plugins.names("train.sync.compression")
 STEPS, RANK, SHARE = 12, 2, 0.1
@@ -65,12 +54,12 @@ def exact_mean(tensor: Tensor) -> Tensor:
 
 
 def averaged(made: BucketHook, given: list[Tensor], names: Sequence[str] = NAMES) -> Tensor:
-    """What came of `given`, gradients of `names`; all ranks have it bit for bit."""
+    """What becomes of `given`, gradients of `names`; all ranks have it bit for bit."""
     if isinstance(made, Compressor):
         made.average_named(dict(zip(names, given, strict=True)))
-        flat = flatten(given)
     else:
-        flat = made.start(flatten(given)).wait()
+        spread(made.start(flatten(given)).wait(), given)
+    flat = flatten(given)
     rows = made.ranks.all_gather(flat)
     # as bytes: what is no number does not equal itself
     same = rows.view(torch.uint8) == flat.view(torch.uint8)
@@ -88,56 +77,33 @@ def held_back(made: BucketHook) -> Tensor:
     return exact_mean(flatten(errors))
 
 
-def over_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
-    """Sums over steps: of what came out, of the true means, and of what is still held back."""
-    made = make(way, ranks)
-    got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
-    first = None
-    for step in range(STEPS):
-        given = gradients(ranks, step)
-        true = exact_mean(flatten(given))
-        one = averaged(made, given)
-        first = first if first is not None else torch.stack([one, true])
-        got, want = got + one, want + true
-    assert first is not None
-    return {"got": got, "want": want, "held back": held_back(made), "first": first}
+def over_steps(way: str, ranks: Ranks, of: str = "") -> dict[str, Tensor]:
+    """Sums over steps: of what came out, of the true means, and of what is still held back.
 
-
-def unused_in_some_steps(way: str, ranks: Ranks) -> dict[str, Tensor]:
-    """The same, where DDP throws away what comes of a parameter that no rank has used.
-
-    The first is used in every third step, the last of them on the first rank alone.
+    `of` "unused": DDP throws away what comes of a parameter that no rank has used; the first is
+    used in every third step, the last of them on the first rank alone. "other buckets": they change
+    after the first step, as DDP's do.
     """
     made = make(way, ranks)
     got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
+    firsts = []
     for step in range(STEPS):
         given = gradients(ranks, step)
-        if step % 3:
+        if thrown_away := of == "unused" and step % 3 > 0:
             given[0].zero_()
-        if ranks.rank:
+        if of == "unused" and ranks.rank:
             given[-1].zero_()
-        want = want + exact_mean(flatten(given))
-        averaged(made, given)
-        if step % 3:
-            given[0].zero_()
-        got = got + flatten(given)
-    return {"got": got, "want": want, "held back": held_back(made)}
-
-
-def in_other_buckets(way: str, ranks: Ranks) -> dict[str, Tensor]:
-    """The same, where buckets change after the first step, as DDP's do."""
-    made = make(way, ranks)
-    got = want = torch.zeros(sum(map(torch.Size.numel, map(torch.Size, SHAPES))))
-    for step in range(STEPS):
-        given = gradients(ranks, step)
-        want = want + exact_mean(flatten(given))
-        if step == 0:
-            averaged(made, given)
-        else:
+        true = exact_mean(flatten(given))
+        if of == "other buckets" and step:
             averaged(made, given[3:], NAMES[3:])
             averaged(made, given[2::-1], NAMES[2::-1])
-        got = got + flatten(given)
-    return {"got": got, "want": want, "held back": held_back(made)}
+        else:
+            averaged(made, given)
+        if thrown_away:
+            given[0].zero_()
+        firsts.append(torch.stack([flatten(given), true]))
+        got, want = got + flatten(given), want + true
+    return {"got": got, "want": want, "held back": held_back(made), "first": firsts[0]}
 
 
 def after_an_overflow(way: str, ranks: Ranks) -> bool:
@@ -196,26 +162,16 @@ def with_nan(way: str, ranks: Ranks) -> bool:
     return bool(averaged(make(way, ranks), given).isnan().any())
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        ranks = ranks_of(peers.world)
-        found: dict[str, Any] = {"low rank": low_rank(ranks), "all shares": all_shares(ranks)}
-        for way in WAYS:
-            found[way] = {
-                **over_steps(way, ranks),
-                "resumed": resumed(way, ranks),
-                "moved": moved(way, ranks),
-                "nan": with_nan(way, ranks),
-                "unused": unused_in_some_steps(way, ranks),
-                "other buckets": in_other_buckets(way, ranks),
-                "overflow": after_an_overflow(way, ranks),
-            }
-        if ranks.rank == 0:
-            torch.save(found, folder / "found.pt")
-
-
-if __name__ == "__main__":
-    main()
-    end_process(0)
+def work(ranks: Ranks) -> dict[str, Any]:
+    found: dict[str, Any] = {"low rank": low_rank(ranks), "all shares": all_shares(ranks)}
+    for way in WAYS:
+        found[way] = {
+            "": over_steps(way, ranks),
+            "unused": over_steps(way, ranks, "unused"),
+            "other buckets": over_steps(way, ranks, "other buckets"),
+            "resumed": resumed(way, ranks),
+            "moved": moved(way, ranks),
+            "nan": with_nan(way, ranks),
+            "overflow": after_an_overflow(way, ranks),
+        }
+    return found

@@ -1,24 +1,75 @@
 """A training that compresses learns as well, sends less, and goes on from a checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.train.sync.compression.training_worker import CASES
-from tests.train.workers import run_on_ranks
+from configs import plugins
+from configs.settings.train import TrainConfig
+from tests.train.retained import train
+from tests.train.workers import results_of
+from train.loop.trainer import Trainer
+from train.sync.ranks import Ranks
 
 EXACT = "all_reduce none"
-COMPRESSED = [" ".join(case) for case in CASES[1:]]
-WORKER = str(Path(__file__).with_name("training_worker.py"))
+CUT = 11
+CASES = [
+    ("all_reduce", "none"),
+    *(("all_reduce", way) for way in plugins.names("train.sync.compression")),
+    *((mode, way) for mode in ("ddp", "accelerate") for way in ("bf16", "powersgd")),
+]
+BASE = TrainConfig(
+    task="synthetic", lr=0.01, epochs=3, batch_size=64, device="cpu", split="3,1",
+    bucket_mb=0.004, compress_rank=1, compress_share=0.2,
+)  # fmt: skip
+
+
+def bits(trainer: Trainer) -> torch.Tensor:
+    params = list(trainer.state.model.parameters())
+    states = [trainer.state.optimizer.state[param] for param in params]
+    retained = [one[key] for one in states for key in sorted(one)]
+    flat = [tensor.detach().flatten().double() for tensor in (*params, *retained)]
+    return torch.cat(flat).view(torch.uint8)
+
+
+def losses(trainer: Trainer) -> list[float]:
+    return [one.loss for one in trainer.history.steps]
+
+
+def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
+    config = replace(BASE, sync=mode, compress=way)
+    whole = train(ranks, config, disk / "whole")
+    assert (ranks.all_gather(bits(whole)) == bits(whole)).all(), f"{mode} {way}: ranks differ"
+    cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
+    train(ranks, cut, disk / "cut")
+    again = replace(config, resume="auto")
+    found = train(ranks, again, disk / "again", disk / "cut" / "checkpoints")
+    assert losses(found) == losses(whole)[CUT:], f"{mode} {way}: not the same losses"
+    assert torch.equal(bits(found), bits(whole)), f"{mode} {way}: not the same bits"
+    return {
+        "accuracy": whole.history.evaluations[-1].metrics["accuracy"],
+        "losses": losses(whole),
+        "payload": [one.payload_bytes for one in whole.history.steps],
+    }
+
+
+def work(ranks: Ranks, folder: str) -> dict[str, Any]:
+    """Each rank has a disk of its own, of which only rank 0's holds checkpoints."""
+    disk = Path(folder) / f"disk{ranks.rank}"
+    return {f"{mode} {way}": case(ranks, mode, way, disk / f"{mode}-{way}") for mode, way in CASES}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """The worker holds that ranks have the same bits, and that a resumed run is the whole one."""
+    """The workers hold that ranks have the same bits, and that a resumed run is the whole one."""
     folder = tmp_path_factory.mktemp("found")
-    run_on_ranks(WORKER, 2, str(folder), timeout_s=840)
-    return torch.load(folder / "found.pt", weights_only=True)
+    return results_of(work, 2, folder, str(folder), timeout_s=840)[0]
+
+
+COMPRESSED = [" ".join(case) for case in CASES[1:]]
 
 
 @pytest.mark.parametrize("case", COMPRESSED)

@@ -1,30 +1,49 @@
-"""What torch's DDP tells of a step is that step's, and it warns nobody of what is meant so."""
+"""What is told of a step's communication is that step's, of torch's DDP and of a mode of ours."""
 
-import json
+import threading
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.train.sync.modes import ddp_worker as worker
-from tests.train.workers import REPOSITORY, finish, start
+from train.sync.base import SyncOptions
+from train.sync.ddp.torch_ddp import DDP_OPTIONS, DdpSync
+from train.sync.modes.all_reduce import AllReduce
+from train.sync.ranks import Ranks
 
-
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    store = tmp_path_factory.mktemp("ddp") / "store"
-    ((code, out, err),) = finish(
-        [start([worker.__file__, str(store)], env={"PYTHONPATH": str(REPOSITORY)})]
-    )
-    assert code == 0, err
-    return out, err
-
-
-def test_its_seconds_of_communication_are_those_of_the_step_itself(ended):
-    """And what a mode of ours waited for in its backward pass, which counts as its `sync_s`."""
-    for seconds in json.loads(ended[0]):
-        assert [one >= 0.9 * worker.SLOW_S for one in seconds] == [
-            step == worker.SLOW for step in range(worker.STEPS)
-        ]
+SLOW, SLOW_S, STEPS = 2, 3.0, 5
 
 
-def test_a_run_does_not_show_torchs_warning_of_unused_parameters(ended):
-    assert "find_unused_parameters" not in ended[1]
+@pytest.fixture
+def alone():
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(DdpSync, "comm_s"), (AllReduce, "waited_s")])
+def test_seconds_of_communication_are_those_of_the_step_itself(kind, name, alone):
+    """What a mode of ours waited for in its backward pass counts as its `sync_s`."""
+    sync = kind(Ranks(), SyncOptions(sparse_rows=False))
+    model = DistributedDataParallel(nn.Linear(2, 2), **DDP_OPTIONS)
+    sync.wrapped(model)
+    found: list[float] = []
+
+    def send(flat: torch.Tensor) -> Future[torch.Tensor]:
+        sent: Future[torch.Tensor] = Future()
+        slow_s = SLOW_S if len(found) == SLOW else 0
+        threading.Timer(slow_s, sent.set_result, [flat]).start()
+        return sent
+
+    sync._hook.start = send
+    if sync.way.kind is None:
+        model.register_comm_hook(None, lambda state, bucket: send(bucket.buffer()))
+    while len(found) < STEPS:
+        sync.backward(model(torch.ones(1, 2)).sum())
+        sync.sync(model, sync.used(model))
+        found.append(getattr(sync, name))
+    assert [one >= 0.9 * SLOW_S for one in found] == [step == SLOW for step in range(STEPS)]

@@ -4,10 +4,13 @@ import threading
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from muster.errors import UsageError
-from train.sync.modes.fsdp import twin_of, unshareable
+from train.sync.base import SyncOptions
+from train.sync.modes.fsdp import Fsdp, twin_of
+from train.sync.ranks import Ranks
 
 
 class Tied(nn.Module):
@@ -28,18 +31,19 @@ def test_a_twin_has_the_same_parameters_and_buffers_in_modules_of_its_own():
     assert model.seen is twin.seen
 
 
-def test_what_cannot_be_copied_is_said():
+@pytest.mark.parametrize(
+    ("name", "held", "reason"),
+    [
+        ("lock", threading.Lock(), "cannot pickle '_thread.lock' object"),
+        ("scale", nn.Parameter(torch.ones(())), "support scalar parameters. Change scale to a 1D"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_named(name, held, reason):
     model = Tied()
-    model.lock = threading.Lock()
-    with pytest.raises(UsageError, match=r"cannot pickle '_thread.lock' object; use zero1"):
-        twin_of(model)
-
-
-def test_a_number_is_refused_by_name():
-    model = nn.Linear(2, 2)
-    model.scale = nn.Parameter(torch.ones(()))
-    (problem,) = unshareable(model)
-    assert problem == (
-        "sync mode fsdp cannot share out the model's parameter scale, a number without a "
-        "dimension; give it the shape (1,), or use zero1"
-    )
+    setattr(model, name, held)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(UsageError, match=f"cannot take this model: .*{reason}.*; use zero1"):
+            Fsdp(Ranks(), SyncOptions()).wrap(model)
+    finally:
+        dist.destroy_process_group()

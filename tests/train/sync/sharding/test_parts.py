@@ -1,12 +1,13 @@
-"""An optimizer of --optimizer steps parts of a parameter as it would step the whole one."""
+"""Optimizers that look at a parameter as a whole are refused; the others step parts of it."""
 
 import pytest
 import torch
 from torch import nn
 
+from muster.errors import UsageError
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.sync.sharding.parts import PartedSync, Share
+from train.sync.sharding.parts import BY_VALUE, PartedSync, Share
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
@@ -22,10 +23,7 @@ def given(optimizer_of, rank=0):
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [
-        (torch.optim.Adadelta, {}),
-        *((kind, {"fused": one}) for kind in FUSED for one in (False, True)),
-    ],
+    [*((kind, {}) for kind in BY_VALUE), *((kind, {"fused": True}) for kind in FUSED)],
 )
 def test_both_ranks_steps_are_those_of_the_whole_parameter(kind, options):
     gradient = torch.tensor([0.5, -1.0, 0.0, 2.0, 3.0])
@@ -44,3 +42,8 @@ def test_both_ranks_steps_are_those_of_the_whole_parameter(kind, options):
     for param, share, _ in parts:
         found[share.own] = param.detach()[share.own]
     torch.testing.assert_close(found, whole.detach())
+
+
+def test_an_optimizer_of_whole_parameters_is_refused():
+    with pytest.raises(UsageError, match="LBFGS is not known to treat each value for itself"):
+        given(torch.optim.LBFGS)

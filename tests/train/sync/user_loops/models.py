@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.train.sync.user_loops.base import (
+    LOOPS,
     Forms,
     Words,
     Wrap,
@@ -66,11 +67,6 @@ def outputs_that_nothing_looks_into(wrap: Wrap) -> Iterator[Any]:
 
 
 @loop
-def a_method_of_the_model(wrap: Wrap) -> Any:
-    return wrap(Opaque(Output)).log_prob(inputs(0)).mean().backward()  # type: ignore[operator]
-
-
-@loop
 def a_large_embedding(wrap: Wrap) -> Iterator[Any]:
     model = wrap(Words())
     yield from trained(model)
@@ -88,6 +84,13 @@ def a_large_embedding_beside_reentrant_checkpointing(wrap: Wrap) -> Iterator[Any
             return checkpoint(self.last, found, use_reentrant=True)
 
     yield from trained(wrap(Checkpointed()))
+
+
+@loop
+def nothing_but_a_large_embedding(wrap: Wrap) -> Iterator[Any]:
+    inner = Words()
+    inner.last.requires_grad_(False)
+    yield from trained(wrap(inner))
 
 
 @loop
@@ -146,17 +149,6 @@ def tied_weights(wrap: Wrap) -> Iterator[Any]:
 
 
 @loop
-def parameters_of_all_forms(wrap: Wrap) -> Iterator[Any]:
-    yield from trained(wrap(Forms()))
-
-
-@loop
-def a_bucket_for_each_parameter(wrap: Wrap) -> Iterator[Any]:
-    """One of them without a value."""
-    yield from trained(wrap(Forms(), bucket_cap_mb=1e-6))
-
-
-@loop
 def an_embedding_that_no_rank_uses(wrap: Wrap) -> Iterator[Any]:
     class Seldom(Words):
         def forward(self, values: Tensor) -> Tensor:
@@ -196,16 +188,6 @@ def a_part_alone(wrap: Wrap) -> Iterator[Any]:
 
 
 @loop
-def no_parameter_to_train(wrap: Wrap) -> Any:
-    return wrap(nn.ReLU())
-
-
-@loop
-def an_option_that_ddp_has_not(wrap: Wrap) -> Any:
-    return wrap(net(), unheard_of=True)
-
-
-@loop
 def functions_of_the_module(wrap: Wrap) -> Iterator[Any]:
     """Gradients of single samples beside the loop's own."""
     model = wrap(net())
@@ -238,3 +220,12 @@ def functions_of_the_wrapped_model(wrap: Wrap) -> Iterator[Any]:
     yield from (one.grad for one in others.values())
     yield from gradients(model)
     yield model(inputs(4))
+
+
+LOOPS |= {
+    "a_method_of_the_model": lambda wrap: wrap(Opaque(Output)).log_prob(inputs(0)).backward(),
+    "parameters_of_all_forms": lambda wrap: trained(wrap(Forms())),
+    "a_bucket_for_each_parameter": lambda wrap: trained(wrap(Forms(), bucket_cap_mb=1e-6)),
+    "no_parameter_to_train": lambda wrap: wrap(nn.ReLU()),
+    "an_option_that_ddp_has_not": lambda wrap: wrap(net(), unheard_of=True),
+}

@@ -10,7 +10,7 @@ import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.train.sync.user_loops.base import Wrap, gradients, inputs, loop, net, trained
+from tests.train.sync.user_loops.base import LOOPS, Wrap, gradients, inputs, loop, net, trained
 
 
 @loop
@@ -183,11 +183,6 @@ class Skips(nn.Module):
 
 
 @loop
-def layers_skipped_at_random(wrap: Wrap) -> Iterator[Any]:
-    yield from trained(wrap(Skips(), find_unused_parameters=True), steps=6)
-
-
-@loop
 def unused_without_saying_so(wrap: Wrap) -> Iterator[Any]:
     class Half(nn.Module):
         def __init__(self) -> None:
@@ -211,11 +206,6 @@ def accumulation(wrap: Wrap) -> Iterator[Any]:
         model.require_backward_grad_sync = step % 3 == 2
         model(inputs(step)).square().mean().backward()
         yield from (one.grad.clone() for one in model.parameters())
-
-
-@loop
-def a_static_graph(wrap: Wrap) -> Iterator[Any]:
-    yield from trained(wrap(net(), static_graph=True), steps=4)
 
 
 @loop
@@ -316,3 +306,11 @@ def an_optimizer_made_before(wrap: Wrap) -> Iterator[Any]:
         optimizer.step()
         optimizer.zero_grad()
     yield from model.parameters()
+
+
+LOOPS |= {
+    "layers_skipped_at_random": lambda wrap: trained(
+        wrap(Skips(), find_unused_parameters=True), steps=6
+    ),
+    "a_static_graph": lambda wrap: trained(wrap(net(), static_graph=True), steps=4),
+}

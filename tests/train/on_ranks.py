@@ -1,0 +1,56 @@
+"""One of N workers of one process group on this machine, and what tests train there.
+
+Started by `workers.results_of`: `on_ranks.py FILE FUNCTION FOLDER WORDS...` calls the function with
+the `Ranks` of the group and the words; what it returns goes into FOLDER.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from configs.settings.train import TrainConfig
+from train.distributed import rendezvous
+from train.distributed.rendezvous import Meeting
+from train.distributed.world import World
+from train.loop.build import Builder, ranks_of
+from train.loop.trainer import Trainer
+from train.records.console import Console
+from train.sync.ranks import Ranks
+from train.tasks.base import Task
+from train.worker import end_process
+
+
+class NoSinks:
+    def write(self, record: object) -> None:
+        pass
+
+    def stepped(self, step: object, made: object) -> None:
+        pass
+
+
+def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
+    """Which writes nothing."""
+    console, sinks = Console(speaks=False), NoSinks()
+    return Builder(config, ranks, torch.device("cpu"), task, console, sinks).trainer()  # type: ignore[arg-type]
+
+
+def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Their values in float64, one after the other."""
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+def main() -> None:
+    file, name, folder, *words = sys.argv[1:]
+    work = getattr(importlib.import_module(file), name)
+    torch.set_num_threads(1)
+    with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
+        found = work(ranks_of(peers.world), *words)
+        torch.save(found, Path(folder) / f"rank_{peers.world.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
+    end_process(0)
