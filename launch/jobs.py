@@ -1,4 +1,4 @@
-"""Look after runs, however they were started: `launch/jobs.py list|top|status|logs|...`."""
+"""Look after runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
@@ -38,8 +38,7 @@ def main() -> int:
         case "list":
             overview.show(_runs(root)[: args.number])
         case "top":
-            once = args.once or args.json
-            overview.top(lambda: _runs(root), number=args.number, once=once)
+            raise UsageError("there is no jobs top any more; use: watch -n 2 muster jobs list")
         case "status":
             _status(_find(root, args.run))
         case "wait":
@@ -76,13 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)
     printed.add_argument("--json", action="store_true", help="for programs: a document a line")
-    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, newest first")
-    listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
-    table = verbs.add_parser(
-        "top", parents=[printed], help="all runs and what they do, refreshed; Ctrl-C ends it"
+    listing = verbs.add_parser(
+        "list", parents=[printed], help="the latest runs, newest first, and what they do"
     )
-    table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
-    table.add_argument("--once", action="store_true", help="show it once, as in a script")
+    listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
+    gone = verbs.add_parser("top", parents=[printed])
+    gone.add_argument("-n")
+    gone.add_argument("--once", action="store_true")
     one = Parser(add_help=False, parents=[printed])
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")

@@ -22,7 +22,7 @@ from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.own_program import OwnProgram
-from launch.runs import continuation, restart, run_record
+from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s, host_names
 from launch.slurm.job_nodes import JobNodes
@@ -106,7 +106,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
         first, folder = logs / run_ids[0], program.run.checkpoint_dir or last
         program.change(checkpoint_dir=folder)
         if isinstance(program, OwnProgram):
-            program.run = continuation.continued(program.run, folder, run_ids)
+            program.run = restart.continued(program.run, folder, run_ids)
     spec = replace(
         program.spec(make=True, snapshot=True, earlier=first),
         requeued=attempt,

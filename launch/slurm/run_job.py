@@ -20,7 +20,7 @@ from typing import Any
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from launch.runs import continuation, run_record
+from launch.runs import restart, run_record
 from launch.runs.restart import Outcome
 from launch.slurm import node_health
 from launch.slurm.controller import UNKNOWN, act_on, job_state, patiently
@@ -155,7 +155,7 @@ def where_due(run_dir: Path, code: int, hosts: Sequence[str], allocation: Alloca
     """Have the job started again after its run has ended with `code`, if that is of use: its time
     was up and the workers have stopped in order, or a node is gone.
     """
-    if code == STOPPED and continuation.stopped_for_notice(run_dir):
+    if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", allocation)
     elif Outcome(code).is_worth_another:
         answer = node_health.answers(hosts, os.environ)

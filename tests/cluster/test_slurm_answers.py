@@ -124,11 +124,11 @@ def test_a_pending_job_is_cancelled(run):
     assert "BeginTime: it is not to start before a time" in status
     assert f"to change that: scontrol update JobId={one.job_id} StartTime=now" in status
     assert re.search(r"expected start: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in \d+ min\)", status)
-    (line,) = one.jobs("top", "--once").splitlines()[1:]
+    (line,) = one.jobs("list").splitlines()[1:]
     assert re.search(rf" {one.job_id} +pending +BeginTime: it is not to start before a time", line)
     one.cluster.run("scontrol", "uhold", one.job_id)
     assert f"to change that: scontrol release {one.job_id}" in one.jobs("status")
-    assert "JobHeldUser: it is held by its user" in one.jobs("top", "--once")
+    assert "JobHeldUser: it is held by its user" in one.jobs("list")
     assert one.jobs("cancel").endswith(": stopped\n")
     assert not one.is_queued()
     assert "is over already: stopped" in one.jobs("cancel")
