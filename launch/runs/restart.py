@@ -94,27 +94,22 @@ def last_step(run_dir: Path) -> int:
     return max(steps, default=0)
 
 
-def continued(train: TrainConfig, folder: Path, run_ids: Collection[str]) -> TrainConfig:
-    """The settings to go on from the newest checkpoint in `folder` that one of `run_ids` wrote.
+def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
+    """`spec`, to go on from its newest checkpoint, if its program knows how to be told.
 
-    Without one they stay: the run goes on from what it was to go on from itself, if from anything,
+    Without one it stays: the run goes on from what it was to go on from itself, if from anything,
     and not from what another run has left in the same folder.
     """
-    if not has_checkpoint(folder, run_ids):
-        return train
-    return replace(
-        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
-    )
-
-
-def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
-    """`spec`, to go on from the newest checkpoint, if its program knows how to be told."""
     if not spec.program.takes_resume:
         return spec
     module, flags = spec.program.argv[:2], spec.program.argv[2:]
     (train,) = cli.parse([TrainConfig], flags, prog="", description="")
     folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-    train = continued(train, folder, [spec.run_id])
+    if not has_checkpoint(folder, [spec.run_id]):
+        return spec
+    train = replace(
+        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
+    )
     return replace(spec, program=replace(spec.program, argv=(*module, *cli.to_argv(train))))
 
 
