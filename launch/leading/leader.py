@@ -57,11 +57,12 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             return 0
         cluster = job.cluster or launcher.name
         # of a job that was submitted another process knows the nodes
-        nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
-        for line in node_history.warnings(cluster, nodes):
+        knows_nodes = not launcher.restarts_jobs and cluster != "local"
+        for line in node_history.warnings(cluster, facts.nodes) if knows_nodes else ():
             print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
-        node_history.note(spec.run_dir, cluster, nodes)
+        if knows_nodes:
+            node_history.note(spec.run_dir, cluster, facts.nodes)
         if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):
