@@ -1,4 +1,4 @@
-"""Look after runs, however they were started: `launch/jobs.py list|top|status|logs|...`."""
+"""Look after runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
@@ -38,8 +38,7 @@ def main() -> int:
         case "list":
             overview.show(_runs(root)[: args.number])
         case "top":
-            once = args.once or args.json
-            overview.top(lambda: _runs(root), number=args.number, once=once)
+            raise UsageError("there is no jobs top any more; use: watch -n 2 muster jobs list")
         case "nodes":
             _nodes(args.clear)
         case "status":
@@ -78,13 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)
     printed.add_argument("--json", action="store_true", help="for programs: a document a line")
-    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, newest first")
+    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and what they do")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
-    table = verbs.add_parser(
-        "top", parents=[printed], help="all runs and what they do, refreshed; Ctrl-C ends it"
-    )
-    table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
-    table.add_argument("--once", action="store_true", help="show it once, as in a script")
+    gone = verbs.add_parser("top", parents=[printed])
+    gone.add_argument("-n")
+    gone.add_argument("--once", action="store_true")
     nodes = verbs.add_parser("nodes", parents=[printed], help="which nodes failures blamed")
     nodes.add_argument("--clear", nargs="*", metavar="NODE", help="forget those of these, or all")
     one = Parser(add_help=False, parents=[printed])

@@ -57,7 +57,6 @@ class Program:
     cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
     python: str | None = None  # what runs it; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
-    source: str = ""  # where the user has it, or which task it has: the same in all its runs
     takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
 
     @classmethod
@@ -232,7 +231,8 @@ class Assignment:
     workers: int
     commands: tuple[NodeCommand, ...]
     coordinator_address: str
-    coordinator_ports: tuple[int, ...]  # tried in turn; (0,) on the coordinator: any free one
+    # The coordinator listens at the first that is free, 0 being any; the others are told which.
+    coordinator_ports: tuple[int, ...]
     master_port: int | None  # None: one that is free when all agents have met
     token: str  # shown by whoever connects to the coordinator
     network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: the way to node 0

@@ -66,7 +66,7 @@ class LaunchConfig(Config):
     )
     preload: str | None = setting(
         None,
-        "modules that --workers preload imports besides those of the last run: torch,transformers",
+        "what --workers preload imports once per node: torch,transformers (default: torch)",
     )
     hosts: str | None = setting(
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"

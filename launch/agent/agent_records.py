@@ -151,7 +151,6 @@ def write_exit(
         "oom_kills": oom_kills,
         "workers": _records_of(assignment, ranks),
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
-        "survivors": [one.pid for one in victims if one.survives],
     }
     try:
         write_last(_path(AGENT_END, assignment), record)

@@ -58,9 +58,8 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
         cluster = job.cluster or launcher.name
         # of a job that was submitted another process knows the nodes
         nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
-        if nodes:
-            for line in node_history.warnings(cluster, nodes):
-                print(f"note: {line}", file=sys.stderr)
+        for line in node_history.warnings(cluster, nodes) if nodes else ():
+            print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
         if nodes and outcome.code:
             node_history.note(spec.run_dir, cluster, nodes)

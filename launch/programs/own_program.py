@@ -13,8 +13,10 @@ from configs.settings.train import TrainConfig
 from launch.spec import LaunchSpec, Program
 from muster.errors import UsageError, refuse
 
-# With --workers preload, until a run of the task has recorded its own imports: transformers takes
-# longer than torch, and these do without it.
+# What the trainer imports that takes long, for --workers preload. transformers takes longer than
+# torch, and some tasks do without it.
+IMPORTED = "torch,torch._dynamo,torch.nn.parallel,torch.profiler,torch.utils.data,psutil,yaml"
+OF_LANGUAGE = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 # Settings that name a folder, and those that name a file, a folder or something else.
 FOLDERS = ("data_dir", "cache_dir", "logs_dir", "checkpoint_dir")
@@ -70,7 +72,7 @@ class OwnProgram:
             return spec
         # as train/worker.py has it, before torch is imported
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
-        needs = ["torch"] if run.task in WITHOUT_TRANSFORMERS else ["torch", "transformers"]
+        needs = [IMPORTED] if run.task in WITHOUT_TRANSFORMERS else [IMPORTED, OF_LANGUAGE]
         modules = spec.preload or ",".join(needs)
         return replace(spec, env={**spec.env, **quiet}, preload=modules)
 
@@ -82,10 +84,8 @@ class OwnProgram:
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:
     """A program of train/, with the flags that make its settings again."""
     flags = cli.program_argv(launch.program, train, bench)
-    made = Program.module(
-        f"train.{launch.program}", *flags, takes_resume=launch.program == "worker"
-    )
-    return replace(made, source=train.task)
+    takes_resume = launch.program == "worker"
+    return Program.module(f"train.{launch.program}", *flags, takes_resume=takes_resume)
 
 
 def _absolute_if_path(name: str) -> str:

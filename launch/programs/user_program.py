@@ -112,7 +112,6 @@ class UserProgram:
         wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(words, cwd),
-            source=str(self._cwd),
             python=self._config.python if is_sent else self._python,
             wrap=tuple(_filled(word, places) for word in wrap),
         )

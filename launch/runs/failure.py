@@ -26,11 +26,10 @@ from launch.runs import end_facts, last_output
 from launch.runs.end_facts import Facts
 from muster.errors import STOPPED
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
+from muster.worker.lost_peer import TIMED_OUT
 
 KILLED = 128 + 9
 KILL = " was killed by "
-# What gloo, nccl and the store say when another rank has not come to a collective.
-TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 OUT_OF_MEMORY = "out_of_memory"
 # In a line that is not of a traceback's frames; of torch, Python, the kernel and Slurm. With a
 # question mark it is a guess of ours.

@@ -7,14 +7,17 @@ own restarts keep a store whose addresses are stale.
 """
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.runs import continuation
+from configs import cli
+from configs.settings.train import TrainConfig
 from launch.spec import LaunchSpec
 from muster import json_lines, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
-from muster.orderly_stop import STOP_SIGNALS
+from muster.orderly_stop import NOTICE, STOP_SIGNALS
+from muster.writing import read_json
 
 MOST_IDLE = 3
 # Done, refused, stopped cleanly, given up, or ended by somebody who wanted just that.
@@ -72,7 +75,7 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     run_files.archive_attempt(spec.run_dir, spec.attempt)
     is_ours = spec.program.takes_resume and spec.workers == "torchrun"
     return replace(
-        continuation.with_flags(spec, spec.run_dir),
+        with_flags(spec, spec.run_dir),
         attempt=spec.attempt + 1,
         workers="manual" if is_ours else spec.workers,
     )
@@ -89,3 +92,36 @@ def last_step(run_dir: Path) -> int:
     every = [one for path in run_files.METRICS.find(run_dir) for one in json_lines.last(path)]
     steps = [one["step"] for one in every if isinstance(one.get("step"), int)]
     return max(steps, default=0)
+
+
+def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
+    """`spec`, to go on from its newest checkpoint, if its program knows how to be told.
+
+    Without one it stays: the run goes on from what it was to go on from itself, if from anything,
+    and not from what another run has left in the same folder.
+    """
+    if not spec.program.takes_resume:
+        return spec
+    module, flags = spec.program.argv[:2], spec.program.argv[2:]
+    (train,) = cli.parse([TrainConfig], flags, prog="", description="")
+    folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
+    if not has_checkpoint(folder, [spec.run_id]):
+        return spec
+    train = replace(
+        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
+    )
+    return replace(spec, program=replace(spec.program, argv=(*module, *cli.to_argv(train))))
+
+
+def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
+    """Whether one of these runs has written a checkpoint into `folder` to its end."""
+    for manifest in folder.glob("step_*/manifest.json"):
+        state = read_json(manifest.with_name("state.json")) or {}  # it may be just being removed
+        if state.get("run_id") in run_ids:
+            return True
+    return False
+
+
+def stopped_for_notice(run_dir: Path) -> bool:
+    """Whether the workers stopped, in order, since their time was up."""
+    return (read_json(run_files.STOPPED.path(run_dir)) or {}).get("why") == NOTICE

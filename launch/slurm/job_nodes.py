@@ -144,7 +144,7 @@ class JobNodes:
             MusterError: one of them does not come; nothing of the step is left.
         """
         hosts, token = [node.name for node in facts.nodes], token_hex(16)
-        door = Door(_server(spec), token, len(hosts))
+        door = Door(_server(spec), token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
         about = {"port": door.port, "token": token, "network": self.network}

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.runs import continuation, node_history, run_record
+from launch.runs import node_history, restart, run_record
 from launch.runs.restart import Outcome
 from launch.slurm import node_health
 from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, last_line, patiently
@@ -164,7 +164,7 @@ def where_due(
     """Have the job started again after its run has ended with `code`, if that is of use: its time
     was up and the workers have stopped in order, or a node is gone.
     """
-    if code == STOPPED and continuation.stopped_for_notice(run_dir):
+    if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", allocation, job)
     elif code and Outcome(code).is_worth_another:
         answer = node_health.answers(hosts, os.environ)

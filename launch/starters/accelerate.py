@@ -1,7 +1,7 @@
 """The `accelerate launch` command of one node, for those who want its settings in the workers."""
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter
+from launch.starters.base import Starter, command
 from muster.errors import UsageError
 
 
@@ -22,9 +22,8 @@ class Accelerate(Starter):
                 f"--workers accelerate starts equally many workers on each node, but here they are "
                 f"{', '.join(map(str, counts))}; use --workers torchrun"
             )
-        node, world_size, program = facts.nodes[node_rank], facts.world_size, spec.program
-        argv = (
-            program.python or node.python,
+        node, world_size = facts.nodes[node_rank], facts.world_size
+        words = (
             *(f"{node.repository}/{RUN_MODULE}", "accelerate.commands.launch"),
             *("--num_machines", str(len(facts.nodes))),
             *("--num_processes", str(world_size)),
@@ -36,10 +35,9 @@ class Accelerate(Starter):
             *("--mixed_precision", "no"),  # the worker sets what --precision says
             *("--dynamo_backend", "no"),
             *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
-            *node.worker(program),
+            *node.worker(spec.program),
         )
-        env = {**spec.env, "PYTHONUNBUFFERED": "1"}
-        return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
+        return [command(spec, facts, node_rank, words)]
 
 
 build = Accelerate()

@@ -1,7 +1,7 @@
 """What `--workers` chooses: how the workers of a node are started."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from configs import plugins
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
@@ -28,12 +28,24 @@ class Starter(ABC):
         """
 
 
+def command(
+    spec: LaunchSpec,
+    facts: Facts,
+    node_rank: int,
+    words: Sequence[str],
+    env: Mapping[str, str] | None = None,
+) -> NodeCommand:
+    """A process of a node: what its Python is given, where the program starts."""
+    node, program = facts.nodes[node_rank], spec.program
+    argv = (program.python or node.python, *words)
+    env = {**spec.env, "PYTHONUNBUFFERED": "1", **(env or {})}
+    return NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)
+
+
 def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     """What torchrun tells all workers of a node, where it does not start them."""
     counts = [int(one.nproc) for one in facts.nodes]
     return {
-        **spec.env,
-        "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(sum(counts)),
         "LOCAL_WORLD_SIZE": str(counts[node_rank]),
         "GROUP_RANK": str(node_rank),
@@ -59,8 +71,4 @@ def starter_of(name: str) -> Starter:
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; pure."""
     of_node = starter_of(spec.workers).commands
-    return [
-        command
-        for node_rank in range(len(facts.nodes))
-        for command in of_node(spec, facts, node_rank)
-    ]
+    return [one for node_rank in range(len(facts.nodes)) for one in of_node(spec, facts, node_rank)]

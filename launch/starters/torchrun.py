@@ -1,7 +1,7 @@
 """The torchrun command of one node: the only Python file that knows torchrun's flags."""
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter
+from launch.starters.base import Starter, command
 
 
 class Torchrun(Starter):
@@ -14,9 +14,8 @@ class Torchrun(Starter):
     needs = "torch"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-        node, program = facts.nodes[node_rank], spec.program
-        argv = (
-            program.python or node.python,
+        node = facts.nodes[node_rank]
+        words = (
             *(f"{node.repository}/{RUN_MODULE}", "torch.distributed.run"),
             *("--nnodes", str(len(facts.nodes))),
             *("--nproc-per-node", str(node.nproc)),
@@ -25,10 +24,9 @@ class Torchrun(Starter):
             *("--master-port", str(facts.master_port or DECIDED)),
             *("--rdzv-id", spec.run_id),  # reaches the workers as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
-            *node.worker(program),
+            *node.worker(spec.program),
         )
-        env = {**spec.env, "PYTHONUNBUFFERED": "1"}
-        return [NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)]
+        return [command(spec, facts, node_rank, words)]
 
 
 build = Torchrun()

@@ -14,7 +14,7 @@ from typing import Any
 
 from configs.plugins import REPOSITORY
 from launch.launchers.base import chosen
-from launch.runs import continuation, run_record, run_state
+from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies import cell_process, progress_record
 from launch.studies.cell_process import STOPS, Work
@@ -130,7 +130,7 @@ def words_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) 
     if not sweep.is_study:  # whose runs are measured from their beginning
         own = checkpoints(folder, cell.id)
         place.append(f"--checkpoint-dir={own}")
-        if not cell.parsed.words and continuation.has_checkpoint(own, [cell.id]):
+        if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
             place.append("--resume=auto")
     at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
     return [*cell.words[:at], *where, *place, *cell.words[at:]]

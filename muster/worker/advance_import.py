@@ -10,13 +10,12 @@ This file is loaded by its path. It needs the standard library alone, of Python 
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -27,77 +26,66 @@ WHILE_IMPORTING = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-OPENBLAS_SIZES = [f"{one}_NUM_THREADS" for one in ("OPENBLAS", "OPENBLAS_DEFAULT", "GOTO", "OMP")]
-OPENBLAS_SETTERS = [
-    f"{prefix}openblas_set_num_threads{suffix}"
-    for prefix in ("", "scipy_")
-    for suffix in ("", "64_", "_64")
-]
 # These read RANK as they are imported, which is set after the fork.
 READ_RANK = frozenset("lightning lightning_fabric lightning_utilities pytorch_lightning".split())
 
 
 class Unforkable(Exception):
-    """A module that cannot be imported in advance: its package, and what it does."""
-
-    def __init__(self, package: str, what: str) -> None:
-        super().__init__(f"{package} {what}")
-        self.package, self.what = package, what
+    """A module that cannot be imported in advance, and why."""
 
 
-class AdvanceImport:
-    """Imports, one after another, into a process that will be forked.
+def import_all(names: Iterable[str], folder: str) -> dict[str, str]:
+    """Import `names`; those that failed, with their error: the program will meet it itself.
 
     `folder` is the first on the program's path; what lies there hides what is installed.
+
+    Raises:
+        Unforkable: a module must not be imported here; this process is of no use any more.
     """
+    failed, count = {}, len(tasks())
+    with _apart_from_the_program():
+        for name in names:
+            package = name.partition(".")[0]
+            if package in READ_RANK:
+                raise Unforkable(f"--preload {name}: {package} reads RANK as it is imported")
+            before = frozenset(sys.modules)
+            try:
+                importlib.import_module(name)
+            except BaseException as error:  # noqa: BLE001 (a module may even end Python)
+                failed[name] = traceback.format_exception_only(type(error), error)[-1].strip()
+            if problem := _problem(folder, before, count):
+                raise Unforkable(f"--preload {name}: {package} {problem}")
+    return failed
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._before = frozenset(sys.modules)
-        self._seen = len(sys.modules)
-        self._tasks = len(tasks())
 
-    def run(self, names: Iterable[str]) -> dict[str, str]:
-        """Import `names`; those that failed, with their error: the program will meet it itself.
+@contextmanager
+def _apart_from_the_program() -> Iterator[None]:
+    """Inside it neither this folder nor what is the program's is on the path."""
+    saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
+    path = sys.path[:]
+    os.environ.update(WHILE_IMPORTING)
+    hidden = (Path(__file__).resolve().parent, Path.cwd())
+    sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name, value in saved.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
-        Raises:
-            Unforkable: a module must not be imported here; this process is of no use any more.
-        """
-        saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
-        path = sys.path[:]
-        os.environ.update(WHILE_IMPORTING)
-        # neither this folder, nor what is the program's
-        hidden = (Path(__file__).resolve().parent, Path.cwd())
-        sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
-        failed = {}
-        try:
-            for name in names:
-                if name.partition(".")[0] in READ_RANK:
-                    raise Unforkable(name.partition(".")[0], "reads RANK as it is imported")
-                try:
-                    importlib.import_module(name)
-                except BaseException as error:  # noqa: BLE001 (a module may even end Python)
-                    failed[name] = traceback.format_exception_only(type(error), error)[-1].strip()
-                self._check(name.partition(".")[0])
-        finally:
-            sys.path[:] = path
-            for name, value in saved.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
-        return failed
 
-    def _check(self, package: str) -> None:
-        if len(sys.modules) == self._seen:
-            return
-        new, self._seen = list(sys.modules)[self._seen :], len(sys.modules)
-        here = tasks()
-        if len(here) > self._tasks:
-            raise Unforkable(package, f"leaves a thread or process ({', '.join(here[1:])})")
-        if uses_cuda():
-            raise Unforkable(package, "starts CUDA as it is imported")
-        for name in sorted({one.partition(".")[0] for one in new} - self._before):
-            found = PathFinder.find_spec(name, [self._folder])
-            if found is not None and found.loader is not None:  # no folder that only has its name
-                raise Unforkable(package, f"imports {name}, which the program's folder has, too")
+def _problem(folder: str, before: frozenset[str], count: int) -> str:
+    """What a module has done that must not be, with those that it has loaded; or ""."""
+    if len(here := tasks()) > count:
+        return f"leaves a thread or process ({', '.join(here[1:])})"
+    if uses_cuda():
+        return "starts CUDA as it is imported"
+    new = {name.partition(".")[0] for name in sys.modules.keys() - before}
+    for name in sorted(new - {one.partition(".")[0] for one in before}):
+        found = PathFinder.find_spec(name, [folder])
+        if found is not None and found.loader is not None:  # no folder that only has its name
+            return f"imports {name}, which the program's folder has, too"
+    return ""
 
 
 def tasks() -> list[str]:
@@ -117,22 +105,6 @@ def uses_cuda() -> bool:
         paths = [str(one.resolve()) for one in Path("/proc/self/fd").iterdir()]
         return any(one.startswith("/dev/nvidia-uvm") for one in paths)
     return False
-
-
-def restore_openblas() -> None:
-    """After the fork: as many threads for each OpenBLAS as it would have had."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    set_sizes = [os.environ.get(name, "") for name in OPENBLAS_SIZES]
-    count = next((int(one) for one in set_sizes if one.isdigit() and int(one)), cores or 1)
-    if count == 1:
-        return
-    with suppress(OSError):
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-        paths = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
-        for path in paths:
-            library = ctypes.CDLL(path)
-            for name in [one for one in OPENBLAS_SETTERS if hasattr(library, one)][:1]:
-                getattr(library, name)(ctypes.c_int(count))
 
 
 def reseed() -> None:

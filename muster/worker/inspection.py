@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -42,7 +42,6 @@ REQUEST_BYTES = 65_536
 FRAMES = 60  # of each thread, the innermost
 LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
-PAUSE_S = 1.0  # at most, for a question that is being answered while the program forks
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
 
@@ -84,52 +83,17 @@ class Inspector:
         self._main = threading.main_thread().ident
         self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
-        self.on_wake: Callable[[], None] = lambda: None  # each second, in this one's thread
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
         self._listener = _listen(folder, f"{stem}.sock")
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
-        self._wakes, self._wake = os.pipe()
-        os.set_blocking(self._wakes, False)
-        self._forks = threading.RLock()  # held around a fork, in which the thread pauses
-        self._thread = self._begin()
-        os.register_at_fork(
-            before=self._pause, after_in_parent=self._resume, after_in_child=self._leave
-        )
+        # Python 3.12 and newer warn of a fork beside threads; of ours nothing is to be feared
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
+        os.register_at_fork(after_in_child=self._leave)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
-
-    def _begin(self) -> threading.Thread:
-        thread = threading.Thread(target=self._run, name="muster-inspection", daemon=True)
-        thread.start()
-        return thread
-
-    def _pause(self) -> None:
-        """Before a fork: Python 3.12 and newer warn of one beside threads, which it counts."""
-        if os.getpid() != self._owner:
-            return
-        self._forks.acquire()
-        if self._thread.is_alive():
-            os.write(self._wake, b".")
-            self._thread.join(PAUSE_S)
-        task = Path(f"/proc/self/task/{self._thread.native_id}")  # which ends a moment later
-        deadline = time.monotonic() + PAUSE_S
-        while not self._thread.is_alive() and task.exists() and time.monotonic() < deadline:
-            time.sleep(0.0002)
-
-    def _resume(self) -> None:
-        if os.getpid() != self._owner:
-            return
-        if self._thread.is_alive():  # it answers somebody, and need not pause any more
-            try:
-                os.read(self._wakes, 1)
-            except BlockingIOError:  # it has just heard
-                self._thread.join()
-        if not self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # there are no new threads as Python ends
-                self._thread = self._begin()
-        self._forks.release()
 
     def _leave(self) -> None:
         """In a forked process, which nobody asks."""
@@ -157,15 +121,8 @@ class Inspector:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             try:
-                ready = select.select((self._listener.fileno(), self._wakes), (), (), WAKE_S)[0]
-                if self._wakes in ready:  # a fork is near
-                    with contextlib.suppress(BlockingIOError):  # or was
-                        os.read(self._wakes, 1)
-                        return
-                    continue
-                if not ready:
+                if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
                     self._note()
-                    self.on_wake()
                     continue
                 connection, _ = self._listener.accept()
             except (OSError, ValueError):  # closed: the process ends

@@ -24,6 +24,7 @@ WORDS = (
 # log, and is not shown as it is printed.
 CONSEQUENCE = "(a consequence) error: "
 
+# What gloo, nccl and the store say when another rank has not come to a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # The name under which every worker has loaded inspection.py; see worker_main.py.
 INSPECTION = "_muster_inspection"

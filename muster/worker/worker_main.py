@@ -54,15 +54,14 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
-INSPECTION = "_muster_inspection"
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then no folder of the program's is on it
 RANK = int(os.environ.get("RANK", "0"))
 run_dir: Path | None = None  # None, too, in what a worker forks: that does not speak for its rank
 
 
-def main(begin: Callable[[Any], None] | None = None) -> None:
-    """Become the program that `sys.argv` names; `begin` gets this worker's inspection before."""
+def main() -> None:
+    """Become the program that `sys.argv` names."""
     global run_dir
     words = sys.argv[1:]
     end_with_agent()
@@ -77,8 +76,6 @@ def main(begin: Callable[[Any], None] | None = None) -> None:
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
         load_beside("inspection").start(RANK)
-    if begin is not None:
-        begin(sys.modules.get(INSPECTION))
     atexit.register(leave_process_group)  # after what the program registers
     os._exit = sudden_exit
     os.register_at_fork(after_in_child=leave_rank)

@@ -123,7 +123,7 @@ def test_a_pending_job_is_cancelled(run):
     assert f": pending (job {one.job_id}; BeginTime)" in status
     assert "BeginTime: what that is: https://slurm.schedmd.com/job_reason_codes.html" in status
     assert re.search(r"expected start: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d, as far as Slurm", status)
-    (line,) = one.jobs("top", "--once").splitlines()[1:]
+    (line,) = one.jobs("list").splitlines()[1:]
     assert re.search(rf" {one.job_id} +pending +BeginTime: ", line)
     one.cluster.run("scontrol", "uhold", one.job_id)
     status = one.jobs("status")

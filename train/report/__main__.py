@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.live:
-        raise UsageError("--live is gone; use: muster jobs top, or --tensorboard of the run")
+        raise UsageError("--live is gone; use: muster jobs list, or --tensorboard of the run")
     return _report(args.folders, args.output)
 
 

@@ -159,7 +159,10 @@ def _not_come(
 
 
 def condition(view: RankView) -> str:
-    """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`."""
+    """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`.
+
+    Of one that waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
+    """
     if view.ended:
         return f"it has ended: {view.ended}"
     if view.status in ("dead", "zombie"):
@@ -177,6 +180,9 @@ def condition(view: RankView) -> str:
         held = "its interpreter is held by other code, such as C"
         return f"{held}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
+    if (one := view.waiting) is not None:
+        group = "" if one.group == "0" else f" of {group_name(one)}"
+        return f"{f'it waits in {one.name} {one.shape}'.rstrip()}{group}{_at(view)}{since}"
     return f"it is {place or 'somewhere'}{since}, and {view.words}"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_state import catches, state_of, tree_of
+from launch.agent.processes.process_state import catches, state_of
 from muster.worker.inspection import DUMP_SIGNAL
 from muster.writing import read_json
 
@@ -40,7 +40,7 @@ def ask(
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
-    below = set(tree_of(os.getpid()))
+    below = {one.pid for one in process_tree.descendants()}
     with ThreadPoolExecutor(len(ranks)) as pool:
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     found = {}

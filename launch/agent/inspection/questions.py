@@ -2,21 +2,14 @@
 
 import json
 import secrets
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from launch.agent.inspection.diagnosis import group_name
-from launch.agent.inspection.rank_view import RankView
+from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
-from launch.runs.watching.durations import duration
 from muster import json_output
 from muster.errors import MusterError
 from muster.run_files import ANSWER, REQUESTS
@@ -69,14 +62,12 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     Raises:
         MusterError: nobody answers.
     """
-    width = None if sys.stdout.isatty() else 200
-    console = Console(width=width)
     if run_state.of(run_dir).over:
         seen, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(seen["time_unix_s"]))
-        console.print(f"{run_dir.name} is over; this was seen {why}, at {at}:", soft_wrap=True)
+        print(f"{run_dir.name} is over; this was seen {why}, at {at}:")
         json_output.emit("stacks", run_id=run_dir.name, seen=why, **seen)
-        _show(seen, console, full=full)
+        _show(seen, full=full)
         return
     asking = Asking(run_dir, ask="stacks")
     try:
@@ -86,7 +77,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     if findings is None or "reports" not in findings:
         raise MusterError(_silence(run_dir))
     json_output.emit("stacks", run_id=run_dir.name, seen="now", **findings)
-    _show(findings, console, full=full)
+    _show(findings, full=full)
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
@@ -108,44 +99,14 @@ def _silence(run_dir: Path) -> str:
     )
 
 
-def _show(findings: Mapping[str, Any], console: Console, *, full: bool = False) -> None:
-    """Print what was found: the sentences, then the table, then, if asked for, all threads."""
+def _show(findings: Mapping[str, Any], *, full: bool) -> None:
+    """Print what was found: the sentences, then each rank, then, if asked for, all threads."""
     for sentence in findings["sentences"]:
-        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for column in ("rank", "node", "in", "for", "collective", "process"):
-        table.add_column(column, no_wrap=column not in ("collective", "process"))
+        print(sentence)
     for view in views_of(findings).values():
-        table.add_row(*map(escape, _cells(view)))
-    console.print(table)
-    if full:
-        for report in findings["reports"]:
-            for line in _threads(report):
-                console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def _cells(view: RankView) -> list[str]:
-    if view.ended:
-        return [str(view.rank), view.node, "-", "-", "-", f"ended: {view.ended}"]
-    place = str(view.place) if view.place else "-"
-    since = duration(view.for_s) if view.for_s is not None else "-"
-    if view.imports:
-        return [str(view.rank), view.node, place, since, "-", "imports"]
-    if view.waiting is not None and view.answers:
-        return [str(view.rank), view.node, place, since, _collective(view), "waits for others"]
-    words = view.words if view.answers or view.is_held else f"no answer; {view.words}"
-    return [str(view.rank), view.node, place, since, _collective(view), words]
-
-
-def _collective(view: RankView) -> str:
-    """`waits in all_reduce 6 [1000]`, or the last one that it has ended."""
-    if view.waiting is not None:
-        one = view.waiting
-        group = "" if one.group == "0" else f" of {group_name(one)}"
-        return f"waits in {one.name} {one.shape}{group}".rstrip()
-    if view.collectives:
-        return f"after {view.collectives[-1].name}"
-    return "-"
+        print(f"rank {view.rank} on {view.node}: {condition(view)}")
+    for report in findings["reports"] if full else ():
+        print("\n".join(_threads(report)))
 
 
 def _threads(report: Mapping[str, Any]) -> list[str]:

@@ -21,8 +21,6 @@ from muster.run_files import SECRETS
 from muster.writing import read_json
 
 CONNECT_S = 1.0
-# Whoever listens at a port that may be the coordinator's has so long to show that it is.
-ANSWER_S = 3.0
 # Of the leader's door.
 ENTER_S, WELCOME_S, LOOK_S = 10.0, 30.0, 0.02
 
@@ -34,7 +32,7 @@ class CoordinatorClient(Peers):
         super().__init__(assignment)
         self._knock: Knock | None = None
         self._may_leave = False
-        self._candidates = list(assignment.coordinator_ports)
+        self._port = assignment.coordinator_ports[0]  # as the coordinator itself has said
         self._best_s = float("inf")
         self._beaten = 0.0
 
@@ -57,8 +55,7 @@ class CoordinatorClient(Peers):
             if knock.is_in and not was_in:
                 self.heartbeat.add(link.channel)
         if not knock.is_in:
-            # A coordinator that is held up may take its time; another's port will never answer.
-            if link.channel.ended or (not knock.is_known and link.age_s > ANSWER_S):
+            if link.channel.ended:
                 self._knock = None
                 link.drop()
             return
@@ -76,25 +73,23 @@ class CoordinatorClient(Peers):
             yield self._knock.link
 
     def _give_up(self) -> None:
-        address, ports = self.assignment.coordinator_address, self.assignment.coordinator_ports
         self.trouble = self.trouble or (
-            f"{self.assignment.name} could not reach node 0 at {address} (port "
-            f"{', '.join(map(str, ports))}) for {self.assignment.spec.join_s:.0f} s; is that its "
-            "address on this network, and is no firewall between?"
+            f"{self.assignment.name} could not reach node 0 at "
+            f"{self.assignment.coordinator_address} (port {self._port}) for "
+            f"{self.assignment.spec.join_s:.0f} s; is that its address on this network, and is no "
+            "firewall between?"
         )
 
     def _connect(self) -> None:
-        port = self._candidates.pop(0)
-        self._candidates.append(port)
         assignment, own = self.assignment, self.assignment.address
-        where = (assignment.coordinator_address, port)
+        where = (assignment.coordinator_address, self._port)
         try:
             link = Link(socket.create_connection(where, CONNECT_S, (own, 0) if own else None))
         except OSError:
             return
         link.name, self.own_address = "node 0", link.own_address
         who = Who(assignment.index, assignment.name, assignment.workers)
-        self._knock = Knock(link, port, assignment.token, who)
+        self._knock = Knock(link, self._port, assignment.token, who)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if "start" in message:

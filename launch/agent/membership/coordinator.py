@@ -177,7 +177,7 @@ def _door(assignment: Assignment) -> Door:
             f"({(error.strerror or str(error)).lower()}); "
             "is that its address on the network between the nodes?"
         ) from None
-    return Door(server, assignment.token, assignment.count)
+    return Door(server, assignment.token)
 
 
 def _master_port(assignment: Assignment) -> int:

@@ -13,7 +13,6 @@ import json
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from launch.nodes.channel import SILENT_S, Channel
 
 # Whoever connects has so long to show that it is of this run, and so much to send until then.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
-SPARE_STRANGERS = 64  # besides one for each agent, at a time
 ACCEPTS = 256  # at a time
 PART_S = 1.0
 
@@ -157,8 +155,8 @@ def listen(address: str, ports: Sequence[int]) -> socket.socket:
 class Door:
     """A server that lets in whoever shows the run's token, and nobody else."""
 
-    def __init__(self, server: socket.socket, token: str, count: int) -> None:
-        self._server, self._token, self._count = server, token, count
+    def __init__(self, server: socket.socket, token: str) -> None:
+        self._server, self._token = server, token
         self.port: int = server.getsockname()[1]
         self.strangers: list[Link] = []
 
@@ -180,19 +178,10 @@ class Door:
                 connection, _ = self._server.accept()
             except OSError:  # nobody is there to be accepted, or all are here
                 return
-            self._make_room()
             try:
                 self.strangers.append(Link(connection))
             except OSError:  # it has gone already
                 connection.close()
-
-    def _make_room(self) -> None:
-        """One address with many connections does not keep the others out."""
-        if len(self.strangers) < self._count + SPARE_STRANGERS:
-            return
-        addresses = Counter(link.peer_address for link in self.strangers)
-        ((most, _),) = addresses.most_common(1)
-        self._send_away(next(link for link in self.strangers if link.peer_address == most))
 
     def _send_away(self, link: Link) -> None:
         self.strangers.remove(link)

@@ -57,9 +57,10 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and all processes below it, parents first; psutil would read those of all users."""
-    if not PROC.exists():
-        return _portable_tree(pid)
+    """`pid` and all processes below it, parents first, as far as /proc tells.
+
+    psutil would read those of all users.
+    """
     found = [pid]
     for one in found:
         try:
@@ -69,15 +70,6 @@ def tree_of(pid: int) -> list[int]:
         for task in tasks:
             found += [int(child) for child in _read(task / "children").split()]
     return found
-
-
-def _portable_tree(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return [pid]
 
 
 def catches(pid: int, number: int) -> bool:

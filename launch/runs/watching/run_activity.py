@@ -8,7 +8,6 @@ from pathlib import Path
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
 from launch.runs.watching.step_progress import (
-    Checkpoints,
     StepProgress,
     checkpoints,
     settings_of,
@@ -31,14 +30,16 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
     settings = settings_of(run_dir)
     progress = step_progress(run_dir)
     if progress is None:
-        yield from _before_steps(run_dir, has_records=settings is not None)
+        yield _before_steps(run_dir, has_records=settings is not None)
         return
-    yield f"{pace(progress)}, {time_left(progress)}"
+    yield _pace(progress)
     if settings is not None:
         saved = checkpoints(run_dir, settings)
-        if saved.wanted or saved.step is not None:
-            yield last_checkpoint(saved)
-    if is_silent(progress):
+        if saved.step is not None:
+            yield f"last checkpoint after step {saved.step}, {duration(saved.age_s)} ago"
+        elif saved.wanted:
+            yield "no checkpoint yet"
+    if progress.silent_s > max(SILENT_S, SILENT_STEPS * progress.step_s):
         yield (
             f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "
             "hangs; jobs.py stacks says where each rank is"
@@ -46,51 +47,26 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
 
 
 def brief(run_dir: Path, state: State) -> str:
-    """The same in a few words, for a line of a table."""
-    if state.over or state.notes:
-        return state.notes[0] if state.notes and not state.over else state.detail
-    settings = settings_of(run_dir)
-    progress = step_progress(run_dir)
-    if progress is None:
-        return next(_before_steps(run_dir, has_records=settings is not None))
-    place = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
-    words = [place, pace(progress)]
-    if progress.left_s is not None:
-        words.append(time_left(progress))
-    if settings is not None and (saved := checkpoints(run_dir, settings)).step is not None:
-        words.append(f"checkpoint {duration(saved.age_s)} ago")
-    if is_silent(progress):
-        words.append(f"no step for {duration(progress.silent_s)}")
-    return ", ".join(words)
+    """The same for a line of a table, or how it ended."""
+    if state.over:
+        return state.detail
+    words = list(lines(run_dir, state))
+    return words[0] if state.notes else "; ".join(words)
 
 
-def pace(progress: StepProgress) -> str:
-    """How fast it goes, by the median of its last steps."""
+def _pace(progress: StepProgress) -> str:
+    """Where it is, how fast it goes by the median of its last steps, and until when at that."""
+    step = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
     if progress.step_s >= 1:
-        return f"{progress.step_s:.3g} s per step"
-    return f"{1 / max(progress.step_s, 1e-9):.3g} steps per second"
+        pace = f"{progress.step_s:.3g} s per step"
+    else:
+        pace = f"{1 / max(progress.step_s, 1e-9):.3g} steps per second"
+    left_s = progress.left_s
+    left = "time left not known" if left_s is None else f"{duration(left_s)} left"
+    return f"{step}, {pace}, {left}"
 
 
-def time_left(progress: StepProgress) -> str:
-    """Until its last step, at this pace."""
-    if progress.left_s is None:
-        return "time left not known"
-    return f"{duration(progress.left_s)} left"
-
-
-def last_checkpoint(saved: Checkpoints) -> str:
-    """Its last checkpoint, and how much would be lost without another one."""
-    if saved.step is None:
-        return "no checkpoint yet"
-    return f"last checkpoint after step {saved.step}, {duration(saved.age_s)} ago"
-
-
-def is_silent(progress: StepProgress) -> bool:
-    """Whether no step came for longer than is usual."""
-    return progress.silent_s > max(SILENT_S, SILENT_STEPS * progress.step_s)
-
-
-def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
+def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     """Nodes meet, then workers start, import what they need and load their data."""
     agents, began = [], 0.0
     for path in run_files.AGENT.find(run_dir):
@@ -101,15 +77,12 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
         meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
-            yield f"nodes meet: node 0 is {text}, said {duration(since_s)} ago"
-        else:
-            yield "its nodes start, or meet: none of them has started workers yet"
-        return
+            return f"nodes meet: node 0 is {text}, said {duration(since_s)} ago"
+        return "its nodes start, or meet: none of them has started workers yet"
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
     nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"
     after = f"started {duration(time.time() - began)} ago"
     if has_records:
-        yield f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
-    else:
-        yield f"{count} on {nodes} {after}; this program leaves no records of steps"
+        return f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
+    return f"{count} on {nodes} {after}; this program leaves no records of steps"

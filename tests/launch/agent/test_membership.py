@@ -186,7 +186,6 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
     try:
         for _ in range(20):
             coordinator.tick()  # it does not read for ever
-        assert len(coordinator._door.strangers) <= 2 + 64
         assert tick([coordinator, client], lambda: coordinator.master_port)
     finally:
         over.set()
@@ -195,9 +194,7 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
         thread.join()
 
 
-def test_a_head_that_is_held_up_is_waited_for(meet, monkeypatch):
-    """What a client says before it gives up is no node that is gone."""
-    monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.2)
+def test_a_head_that_is_held_up_is_waited_for(meet):
     (coordinator, client) = meet(2)
     assert tick([client], lambda: client._waited_s() > 1.0)
     agents = [coordinator, client]
@@ -240,15 +237,9 @@ def test_nobody_waits_for_one_that_is_gone(meet):
     assert tick(agents[:2], lambda: all(one.settled() for one in agents[:2]))
 
 
-def test_a_port_of_somebody_else_is_passed_over(monkeypatch):
-    monkeypatch.setattr("launch.agent.membership.client.ANSWER_S", 0.3)
+def test_a_port_of_somebody_else_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        coordinator = Coordinator(assignment(0, 2))
-        client = CoordinatorClient(assignment(1, 2, 0, coordinator_ports=(taken, coordinator.port)))
-        assert tick([coordinator, client], lambda: client.master_port)
-        client.close()
-        coordinator.close()
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
             Coordinator(assignment(0, 2, taken))
 

@@ -31,13 +31,12 @@ ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
-    """A program, of which nothing is known yet."""
+def project(tmp_path) -> Path:
+    """A program, and a package of its own."""
     root = tmp_path / "project"
     (root / "configs").mkdir(parents=True)
     (root / "configs" / "__init__.py").touch()
     (root / "train.py").write_text(DDP)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return root
 
 
@@ -64,17 +63,14 @@ def agent(project: Path, node: int) -> psutil.Process:
 
 
 @pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
-def test_the_second_run_has_imported_what_the_first_one_had(project, shape):
+def test_workers_have_what_was_named_and_no_other_module_of_theirs(project, shape):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
-    show += "print(os.getppid(), before)"
-    (project / "train.py").write_text(show + DDP + "\nimport decimal")
-    printed = []
-    for _ in range(2):
-        code, out, err = run(project, *shape, "--", "train.py", "--lr", "1e-3")
+    (project / "train.py").write_text(show + "print(os.getppid(), before)" + DDP)
+    for flags, known in (((), "['torch']"), (("--preload", "decimal"), "['decimal']")):
+        code, out, err = run(project, *shape, *flags, "--", "train.py", "--lr", "1e-3")
         assert code == 0, err
         assert "rank 0 of 4: step 2" in out
-        printed.append(re.findall(r"\[.*\]", out)[0])
-    assert printed == ["[]", "['decimal', 'torch']"]
+        assert re.findall(r"\[.*\]", out)[0] == known
     assert alive(project) == []
 
 
@@ -201,19 +197,14 @@ def test_what_cannot_be_is_refused(project, words, text):
     assert not list(project.glob("logs/*"))
 
 
-def test_our_own_trainer_has_none_of_its_own_modules_in_advance(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
     flags = ["--nodes", "2", "--task=synthetic", "--max-steps=10", f"--logs-dir={tmp_path}/logs"]
     losses = []
-    for number, own in enumerate([LOCAL, LOCAL, ["--launcher", "local"]]):
+    for number, own in enumerate([LOCAL, ["--launcher", "local"]]):
         one = [*own, *flags, f"--run-id=run{number}"]
         code, _, err = submit(*one, cwd=tmp_path, python=sys.executable)
         assert code == 0, err
+        assert "note: --preload" not in err
         lines = (tmp_path / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
         losses.append([one.get("loss") for one in map(json.loads, lines.splitlines())])
-    assert losses[0] == losses[1] == losses[2]  # the last one is torchrun's
-    (record,) = (tmp_path / "state" / "muster" / "imports").iterdir()
-    names = json.loads(record.read_text())["modules"]
-    assert "torch" in names
-    ours = ("train", "launch", "configs", "muster", "tests")
-    assert [name for name in names if name.partition(".")[0] in ours] == []
+    assert losses[0] == losses[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes
-from launch.runs import continuation, restart
+from launch.runs import restart
 from launch.runs.restart import Outcome
 from launch.spec import LaunchSpec, Program
 from muster import run_files
@@ -134,14 +134,14 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     flags = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
     program = Program.module("train.worker", *flags, takes_resume=True)
     spec = LaunchSpec("run", tmp_path, program)
-    assert continuation.with_flags(spec, tmp_path) == spec  # nothing yet
+    assert restart.with_flags(spec, tmp_path) == spec  # nothing yet
     done = tmp_path / "checkpoints" / "step_00000007"
     done.mkdir(parents=True)
     (done / "manifest.json").touch()
     (done / "state.json").write_text('{"run_id": "of somebody else"}')
-    assert continuation.with_flags(spec, tmp_path) == spec
+    assert restart.with_flags(spec, tmp_path) == spec
     (done / "state.json").write_text('{"run_id": "run"}')
-    again = continuation.with_flags(spec, tmp_path).program.argv
+    again = restart.with_flags(spec, tmp_path).program.argv
     assert "--resume=auto" in again and "--lr=0.5" in again
     assert not any("reset" in word for word in again)
 

@@ -13,7 +13,6 @@ import pytest
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
-from muster.worker import imported_modules
 from tests.preload import skip_if_quick
 
 WORKER = Path(__file__).parents[3] / "muster" / "worker"
@@ -45,7 +44,6 @@ def project(tmp_path, monkeypatch) -> Path:
     (root / "train.py").write_text(SHOW)
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "says.py").write_text(SAY)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     return root
 
@@ -54,18 +52,16 @@ def package(project: Path, name: str, text: str) -> None:
     (project.parent / "packages" / f"{name}.py").write_text(text)
 
 
-def command(*words: str, nproc: int = 2, modules: str = "") -> list[str]:
-    flags = {
-        "--nproc": nproc, "--first-rank": 0, "--program": "train", "--modules": modules,
-    }  # fmt: skip
+def command(*words: str, nproc: int = 2, modules: str = "json") -> list[str]:
+    flags = {"--nproc": nproc, "--first-rank": 0, "--modules": modules}
     named = [str(word) for pair in flags.items() for word in pair]
     return [sys.executable, str(PRELOAD), *named, "--", *words]
 
 
-def run(project: Path, *words: str, nproc: int = 2, modules: str = "", **env: str):
+def run(project: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str):
     node = NodeFacts(NodeSpec("localhost", nproc), "node0", sys.executable, "", nproc)
     spec = LaunchSpec("run", project, Program(("train.py",)))
-    own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0)
+    own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0) | {"PYTHONUNBUFFERED": "1"}
     return subprocess.run(
         command(*words, nproc=nproc, modules=modules), cwd=project, text=True, timeout=300,
         capture_output=True, env={**os.environ, **own, **env},
@@ -102,21 +98,6 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
-def test_what_a_program_that_ends_itself_had_imported_is_known(project):
-    """As those that end by os._exit do, or are killed: the list is written while they run."""
-    records = project.parent / "state" / "muster" / "imports" / "*.json"
-    (project / "train.py").write_text(
-        "import decimal, glob, os, time\n"
-        f"while not any('decimal' in open(one).read() for one in glob.glob('{records}')):\n"
-        "    time.sleep(0.05)\n"
-        "os._exit(0)\n"
-    )
-    (project.parent / "inspection").mkdir()
-    assert not run(project, "train.py", MUSTER_INSPECTION=f"{project.parent}/inspection").returncode
-    (record,) = (project.parent / "state" / "muster" / "imports").iterdir()
-    assert "decimal" in json.loads(record.read_text())["modules"]
-
-
 THREAD = (
     "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 )
@@ -127,18 +108,11 @@ UNFORKABLE = {
 
 
 @pytest.mark.parametrize("text, what", UNFORKABLE.values(), ids=UNFORKABLE)
-def test_one_that_was_only_recorded_is_left_out_and_imported_by_each(project, text, what):
+def test_what_a_fork_would_leave_without_its_users_is_refused(project, text, what):
     package(project, "busy", text)
-    show = "import decimal, sys\nfrom says import say\n"
-    show += "say('xml.dom' in sys.modules, 'busy' in sys.modules)\n"
-    (project / "train.py").write_text(show + "import busy")
-    record = imported_modules.file_of("train")
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"modules": ["decimal", "busy", "xml.dom"]}))
-    first, second = (run(project, "train.py") for _ in range(2))
-    assert first.stdout == second.stdout == "True False\n" * 2, first.stderr
-    assert first.stderr.count("note: busy") == 1 and what in first.stderr
-    assert second.stderr == ""  # it is remembered
+    done = run(project, "train.py", modules="decimal,busy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: --preload busy: busy {what}" in done.stderr
 
 
 def test_a_package_that_is_known_to_read_its_rank_is_not_imported_in_advance(project):
@@ -146,11 +120,10 @@ def test_a_package_that_is_known_to_read_its_rank_is_not_imported_in_advance(pro
     done = run(project, "train.py", modules="lightning_utilities")
     assert "lightning_utilities reads RANK as it is imported" in done.stderr
     (project / "train.py").write_text(
-        "import lightning_utilities, os\nfrom says import say\n"
+        "import decimal, lightning_utilities, os\nfrom says import say\n"
         "say(lightning_utilities.rank == os.environ['RANK'])"
     )
-    for _ in range(2):  # in the second run it is known
-        assert run(project, "train.py").stdout == "True\n" * 2
+    assert run(project, "train.py", modules="decimal").stdout == "True\n" * 2
 
 
 def test_a_module_that_fails_is_for_the_worker_to_meet(project):
@@ -209,19 +182,6 @@ def test_random_numbers_of_a_seed_are_those_of_plain_python(project):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ).stdout.splitlines()  # fmt: skip
     assert len(plain) == 5 and sorted(ours) == sorted(2 * plain)
-
-
-@pytest.mark.parametrize("nproc, threads", [(1, os.cpu_count()), (2, 1)])
-def test_openblas_has_the_threads_that_it_would_have(project, nproc, threads):
-    skip_if_quick()
-    (project / "train.py").write_text(
-        "import numpy, os, sys, threadpoolctl\nfrom says import say\n"
-        "infos = threadpoolctl.threadpool_info()\n"
-        "say([one['num_threads'] for one in infos if one['internal_api'] == 'openblas'],"
-        " os.environ.get('OPENBLAS_NUM_THREADS'))\n"
-    )
-    done = run(project, "train.py", nproc=nproc, modules="numpy")
-    assert done.stdout == f"[{threads}] None\n" * nproc, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--live", "logs/run"], "error: --live is gone; use: muster jobs top"),
+        (["--live", "logs/run"], "error: --live is gone; use: muster jobs list"),
         (["logs/no-such-run"], "error: logs/no-such-run is no folder"),
     ],
 )

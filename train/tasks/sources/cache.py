@@ -17,14 +17,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from muster.cache_folder import cache_folder
+from muster.errors import UsageError
 
 VERSION = "3"  # of what the files hold
 
 
 def root(cache_dir: Path | None) -> Path:
-    """Where caches are kept: as configured, or the user's cache folder."""
-    return cache_folder() if cache_dir is None else cache_dir
+    """Where caches are kept: as configured, or `~/.cache/muster`, as XDG_CACHE_HOME says.
+
+    Raises:
+        UsageError: nothing says so, and the user has no home, as in some containers.
+    """
+    if cache_dir is not None:
+        return cache_dir
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
+    except RuntimeError:
+        raise UsageError(
+            "HOME is not set, and this user has no home folder: nothing can be kept for later "
+            "runs; set HOME, or XDG_CACHE_HOME to a folder that can be written"
+        ) from None
 
 
 def fingerprint(parts: Iterable[str | bytes]) -> str:

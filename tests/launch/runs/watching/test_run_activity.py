@@ -68,21 +68,22 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     agents(run, 2)
     steps(run, 60)
     (run / "start.json").write_text('{"step": 1, "total_steps": 1000}')
-    assert activity(run) == ["10 steps per second, 94 s left", "no checkpoint yet"]
+    assert activity(run) == [
+        "step 60 of 1000, 10 steps per second, 94 s left",
+        "no checkpoint yet",
+    ]
     saved = run / "checkpoints" / "step_00000050"
     saved.mkdir(parents=True)
     (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
     os.utime(saved, (time.time() - 600,) * 2)
     assert activity(run)[1] == "last checkpoint after step 50, 10 min ago"
-    assert run_activity.brief(run, RUNNING) == (
-        "step 60 of 1000, 10 steps per second, 94 s left, checkpoint 10 min ago"
-    )
+    assert run_activity.brief(run, RUNNING) == "; ".join(activity(run))
 
 
 def test_without_a_word_of_the_last_step_the_time_left_is_not_known(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 49)
-    assert activity(run) == ["10 steps per second, time left not known"]
+    assert activity(run) == ["step 49, 10 steps per second, time left not known"]
 
 
 def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_path):
@@ -93,7 +94,6 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
         "no step is on record for 5 min: it evaluates, writes, or hangs; jobs.py stacks says where "
         "each rank is"
     )
-    assert run_activity.brief(run, RUNNING).endswith("no step for 5 min")
 
 
 def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):

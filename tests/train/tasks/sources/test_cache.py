@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from muster.errors import UsageError
 from train.tasks.sources import cache
 
 TENSORS = {"input_ids": torch.arange(999, dtype=torch.int32), "offsets": torch.tensor([0, 999])}
@@ -55,3 +56,17 @@ def test_many_builders_at_once_make_one_whole_cache(tmp_path):
 def test_the_fingerprint_keeps_parts_apart():
     assert cache.fingerprint(["ab", "c"]) != cache.fingerprint(["a", "bc"])
     assert cache.fingerprint(["ab"]) == cache.fingerprint([b"ab"])
+
+
+def test_it_is_where_the_user_says_or_below_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.root(None) == tmp_path / "muster"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache.root(None) == Path.home() / ".cache" / "muster"
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(UsageError, match=r"HOME is not set.*XDG_CACHE_HOME"):
+        cache.root(None)
