@@ -75,11 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)
-    printed.add_argument("--json", action="store_true", help="for programs: a document a line")
+    printed.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing = verbs.add_parser("list", parents=[printed], help="the latest runs, newest first")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
     table = verbs.add_parser(
-        "top", parents=[printed], help="all runs and what they do, refreshed; Ctrl-C ends it"
+        "top", parents=[printed], help="all runs and their progress, refreshed; Ctrl-C ends it"
     )
     table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
     table.add_argument("--once", action="store_true", help="show it once, as in a script")
@@ -87,10 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")
     wait = verbs.add_parser("wait", parents=[one], help="stay until it ends, with its exit code")
-    wait.add_argument("--for", dest="patience", metavar="2h", help="no longer; then exit code 124")
+    wait.add_argument("--for", dest="patience", metavar="2h", help="limit; then exit code 124")
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
-    logs.add_argument("--rank", type=int, help="of this rank only")
+    logs.add_argument("--rank", type=int, help="the output of this rank only")
     stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)

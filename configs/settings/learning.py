@@ -14,9 +14,9 @@ class LearningConfig:
     lr: float = setting(5e-5, "peak learning rate", positive=True)
     schedule: Literal["linear", "polynomial", "constant"] = setting("linear", "after the warm-up")
     warmup_steps: int = setting(0, "steps of linear warm-up", least=0)
-    power: float = setting(1.0, "of the polynomial schedule; 1 is linear", positive=True)
+    power: float = setting(1.0, "power of the polynomial schedule; 1 is linear", positive=True)
     end_lr: float = setting(0.0, "learning rate at the end of the polynomial schedule", least=0)
-    weight_decay: float = setting(0.0, "decay of what --decay names", least=0)
+    weight_decay: float = setting(0.0, "weight decay of the parameters that --decay names", least=0)
     decay: Literal["matrices", "all"] = setting(
         "matrices", "all: biases and norms, too, unlike BERT"
     )

@@ -61,7 +61,7 @@ def code(findings: Findings) -> Row:
         fix = "put the checkout on a file system that all nodes share"
         return Row("code", "FAIL", found, fix)
     lines = [f"{listed(absent)}: not there yet; each run sends it first"] if absent else []
-    lines += [f"{listed(other)}: not as here; each run sends it first"] if other else []
+    lines += [f"{listed(other)}: other code; each run sends it first"] if other else []
     return Row("code", "ok", tuple(lines) or (f"the same on all ({findings.code})",))
 
 

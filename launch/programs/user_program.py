@@ -220,7 +220,7 @@ def _has(python: str, package: str) -> bool:
 def _function_problems(words: Sequence[str], python: str) -> Iterator[str]:
     folder = Path(*words[1:2])
     if not all((folder / name).is_file() for name in (CALL, ABOUT)):
-        yield f"--function {folder}: nothing that muster.launch has left"
+        yield f"--function {folder}: no function that muster.launch wrote"
     elif Path(python).exists() and not _has(python, "cloudpickle"):
         name = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["name"]
         yield (

@@ -132,7 +132,7 @@ class SlurmJob:
             raise
         ended = run_record.read_end(self._spec.run_dir)
         if ended is None and state.name == FORGOTTEN:
-            self.trouble = f"Slurm has forgotten job {self.job_id}, and nothing says how it ended"
+            self.trouble = f"Slurm forgot job {self.job_id}, and no record says how it ended"
             return 1
         if ended is None:
             self.trouble = f"Slurm says {state.name} of job {self.job_id}"

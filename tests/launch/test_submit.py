@@ -151,7 +151,7 @@ def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):
     worker(process, 2).kill()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 137, err
-    assert "error: rank 2 ended without a word (killed? out of memory?)" in err.splitlines()[-1]
+    assert "error: rank 2 ended without a message (killed? out of memory?)" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert alive(tmp_path) == []
 

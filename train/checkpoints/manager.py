@@ -174,7 +174,7 @@ class CheckpointManager:
         self._due_since = time.monotonic()
         if self._slow and not self._told:
             self._told = True
-            warn(f"step {step}: no checkpoint, for the disk is slow: {self._slow}")
+            warn(f"step {step}: no checkpoint, since the disk is slow: {self._slow}")
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.

@@ -101,9 +101,9 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> Iterator[str]:
         meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
-            yield f"nodes meet: node 0 is {text}, said {duration(since_s)} ago"
+            yield f"nodes connect: node 0 is {text}, {duration(since_s)} ago"
         else:
-            yield "its nodes start, or meet: none of them has started workers yet"
+            yield "its nodes start, or connect: none of them has started workers yet"
         return
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"

@@ -106,7 +106,7 @@ class RemoteCommand:
     def _ended(self, code: str) -> int:
         if code == "lost":
             raise MusterError(
-                f"{self.connection.login} has ended the command, by a restart perhaps; what it had "
+                f"{self.connection.login} ended the command, perhaps by a restart; a job that was "
                 f"submitted goes on: muster jobs list --login {self.connection.login}"
             )
         return int(code)

@@ -38,9 +38,11 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
         answers = survey.ask(network_probe.listen, addresses=addresses)
         assert answers.keys() == {0}
         (line,) = survey.silent(answers).values()
-        assert line.startswith("node1: its Python could not describe it: ") and "assign" in line
+        assert (
+            line.startswith("node1: its Python could not report on the node: ") and "assign" in line
+        )
         assert survey.ask(fail) == {}
-        assert survey.silent({})[0] == "node0: its Python could not describe it: '0'"
+        assert survey.silent({})[0] == "node0: its Python could not report on the node: '0'"
         assert survey.ask(spell, length=1)[1].value == "x"
 
 

@@ -42,10 +42,10 @@ def activity(run: Path, state: State = RUNNING) -> list[str]:
 
 def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
-    assert activity(run) == ["its nodes start, or meet: none of them has started workers yet"]
+    assert activity(run) == ["its nodes start, or connect: none of them has started workers yet"]
     meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
     (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
-    assert activity(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 10 min ago"]
+    assert activity(run) == ["nodes connect: node 0 is waiting for node 2, node 3, 10 min ago"]
 
 
 def test_workers_without_a_step_import(tmp_path):
