@@ -5,12 +5,12 @@ python -m tests.figures.architecture [--output docs/figures/architecture.svg]
 
 import argparse
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SIZE = (10.0, 6.4)  # inches; positions below are in hundredths of the picture
+WIDTH, HEIGHT = 324, 516  # points; a phone shows them at about 1.2 pixels each
+TITLE, TEXT = 9.5, 8.5  # points
 INK, BACKGROUND = "#1b1f24", "white"
 COLOURS = {"you": "#fdf1d6", "launch": "#dcebf7", "node": "#e3f3ea", "kept": "#f1e6f3"}
 
@@ -28,37 +28,35 @@ class Box(NamedTuple):
 
 
 COMMANDS = tuple(
-    Box(2 + 15.1 * at, 86, 13.6, 12, "you", title, text)
+    Box(6 + 159 * (at % 2), 474 - 42 * (at // 2), 153, 36, "you", title, text)
     for at, (title, text) in enumerate(
         [
             ("your program", "muster run -- train.py"),
             ("the trainer", "submit.py --sync ddp"),
             ("Slurm script", "sbatch multinode.sh"),
             ("Python", "muster.launch(work)"),
-            ("many runs", "muster sweep, study"),
+            ("many runs", "muster sweep, muster study"),
+            ("a laptop", "muster run --login cluster"),
         ]
     )
 )
-IN_PLAN = "settings and recipes (configs/), checks of every node, network, snapshot of your code"
-PLAN = Box(2, 67, 74, 12, "launch", "launch/: one plan of the run", IN_PLAN)
+IN_PLAN = "settings, checks of every node,\nnetwork, copy of your code"
+PLAN = Box(6, 322, 312, 48, "launch", "one plan of the run (launch/)", IN_PLAN)
 LAUNCHERS = (
-    Box(2, 50, 23, 10, "launch", "Slurm", "sbatch, srun, submitit"),
-    Box(27.5, 50, 23, 10, "launch", "ssh", "hosts.txt, CloudLab"),
-    Box(53, 50, 23, 10, "launch", "this machine", "or a shell on each node"),
+    Box(6, 266, 100, 36, "launch", "Slurm", "sbatch, srun"),
+    Box(112, 266, 100, 36, "launch", "ssh", "hosts, CloudLab"),
+    Box(218, 266, 100, 36, "launch", "this machine", "simulated nodes"),
 )
-NODES = tuple(
-    Box(2 + 25.5 * at, 9, 23, 34, "node", f"node {at}" if at < 2 else "node N") for at in range(3)
-)
+NODES = tuple(Box(6 + 163 * at, 128, 149, 118, "node", f"node {'0N'[at]}") for at in range(2))
 PARTS = (
-    Box(1.5, 13.5, 20, 11, "launch", "agent", "supervises, names the first failure"),
-    Box(1.5, 3, 9.5, 6.5, "you", "worker"),
-    Box(12, 3, 9.5, 6.5, "you", "worker"),
+    Box(8, 46, 133, 50, "launch", "agent", "supervises, and names\nthe first failure"),
+    Box(8, 8, 62, 24, "you", "worker"),
+    Box(79, 8, 62, 24, "you", "worker"),
 )
-IN_KEPT = "every step of every rank\nfirst failure, exit codes\ncheckpoints\nthe command and\n"
-IN_KEPT += "the code that repeat it"
-KEPT = Box(80, 9, 18, 51, "kept", "logs/RUN", IN_KEPT)
-IN_READERS = "muster jobs: status, top,\nlogs, stacks\nreport, compare\ndoctor"
-READERS = Box(80, 67, 18, 31, "kept", "to look at runs", IN_READERS)
+IN_KEPT = "records of every step\nfirst failure, exit codes\ncheckpoints\ncommand and code"
+KEPT = Box(6, 8, 149, 84, "kept", "logs/RUN", IN_KEPT)
+IN_READERS = "muster jobs: status, top,\nlogs, stacks\nmuster report\nmuster doctor"
+READERS = Box(169, 8, 149, 84, "kept", "to look at runs", IN_READERS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -77,30 +75,26 @@ def draw(path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "muster"
     from matplotlib import pyplot
 
-    figure = pyplot.figure(figsize=SIZE, facecolor=BACKGROUND)
+    figure = pyplot.figure(figsize=(WIDTH / 72, HEIGHT / 72), facecolor=BACKGROUND)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 100), ylim=(0, 100))
+    axes.set(xlim=(0, WIDTH), ylim=(0, HEIGHT))
     axes.axis("off")
     for box in (*COMMANDS, PLAN, *LAUNCHERS, *NODES, KEPT, READERS):
         _box(axes, box)
     for node in NODES:
-        for part in PARTS:
-            _box(axes, part._replace(x=node.x + part.x, y=node.y + part.y))
-        _arrow(axes, (node.x + 6.2, 22.5), (node.x + 6.2, 18.8))
-        _arrow(axes, (node.x + 16.8, 22.5), (node.x + 16.8, 18.8))
-    for box in COMMANDS:
-        _arrow(axes, (box.x + box.width / 2, 86), (box.x + box.width / 2, 79.4))
+        agent, *workers = [part._replace(x=node.x + part.x, y=node.y + part.y) for part in PARTS]
+        for part in (agent, *workers):
+            _box(axes, part)
+        for worker in workers:
+            _down(axes, worker, agent.y, worker.y + worker.height)
+        _down(axes, node, LAUNCHERS[0].y, node.y + node.height)
+    _arrow(axes, (WIDTH / 2, COMMANDS[-1].y), (WIDTH / 2, PLAN.y + PLAN.height))
     for box in LAUNCHERS:
-        middle = box.x + box.width / 2
-        _arrow(axes, (middle, 67), (middle, 60.4))
-        for node in NODES:
-            _arrow(axes, (middle, 50), (node.x + node.width / 2, 43.4))
-    _arrow(axes, (76, 27), (79.7, 27))
-    _arrow(axes, (89, 60), (89, 66.6))
-    for left, right in pairwise(NODES):
-        _arrow(axes, (left.x + left.width - 1, 15.2), (right.x + 1.2, 15.2), both=True)
-    below = "workers synchronise gradients: muster.sync, or what the program brings"
-    _text(axes, 38.5, 4.5, below, 9)
+        _down(axes, box, PLAN.y, box.y + box.height)
+    _arrow(axes, (145, 148), (179, 148), both=True)
+    _arrow(axes, (15, NODES[0].y), (15, KEPT.y + KEPT.height))
+    _arrow(axes, (KEPT.x + KEPT.width, 50), (READERS.x, 50))
+    _text(axes, 171, 110, "workers synchronise gradients: muster.sync, or DDP", TEXT)
     figure.savefig(path, metadata={"Date": None}, facecolor=BACKGROUND)
     pyplot.close(figure)
 
@@ -110,24 +104,28 @@ def _box(axes, box: Box) -> None:  # type: ignore[no-untyped-def]
 
     axes.add_patch(
         FancyBboxPatch(
-            (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=1",
+            (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=3",
             facecolor=COLOURS[box.kind], edgecolor=INK, linewidth=0.8,
         )
     )  # fmt: skip
-    middle, is_high = box.x + box.width / 2, box.height > 20
-    if box in NODES:
-        _text(axes, middle, box.y + box.height - 4, box.title, 10, fontweight="bold")
-    elif not box.text:
-        _text(axes, middle, box.y + box.height / 2, box.title, 9)
+    middle, top = box.x + box.width / 2, box.y + box.height
+    if box.text:
+        _text(axes, middle, top - 10, box.title, TITLE, fontweight="bold")
+        _text(axes, middle, top - 19, box.text, TEXT, va="top", linespacing=1.4)
+    elif box in NODES:
+        _text(axes, middle, top - 10, box.title, TITLE, fontweight="bold")
     else:
-        top = box.y + box.height - (6 if is_high else 3.6)
-        _text(axes, middle, top, box.title, 10, fontweight="bold")
-        where = "top" if is_high else "center"
-        _text(axes, middle, top - 4.2, box.text, 8, va=where, linespacing=1.8)
+        _text(axes, middle, box.y + box.height / 2, box.title, TITLE)
 
 
-def _text(axes, x: float, y: float, text: str, size: int, **how) -> None:  # type: ignore[no-untyped-def]
+def _text(axes, x: float, y: float, text: str, size: float, **how) -> None:  # type: ignore[no-untyped-def]
     axes.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", "color": INK, **how})
+
+
+def _down(axes, box: Box, start: float, end: float) -> None:  # type: ignore[no-untyped-def]
+    """An arrow in the middle of `box`."""
+    middle = box.x + box.width / 2
+    _arrow(axes, (middle, start), (middle, end))
 
 
 def _arrow(axes, start, end, both: bool = False) -> None:  # type: ignore[no-untyped-def]
