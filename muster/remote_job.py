@@ -72,7 +72,11 @@ class Status:
 
 
 def job(run: str) -> Job:
-    """The run with this id, or the beginning of one; also of another process, or from the shell.
+    """Find the run with this id, or with an id that begins so, whoever started it.
+
+        >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
+        >>> muster.job(run_id).wait()  # its exit code
+        0
 
     Raises:
         UsageError: no run fits, or several do.

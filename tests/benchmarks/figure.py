@@ -24,8 +24,9 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     table = pd.DataFrame(rows).sort_values("s", ascending=False, ignore_index=True)
     base = fmean(results.seconds(BASE))
     sizes = plots.by_kind(table["s"], table["side"])
+    unit = f"seconds per step (times DDP's), links of {link_rate(results.rate)}"
     drawn = plots.bars(
-        table["title"], sizes, f"seconds per step (times DDP's), links of {link_rate(results.rate)}",
+        table["title"], sizes, unit,
         fills=[COLOURS[side] for side in sizes],
         labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]],
     )  # fmt: skip
