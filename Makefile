@@ -77,7 +77,6 @@ bench: $(TEST) ## measure this beside hand-written training, on the testbed (as 
 	@$(BIN)/python -m tests.benchmarks.bench $(ARGS)
 
 figures: $(TEST) ## draw the figures of README and docs anew (on the testbed, as root: half an hour)
-	@$(BIN)/python -m tests.figures.architecture
 	@$(BIN)/python -m tests.figures.recording
 	@$(BIN)/python -m tests.figures.results quick
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.benchmarks.bench --rates 1gbit --batch-size 16 --rounds 2 --steps 10 \

@@ -17,6 +17,7 @@ from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import TWO_SIZES, TrainConfig
+from muster.command import LOGIN
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
 
@@ -33,7 +34,7 @@ OF_CLUSTER = {
     for cls in (LaunchConfig, SshConfig, SlurmConfig, ProgramConfig)
     for name, hint in get_type_hints(cls).items()
     if name not in NOT_REPEATED
-}
+} | {name: Path if name == "login_config" else str for name in LOGIN}
 
 
 def parse(
@@ -96,10 +97,17 @@ def sources(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
 
 def _on(last: Mapping[str, str]) -> list[Given]:
     """What the cluster of --on stands for."""
-    if "on" not in last:
-        return []
+    return cluster(last["on"]) if "on" in last else []
+
+
+def cluster(name: str) -> list[Given]:
+    """The settings of a cluster of muster.toml; those of its login node are no flags of a run.
+
+    Raises:
+        UsageError: there is no such cluster, or a file is wrong; every problem at once.
+    """
     paths = {name for name, hint in OF_CLUSTER.items() if Path in (hint, *get_args(hint))}
-    return clusters.settings_of(last["on"], OF_CLUSTER, paths)
+    return clusters.settings_of(name, OF_CLUSTER, paths)
 
 
 def dashed(name: str) -> str:

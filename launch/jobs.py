@@ -19,7 +19,7 @@ import time
 from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
-from launch.runs import run_record, run_state, waiting
+from launch.runs import node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.watching import overview, run_document
 from muster import json_output, run_files
@@ -40,6 +40,8 @@ def main() -> int:
         case "top":
             once = args.once or args.json
             overview.top(lambda: _runs(root), number=args.number, once=once)
+        case "nodes":
+            _nodes(args.clear)
         case "status":
             _status(_find(root, args.run))
         case "wait":
@@ -83,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     table.add_argument("-n", dest="number", type=int, default=50, help="of so many (default: 50)")
     table.add_argument("--once", action="store_true", help="show it once, as in a script")
+    nodes = verbs.add_parser("nodes", parents=[printed], help="which nodes failures blamed")
+    nodes.add_argument("--clear", nargs="*", metavar="NODE", help="forget those of these, or all")
     one = Parser(add_help=False, parents=[printed])
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")
@@ -157,6 +161,16 @@ def _status(run: Path) -> None:
         print(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
     if last := known["step"]:
         print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+
+
+def _nodes(clear: Sequence[str] | None) -> None:
+    if clear is not None:
+        node_history.forget(clear)
+    found = node_history.failures()
+    json_output.emit("nodes", failures=found)
+    for one in found:
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time_unix_s"]))
+        print(f"{clock}  {one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}")
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

@@ -83,8 +83,7 @@ class LaunchSpec:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # text that each node's shell sources before the workers start
     ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
-    attempt: int = 0  # how often it was started before
-    requeued: int = 0  # how often its job was, where each time is a run of its own
+    attempt: int = 0  # how often it was started before, by its leader or with its job
     max_restarts: int = 0
     least_nodes: int = 1  # with fewer it is not started again
     overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
@@ -117,11 +116,6 @@ class LaunchSpec:
             resumed=run.is_resumed,
             quiet=run.quiet,
         )
-
-    @property
-    def earlier_starts(self) -> int:
-        """How often the run was started before, by its leader or by a scheduler."""
-        return self.attempt + self.requeued
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "run_dir": str(self.run_dir)}

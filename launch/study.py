@@ -18,7 +18,7 @@ from configs.cli import dashed_flags
 from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
-from launch.studies import around_runs, cell_runs, study_file
+from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude, teller
 from muster import json_output
 from muster.command import own_arguments
@@ -51,6 +51,8 @@ def main() -> int:
         if any(one.state == "done" for one in notes.cells):
             around_runs.predictions(folder)
             around_runs.report(folder)
+            if args.hand_in:
+                print(f"to hand in: {hand_in.pack(folder, notes.cells, args.hand_in)}")
         return code
 
 
@@ -79,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands, and run nothing"
     )
+    parser.add_argument(
+        "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
+        help="also pack report, code and a folder for each part: zip (default) or tar.gz",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FLAG = "--env"
@@ -26,6 +27,7 @@ COMMANDS = {
     "report": ["muster/run_module.py", "train.report"],
 }
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # which --login takes
+LOGIN = ("login", "login_config", "login_dir", "login_python")  # what is said of a login node
 USAGE = """usage: muster COMMAND [argument ...]
 
   muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
@@ -37,21 +39,27 @@ USAGE = """usage: muster COMMAND [argument ...]
   muster study FILE                           the same run in several modes, and a report
   muster report RUN ...                       tables and figures of runs
 
-Each says more with --help. With --login me@cluster it does the same there, from a laptop; a run
-that was started so is then known by its name: muster jobs logs RUN -f, muster jobs fetch RUN.
+Each says more with --help. With --login me@cluster it does the same there, from a laptop, or with
+--on CLUSTER, where muster.toml names its login; a run that was started so is then known by its
+name: muster jobs logs RUN -f, muster jobs fetch RUN.
 """
+
+
+def state_folder() -> Path:
+    """Of what is remembered of this user's runs; raises RuntimeError where he has no home."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "muster")
 
 
 def logins() -> Path:
     """The folder with a file for each run that was started from here through --login."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "muster", "logins")
+    return state_folder() / "logins"
 
 
 def is_elsewhere(words: list[str]) -> bool:
-    """Whether a command is for a login node: it says so, or names a run that was started there."""
-    own = words[: words.index("--")] if "--" in words else words
-    if any(word.partition("=")[0] == "--login" for word in own):
+    """Whether a command may be for a login node: it names one, a cluster, or a run of one."""
+    own = words[: _own(words)]
+    if any(word.partition("=")[0] in ("--login", "--on") for word in own):
         return True
     names = [word for word in own if "/" not in word and word not in (".", "..")]
     return any((logins() / name).is_file() for name in names)
@@ -65,10 +73,14 @@ def main() -> None:
         problem = "" if is_help else f"error: unknown command {word!r}\n"
         (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
         sys.exit(0 if is_help else 2)
-    first, *more = COMMANDS[word]
     if word in AT_LOGIN and is_elsewhere(rest):
-        first, more = "muster/run_module.py", ["launch.ssh.login_node", word]
-    os.execv(sys.executable, [sys.executable, str(CHECKOUT / first), *more, *rest])
+        become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
+    become(*COMMANDS[word], *rest)
+
+
+def become(script: str, *words: str) -> NoReturn:
+    """Run a script of the checkout in place of this process."""
+    os.execv(sys.executable, [sys.executable, str(CHECKOUT / script), *words])
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -105,7 +117,8 @@ def own_arguments() -> list[str]:
     shown, values = hide(sys.argv[1:])
     if values:
         env = {**os.environ, **variable(values)}
-        os.execve(sys.executable, [sys.executable, sys.argv[0], *shown], env)
+        first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or what stands for `-m`, too
+        os.execve(sys.executable, [sys.executable, *first, *shown], env)
     return shown
 
 

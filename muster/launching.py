@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from muster import arguments
-from muster.command import hide, variable
+from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
-from muster.remote_job import Job, job, run_command
+from muster.remote_job import MUSTER, Job, job, job_in, run_command
 from muster.run_files import SWEEPS, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
+from muster.writing import read_json, write_json
 
+# Where nothing else is said; a cluster that `on` names says it itself.
+DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}
 # Of a command line only: who waits, and what is run.
 NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
 
@@ -35,9 +38,9 @@ NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
 def launch(
     function: Callable[..., Any],
     *args: Any,
-    nodes: int | str = 1,
-    nproc_per_node: int | str = 1,
-    launcher: str = "auto",
+    nodes: int | str | None = None,
+    nproc_per_node: int | str | None = None,
+    launcher: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> Job:
@@ -54,12 +57,13 @@ def launch(
     Args:
         function: called with `args` and `kwargs`; both and its result must be picklable.
         args: its arguments.
-        nodes: number of machines; simulated ones with launcher="local".
+        nodes: number of machines (default: 1); simulated ones with launcher="local".
         nproc_per_node: workers on each of them.
-        launcher: auto, local, ssh (with hosts=...) or slurm.
+        launcher: auto (the default), local, ssh (with hosts=...) or slurm.
         kwargs: its arguments by name.
-        flags: any others of `muster run`, such as hosts="node[0-3]", partition="gpu", time=30
-            (minutes), snapshot=False, or env={"NAME": "value"}, whose values nobody else sees.
+        flags: any others of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
+            hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
+            env={"NAME": "value"}, whose values nobody else sees.
 
     Raises:
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
@@ -68,11 +72,12 @@ def launch(
     _check("muster.launch", function, kwargs={} if kwargs is None else kwargs)
     name = _name_of(function)
     run_id = _new_run_id(name)
-    words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
+    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
+    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
     with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
         write_call(Path(folder), name, function, args, kwargs or {})
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
-        run_command("submit.py", *words, *where, env=env)
+        run_command(MUSTER, "run", *words, *where, env=env)
     return job(run_id)
 
 
@@ -81,9 +86,9 @@ def map_items(
     items: Iterable[Any],
     *,
     at_once: int = 1,
-    nodes: int | str = 1,
-    nproc_per_node: int | str = 1,
-    launcher: str = "auto",
+    nodes: int | str | None = None,
+    nproc_per_node: int | str | None = None,
+    launcher: str | None = None,
     **flags: Any,
 ) -> list[Job]:
     """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
@@ -101,30 +106,33 @@ def map_items(
     """
     _check("muster.map", function, at_once=at_once, items=items)
     name = _name_of(function)
-    words, env = _flags(nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher, **flags)
+    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
+    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
     logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
     folder = logs / SWEEPS / _new_run_id(name)
     cells = []
     try:
         for number, item in enumerate(items):
             cell_id = f"{folder.name}-{number:03d}"
-            call = folder / "calls" / cell_id
-            write_call(call, name, function, (item,), {})
-            cells.append(
-                {"id": cell_id, "words": [*words, "--quiet", "--", "--function", str(call)]}
-            )
+            call = Path("calls", cell_id)  # from the file's folder
+            write_call(folder / call, name, function, (item,), {})
+            cells.append({"id": cell_id, "words": ["--", "--function", str(call)]})
         if not cells:
             return []
-        write_private(
-            folder / "cells.json", json.dumps({"name": folder.name, "cells": cells}).encode()
-        )
-        flag = f"--at-once={at_once}"
-        file = f"--cells={folder / 'cells.json'}"
-        run_command("sweep.py", file, flag, f"--logs-dir={logs}", "--detach", env=env)
+        file = folder / "cells.json"
+        write_private(file, json.dumps({"cells": cells}).encode())
+        what = [f"--cells={file}", f"--name={folder.name}", f"--at-once={at_once}", "--quiet"]
+        printed = run_command(MUSTER, "sweep", *words, *what, "--detach", "--json", env=env)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return [Job(folder / "runs" / str(cell["id"])) for cell in cells]
+    known = read_json(logins() / folder.name, *LOGIN)
+    if known is not None:  # all of it was sent
+        shutil.rmtree(folder)
+        for cell in cells:
+            write_json(logins() / str(cell["id"]), {**known, "name": cell["id"]})
+    runs = Path(json.loads(printed.splitlines()[-1])["folder"], "runs")
+    return [job_in(runs / str(cell["id"])) for cell in cells]
 
 
 def _check(
@@ -186,6 +194,12 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def _new_run_id(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}"
+
+
+def _with_defaults(given: Mapping[str, Any], on: object) -> Mapping[str, Any]:
+    """What is left open is said by the cluster, where one is named."""
+    said = {name: one for name, one in given.items() if one is not None}
+    return said if on is not None else DEFAULTS | said
 
 
 def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:

@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any
 
 from muster import arguments
+from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.run_files import (
     AGENT,
@@ -49,6 +50,7 @@ from muster.worker.function_call import read_private
 from muster.writing import read_json
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+MUSTER = "muster/command.py"
 LOOK_S = 0.1
 ASK_S = 10.0  # whether the run is still led, or the job still queued
 BEGIN_S = 30.0  # from a run's folder to whom it is led by
@@ -83,7 +85,16 @@ def job(run: str) -> Job:
     """
     if not isinstance(run, str) or not run or run.startswith("-"):
         raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
-    return Job(Path(json.loads(run_command("jobs.py", "status", run, "--json"))["run_dir"]))
+    printed = run_command(MUSTER, "jobs", "status", run, "--json")
+    return job_in(json.loads(printed.splitlines()[-1])["run_dir"])
+
+
+def job_in(run_dir: str | os.PathLike[str]) -> Job:
+    """The run in this folder; it is a login node's where a run of that name was started there."""
+    from muster.login_job import LoginJob
+
+    known = read_json(logins() / Path(run_dir).name, *LOGIN)
+    return Job(run_dir) if known is None else LoginJob(str(run_dir), known)
 
 
 class Job:
@@ -199,7 +210,7 @@ class Job:
 
     def _lines(self, words: list[str]) -> Iterator[str]:
         process = subprocess.Popen(
-            [*_command("jobs.py", *self._words("logs")), *words],
+            [*_command(MUSTER, "jobs", *self._words("logs")), *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace",
         )  # fmt: skip
         with process:
@@ -275,11 +286,11 @@ class Job:
         return ["--logs-dir", str(self.run_dir.parent), verb, self.run_id]
 
     def _ask(self, verb: str, *words: str) -> str:
-        return run_command("jobs.py", *self._words(verb), *words)
+        return run_command(MUSTER, "jobs", *self._words(verb), *words)
 
 
 def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) -> str:
-    """Run one of the commands of launch/ to its end; what it prints.
+    """Run one of the checkout's scripts to its end; what it prints.
 
     It is a process of its own: signals and other children of this one are none of its business.
 
@@ -292,9 +303,10 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
-        text = done.stderr.strip() or done.stdout.strip()
+        lines = done.stderr.splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         kind = UsageError if done.returncode == UsageError.exit_code else MusterError
-        raise kind(text.removeprefix("error: "))
+        raise kind("\n".join(errors) or done.stderr.strip() or done.stdout.strip())
     return done.stdout
 
 
@@ -302,7 +314,7 @@ def _command(script: str, *words: str) -> list[str]:
     """With the Python of the checkout, where it has one: it has what launch/ needs."""
     own = CHECKOUT / ".venv" / "bin" / "python"
     python = str(own) if own.exists() else sys.executable
-    return [python, str(CHECKOUT / "launch" / script), *words]
+    return [python, str(CHECKOUT / script), *words]
 
 
 def _is_locked(path: Path) -> bool:

@@ -3,7 +3,7 @@
 import sys
 from xml.etree import ElementTree
 
-from tests.figures import architecture, recording, results
+from tests.figures import recording, results
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,14 +26,6 @@ def test_a_picture_has_the_last_screen_in_its_colours_and_loads_nothing(tmp_path
     assert "#98a84b" in text  # rich's green
 
 
-def test_the_architecture_is_drawn_on_white(tmp_path):
-    path = tmp_path / "architecture.svg"
-    architecture.draw(path)
-    drawn = path.read_text()
-    assert all(f"<!-- {box.title} -->" in drawn for box in architecture.COMMANDS)
-    assert "fill: #ffffff" in drawn
-
-
 def test_a_page_of_results_has_the_report_and_the_figures_of_its_study(tmp_path):
     (tmp_path / "report" / "figures").mkdir(parents=True)
     for name in ("report.pdf", "figures/seconds.svg", "figures/speedup.svg"):
@@ -49,9 +41,10 @@ def test_each_page_of_results_shows_what_its_study_is_said_to_give():
     pages = {one.stem: one.read_text() for one in results.RESULTS.glob("*.md")}
     text = "".join(pages.values())
     kept = {one.name for one in (results.RESULTS / "figures").iterdir()}
-    named = {f"{name}-{one}.svg" for name, figures in results.SHOWN.items() for one in figures}
+    every = results.SHOWN | results.BEFORE
+    named = {f"{name}-{one}.svg" for name, figures in every.items() for one in figures}
     assert kept == named
     assert all(f"(figures/{name})" in text for name in named)
-    assert all(f"(reports/{name}.pdf)" in text for name in results.SHOWN)
+    assert all(f"(reports/{name}.pdf)" in text for name in every)
     for name in results.SHOWN:
         assert (results.REPOSITORY / f"configs/studies/{name}.yaml").is_file()

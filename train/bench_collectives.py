@@ -50,22 +50,21 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
     if world.world_size == 1:
         raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
     from train.benchmarks import collectives, network
-    from train.loop import build
+    from train.loop import run
     from train.records.console import Console
 
-    with build.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
+    with run.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
         world = peers.world
         network.all_are_here(config.timeout_s)
         results: dict[str, Any] = {"run_id": run_dir.name, **network.where(peers)}
         console = Console(speaks=world.is_main and not config.quiet)
-        place = collectives.Place(world.rank, world.world_size, peers.device)
         results["collectives"] = []
         links = _links(results["links"])
         console.line(f"# {world.world_size} workers, {results['backend']}, {links}")
         console.line(HEADER)
         for name in bench.names():
             for size in bench.sizes():
-                row = collectives.measure(name, size, place, collectives.THOROUGH)
+                row = collectives.measure(name, size, peers, collectives.THOROUGH)
                 results["collectives"].append(row)
                 console.line(line(row))
                 if world.is_main:  # after each: a bench that is stopped early leaves what it has

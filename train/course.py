@@ -19,7 +19,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         UsageError: an unknown, missing or wrong flag.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="python train/run_glue.py",
         description="Fine-tune on a GLUE task, with the command line of the COS598D course.",
         allow_abbrev=False,
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args([_underscored(word) for word in argv])
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             known = ", ".join(sorted(flag for flag in self._option_string_actions))

@@ -3,8 +3,10 @@
 By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0`.
 """
 
+import ctypes
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,9 +16,10 @@ from typing import NoReturn
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
-from train.distributed.exit_guard import ExitGuard, die_with_parent
+from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
-from train.loop.shared_folder import redirect_output
+
+PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,15 +53,24 @@ def as_worker(
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
         die_with_parent()
-    with ExitGuard(world, is_led=config.redirect) as exit_guard:
-        if config.redirect:  # before the heavy imports, so that nothing they say is lost
+    with ExitGuard(world) as exit_guard:
+        if config.redirect:  # so that also an end before all have met is recorded
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
-            run_dir = exit_guard.run_dir = config.logs_root / run_id
-            redirect_output(run_dir, world.rank)
+            exit_guard.run_dir = config.logs_root / run_id
         work(config, world, exit_guard)
     return exit_guard.code
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
+
+    Without it a worker whose agent is gone trains on, unnoticed. Workers of a launcher have done so
+    already, as muster/worker/worker_main.py.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def silence_torch() -> None:

@@ -182,7 +182,9 @@ class SlurmConfig(Config):
     constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
     reservation: str | None = setting(None, "reservation")
     nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
-    exclude: str | None = setting(None, "nodes not to use", aliases=["-x"])
+    exclude: str | None = setting(
+        None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
+    )
     time: str | None = setting(None, "limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"])
     gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
     gres: str | None = setting(None, "generic resources per node, such as gpu:4")

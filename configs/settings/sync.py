@@ -42,6 +42,11 @@ class SyncingConfig:
     )
     outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
+    equalize_every: int = sharing(
+        0, "measure how far parameters have drifted apart, and make them equal, every n-th step; "
+        "0: never", least=0
+    )  # fmt: skip
+
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for every one of these settings that is wrong, beside --precision, --compile."""
         if self.compress_share > 1:
@@ -55,6 +60,11 @@ class SyncingConfig:
             yield (
                 f"--sync {self.sync} leaves each worker a part of every gradient, but --precision "
                 "fp16 skips a step where any part overflows; use --precision bf16"
+            )
+        if self.equalize_every and self.sync in (*PARTED, "local_sgd"):
+            yield (
+                f"--equalize-every does not go with --sync {self.sync}, whose workers do not step "
+                "copies of one model; use --sync ddp, or leave it out"
             )
         if self.sync == "fsdp" and compiles:
             yield "--compile does not go with --sync fsdp; use --sync zero1"

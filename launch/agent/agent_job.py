@@ -95,7 +95,6 @@ class SchedulersJob:
 
     job_id: str
     cluster: str | None = None
-    attempt: int | None = None  # how often it was requeued, where each time is a run of its own
     # Whether the scheduler has said that the time of the job is nearly up.
     is_nearly_over: Callable[[], bool] = lambda: False
 
@@ -119,7 +118,7 @@ class AgentJob:
         ends_unix_s: float | None = None,  # when a scheduler ends the job
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
-        self.job_id, self.cluster, self.attempt = inside.job_id, inside.cluster, inside.attempt
+        self.job_id, self.cluster = inside.job_id, inside.cluster
         self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
         self._told = False  # the agents that the time is nearly up
         self.trouble: str | None = None  # the first that this side noticed

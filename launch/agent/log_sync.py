@@ -167,8 +167,8 @@ def make_room(assignment: Assignment) -> None:
         UsageError: another run's files are there, and are not to be overwritten.
     """
     spec = assignment.spec
-    if spec.earlier_starts:
-        run_files.archive_attempt(spec.run_dir, spec.earlier_starts - 1)
+    if spec.attempt:
+        run_files.archive_attempt(spec.run_dir, spec.attempt - 1)
         return
     start = assignment.proof.rpartition("-")[2]
     try:

@@ -67,30 +67,25 @@ def best(measured: Measured) -> dict[Direction, float]:
 
 
 def _sentence(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
-    """The sentence: each pair by its slower direction, and no more pairs than needed."""
+    """The sentence: each pair by its slower direction."""
     pairs: dict[Direction, float] = {}
     for (one, other), speed in directions.items():
         pair = min(one, other), max(one, other)
         pairs[pair] = min(pairs.get(pair, speed), speed)
     usual = sorted(pairs.values())[math.ceil(0.75 * (len(pairs) - 1))]
-    slow = sorted((pair for pair in pairs if pairs[pair] < SLOW * usual), key=lambda p: pairs[p])
+    ordered = sorted(pairs, key=lambda pair: pairs[pair])
+    slow = [pair for pair in ordered if pairs[pair] < SLOW * usual]
     if not slow:
-        least = min(pairs, key=lambda pair: pairs[pair])
-        if len(pairs) == 1:
-            return f"the pair {_name(least, called)} carries {_span(directions.values())} Gbit/s"
         speeds = _span(directions.values())
-        return f"all {len(pairs)} pairs carry {speeds} Gbit/s; slowest: {_name(least, called)}"
-    others = _span([pairs[pair] for pair in pairs if pair not in slow])
+        return f"all pairs carry {speeds} Gbit/s; slowest: {_name(ordered[0], called)}"
+    lines = [f"{_name(pair, called)} {rate(pairs[pair])}" for pair in slow[:SHOWN]]
+    more = f" and {len(slow) - SHOWN} more" if len(slow) > SHOWN else ""
+    others = _span([pairs[pair] for pair in ordered if pair not in slow])
+    words = f"slow: {', '.join(lines)}{more} Gbit/s; others carry {others}"
     shared = set.intersection(*map(set, slow))
     if len(slow) > 1 and len(shared) == 1:
-        who, speeds = called[shared.pop()], _span([pairs[pair] for pair in slow])
-        return (
-            f"all {len(slow)} slow pairs are with {who}: they carry {speeds} Gbit/s, others "
-            f"{others}; look at its link"
-        )
-    lines = [f"{_name(pair, called)} carries {rate(pairs[pair])} Gbit/s" for pair in slow[:SHOWN]]
-    more = f" and {len(slow) - SHOWN} more are slow" if len(slow) > SHOWN else ""
-    return f"the pair {', '.join(lines)}{more}; others {others}"
+        words += f"; all slow pairs are with {called[shared.pop()]}: look at its link"
+    return words
 
 
 def _name(pair: Direction, called: Sequence[str]) -> str:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from launch.checks import network_checks, node_checks
 from launch.checks.findings import Findings, Node, Reach, Row
-from launch.nodes import network_probe, node_facts
+from launch.nodes import node_facts
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from muster.errors import MusterError
@@ -66,7 +65,7 @@ def judge_nodes(
         chosen = choose(probes) if probes else None
     except MusterError as error:
         trouble = str(error)
-    pings = [survey.ask(network_probe.tell_time, probes) for _ in range(PINGS if probes else 0)]
+    pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS if probes else 0)]
     reached = _try_pairs(survey, list(probes), chosen.addresses) if chosen else {}
     called = dict(zip(probes, survey.names_of(probes), strict=True))
     nodes = tuple(
@@ -78,8 +77,7 @@ def judge_nodes(
         )
         for index, probe in probes.items()
     )
-    code = node_facts.code_hash(str(REPOSITORY))
-    return examination(Findings(launcher, nodes, tuple(silent), code, chosen, trouble))
+    return examination(Findings(launcher, nodes, tuple(silent), chosen, trouble))
 
 
 def examination(findings: Findings) -> Examination:
@@ -106,9 +104,9 @@ def _try_pairs(
 ) -> dict[int, dict[int, Reach]]:
     """How each node reached each of the others; all listen before the first connects."""
     at = {str(index): address for index, address in zip(nodes, addresses, strict=True)}
-    listening = survey.ask(network_probe.listen, nodes, addresses=at)
+    listening = survey.ask(node_facts.listen, nodes, addresses=at)
     servers = {str(index): (at[str(index)], one.value) for index, one in listening.items()}
-    tried = survey.ask(network_probe.connect, nodes, servers=servers, patience_s=CONNECT_S)
+    tried = survey.ask(node_facts.connect, nodes, servers=servers, patience_s=CONNECT_S)
     return {
         index: {int(other): Reach(*reach) for other, reach in answer.value.items()}
         for index, answer in tried.items()

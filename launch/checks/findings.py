@@ -36,7 +36,6 @@ class Findings:
     launcher: str
     nodes: Sequence[Node]  # that answered, in the order of their ranks
     silent: Sequence[str] = ()  # a line for each that did not: who, why; what to do
-    code: str | None = None  # hash of the checkout here
     chosen: Choice | None = None
     trouble: str = ""  # why no network could be chosen
 

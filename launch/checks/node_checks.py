@@ -1,4 +1,4 @@
-"""Rows on each node by itself: its Python, code, processors and disk."""
+"""Rows on each node by itself: its Python, code, GPUs and disk."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def python(findings: Findings) -> Row:
 
 def code(findings: Findings) -> Row:
     """Every node has the checkout of this machine, or gets it before a run."""
-    apart = {node.name for node in findings.nodes if not node.probe["shared"]}
+    apart = [node.name for node in findings.nodes if not node.probe["shared"]]
     foreign = [node for node in findings.nodes if node.probe["foreign"]]
     if foreign and findings.launcher == "ssh":
         found = tuple(
@@ -48,31 +48,16 @@ def code(findings: Findings) -> Row:
         )
         fix = "name an empty or a new folder with --remote-dir"
         return Row("code", "FAIL", shortened(found), f"{fix}; see docs/ssh.md")
-    absent = [node.name for node in findings.nodes if node.probe["code"] is None]
-    other = [
-        node.name for node in findings.nodes if node.probe["code"] not in (findings.code, None)
-    ]
-    stale = [name for name in other if name not in apart]
-    if stale:
-        found = (f"{listed(stale)}: see this checkout, but other files in it",)
-        return Row("code", "FAIL", found, "is the shared file system up to date there?")
     if apart and findings.launcher != "ssh":
-        found = (f"{listed(sorted(apart))}: not this checkout",)
         fix = "put the checkout on a file system that all nodes share"
-        return Row("code", "FAIL", found, fix)
-    lines = [f"{listed(absent)}: not there yet; each run sends it first"] if absent else []
-    lines += [f"{listed(other)}: other code; each run sends it first"] if other else []
-    return Row("code", "ok", tuple(lines) or (f"the same on all ({findings.code})",))
+        return Row("code", "FAIL", (f"{listed(apart)}: not this checkout",), fix)
+    sent = f"{listed(apart)}: each run sends it first" if apart else "all see this checkout"
+    return Row("code", "ok", (sent,))
 
 
 def gpus(findings: Findings) -> Row:
     """The same number, kind and driver everywhere."""
     return alike("GPUs", findings, lambda node: _gpus(node.probe["gpus"]), SLOWEST)
-
-
-def cores(findings: Findings) -> Row:
-    """What a worker may use of the processors."""
-    return alike("cores", findings, lambda node: _cores(node.probe), SLOWEST)
 
 
 def disk(findings: Findings) -> Row:
@@ -109,10 +94,4 @@ def _gpus(lines: Sequence[str]) -> str:
     return " + ".join(counted) or "none"
 
 
-def _cores(probe: Mapping[str, Any]) -> str:
-    usable, total = probe["usable_cores"], probe["cores"]
-    return f"{total}" if usable == total else f"{usable} of {total} may be used"
-
-
-ROWS: Sequence[Callable[[Findings], Row]]
-ROWS = (python, code, gpus, cores, disk)
+ROWS: Sequence[Callable[[Findings], Row]] = (python, code, gpus, disk)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from configs import plugins
+from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.examination import Examination
 from launch.programs.command_line import CommandLine
@@ -29,10 +29,6 @@ class Job(Protocol):
     @property
     def cluster(self) -> str | None:
         """Where the job has its number."""
-
-    @property
-    def attempt(self) -> int | None:
-        """How often a scheduler has requeued it, where each time is a run of its own."""
 
     @property
     def trouble(self) -> str | None:
@@ -134,6 +130,12 @@ def launcher_of(line: CommandLine) -> Launcher:
     Raises:
         UsageError: settings were given that this one does nothing with.
     """
+    on = line.launch.on
+    refuse(
+        f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"
+        for one in (cli.cluster(on) if on is not None else ())
+        if one.name == "login"
+    )
     name = chosen(line.launch)
     made: Launcher = plugins.load("launch.launchers", name)(line.settings)
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"

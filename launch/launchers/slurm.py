@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings, Slots, SshConfig
+from configs.settings.launch import Settings, SlurmConfig, SshConfig
 from launch.agent.agent_job import SchedulersJob
 from launch.checks.examination import Examination, examination, look
 from launch.checks.findings import Findings
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import names
+from launch.runs import node_history
 from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.batch_script import UNHEARD
 from launch.slurm.current_job import CurrentJob, current_job
@@ -54,6 +56,12 @@ class Slurm(Launcher):
         """The job that this process is in: its nodes are used, and no other job is queued."""
         return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
 
+    @cached_property
+    def _asked(self) -> SlurmConfig:
+        """What Slurm is asked for, with names in place of --exclude auto."""
+        cluster = partial(controller.name, self._env)
+        return replace(self._slurm, exclude=node_history.excluded(self._slurm.exclude, cluster))
+
     @classmethod
     def watcher(cls) -> SlurmRunWatcher:
         return SlurmRunWatcher()
@@ -64,13 +72,11 @@ class Slurm(Launcher):
             yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
             yield from self._current.problems(self._config, self._slurm)
-            return
-        asked = (self._slurm.gpus_per_node or "").rpartition(":")[2]
         counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
-        if asked.isdigit() and max(counts, default=0) > int(asked):
+        if self._gpus and max(counts, default=0) > self._gpus:
             yield (
-                f"--nproc-per-node {self._config.nproc_per_node}, but --gpus-per-node "
-                f"{self._slurm.gpus_per_node}: each worker has a GPU of its own; make them equal"
+                f"--nproc-per-node {self._config.nproc_per_node}, but each node has "
+                f"{self._gpus} GPUs, and each worker one of its own; make them equal"
             )
 
     def probe(self) -> Facts:
@@ -79,19 +85,30 @@ class Slurm(Launcher):
         if self._config.hosts is not None:
             raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
-            return self._facts(batch_script.python())
+            return self.assume()
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
-        facts = self._facts(batch_script.python())
+        facts = self.assume()
         if self._config.preflight:
             self._refuse_what_slurm_refuses(facts)
         return facts
 
     def assume(self) -> Facts:
-        return self._facts(batch_script.python())
+        python, count = batch_script.python(), None
+        if self._current is not None:
+            count = self._config.nodes or len(self._current.nodes)
+        counts = self._config.nproc("gpu" if self._gpus else 1, count)
+        hosts = [f"node{index}" for index in range(len(counts))]
+        if self._current is not None:
+            hosts = list(self._current.nodes[: len(counts)])
+        nodes = tuple(
+            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
+            for host, nproc in zip(hosts, counts, strict=False)
+        )
+        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is not None:
@@ -104,7 +121,7 @@ class Slurm(Launcher):
         return self._look(facts, disks)
 
     def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        batch_script.refuse_what_slurm_refuses(self._slurm, self._env, facts)
+        batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
 
     def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
@@ -182,6 +199,7 @@ class Slurm(Launcher):
             "nproc": [node.nproc for node in facts.nodes],
             "network": self._config.network,
             "master_port": self._config.master_port,
+            "exclude": self._slurm.exclude,
         }
 
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
@@ -203,27 +221,15 @@ class Slurm(Launcher):
             count if self._config.nodes is None else spec.least_nodes,
         )
 
-    def _facts(self, python: str) -> Facts:
-        default, count = self._default_workers(), None
+    @property
+    def _gpus(self) -> int:
+        """Those of each node: what the job has, or is to have."""
         if self._current is not None:
-            count = self._config.nodes or len(self._current.nodes)
-        counts = self._config.nproc(default, count)
-        hosts = [f"node{index}" for index in range(len(counts))]
-        if self._current is not None:
-            hosts = list(self._current.nodes[: len(counts)])
-        nodes = tuple(
-            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
-            for host, nproc in zip(hosts, counts, strict=False)
-        )
-        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
-
-    def _default_workers(self) -> Slots:
-        asked = self._slurm.gpus_per_node or self._slurm.gres
-        has_gpus = asked if self._current is None else self._current.gpus
-        return "gpu" if has_gpus else 1
+            return self._current.gpus
+        return batch_script.gpus_asked(self._slurm)
 
     def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._slurm, self._env, run_id, facts)
+        return batch_script.options(self._asked, self._env, run_id, facts)
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:

@@ -18,6 +18,7 @@ from launch.nodes.channel import start_each
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
+from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, node_setup, openssh, transfer
 from muster import run_files
@@ -28,7 +29,7 @@ class Ssh(Launcher):
     """The machines of a hosts file, a manifest, or a list of names."""
 
     takes_snapshot = True
-    unused = names(SlurmConfig) - {"wait"}
+    unused = names(SlurmConfig) - {"wait", "exclude"}
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -142,12 +143,25 @@ class Ssh(Launcher):
             found = hosts.read_hosts(path, slots, me=me, **more)
         else:
             found = hosts.parse_hosts([config.hosts], slots, "--hosts", **more)
+        found = self._without_excluded(found)
         if config.nodes is not None and config.nodes > len(found):
             raise UsageError(
                 f"--nodes {config.nodes}, but {config.hosts} has {len(found)}: "
                 + ", ".join(spec.name for spec in found)
             )
         return found[: config.nodes]
+
+    def _without_excluded(self, found: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+        """Without those of --exclude; `auto` leaves as many as are needed."""
+        if (text := self.settings.slurm.exclude) is None:
+            return found
+        out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
+        left = [one.host for one in found if one.host not in out]
+        if node_history.AUTO in out:
+            out |= node_history.avoided(left, self.name, self._config.nodes or 1)
+        if not set(left) - out:
+            raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
+        return tuple(one for one in found if one.host not in out)
 
 
 def _refuse_what_would_fail(found: Examination) -> None:

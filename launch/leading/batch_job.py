@@ -4,8 +4,9 @@
     python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
 It is the leader that a run over ssh has at a terminal: here it starts its agents with srun. `new`
-refuses wrong flags and makes the run folder; `run` finds one. What comes after the run is the job's
-exit code, and whether Slurm is to start the job again.
+refuses wrong flags and makes the run folder; `run` finds one, as does `new` in a job that Slurm has
+started again: the run goes on, with its next attempt. What comes after the run is the job's exit
+code, and whether Slurm is to start the job again.
 """
 
 import os
@@ -21,8 +22,7 @@ from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
-from launch.programs.own_program import OwnProgram
-from launch.runs import continuation, restart, run_record
+from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s, host_names
 from launch.slurm.job_nodes import JobNodes
@@ -40,26 +40,14 @@ def main() -> int:
     run_job.refuse_too_many(allocation, os.environ)
     match sys.argv[1:]:
         case ["new", *flags]:
-            spec, job = begin(flags, allocation)
-            # each time that Slurm starts the job is a run of its own
-            return _lead(spec, job, allocation, notice, attempt=allocation.attempt)
+            return _lead(*begin(flags, allocation), allocation, notice)
         case ["run", folder]:
-            spec, job = run_job.read_spec(Path(folder))
-            if allocation.attempt:
-                spec = restart.next_attempt(spec)
-                run_job.write_spec(spec, job)
-            return _lead(spec, job, allocation, notice, attempt=None)
+            return _lead(*_found(Path(folder), allocation), allocation, notice)
     raise UsageError(USAGE)
 
 
-def _lead(
-    spec: LaunchSpec,
-    job: Mapping[str, Any],
-    allocation: Allocation,
-    notice: Notice,
-    attempt: int | None,
-) -> int:
-    inside = SchedulersJob(allocation.name, allocation.cluster, attempt, notice.has_come)
+def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, notice: Notice) -> int:
+    inside = SchedulersJob(allocation.name, allocation.cluster, notice.has_come)
     nodes = JobNodes(
         inside,
         allocation.job_id,
@@ -70,46 +58,50 @@ def _lead(
         job["network"],
         job["master_port"],
         least=spec.least_nodes,
+        avoids_bad=run_job.avoids_bad(job),
     )
     # whoever submitted the job may have been killed before it knew the number
-    run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster, attempt=attempt)
+    run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
     try:
         code = lead(nodes, spec, nodes.probe())
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
-    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation)
+    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation, job)
     return code
+
+
+def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
+    """The run in this folder; in a job that Slurm has started again, its next attempt."""
+    spec, job = run_job.read_spec(run_dir)
+    if allocation.attempt:
+        spec = restart.next_attempt(spec)
+        run_job.write_spec(spec, job)
+    return spec, job
 
 
 def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """A new run with these settings, whose folder is made; and what else its job is to know.
 
+    A job that Slurm has started again has its run already.
+
     Raises:
         UsageError: wrong flags; every problem at once.
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
-    launch, attempt = line.launch, allocation.attempt
+    launch = line.launch
     program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, allocation))
+    earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
+    if earlier is not None:
+        return _found(earlier, allocation)
     counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
     _note_few_cores(counts, allocation)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
-    size = f"{size_of(counts)}-job{allocation.name}" + (f"-attempt{attempt}" if attempt else "")
-    if attempt and program.run.run_id is not None:  # each has a folder of its own
-        program.change(run_id=f"{program.run.run_id}-attempt{attempt}")
+    size = f"{size_of(counts)}-job{allocation.name}"
     program.change(run_id=id_of(program.run, program.name, size, make=True))
-    logs, first = program.run.logs_root, None
-    earlier = run_job.runs_of_job(logs, allocation.name, allocation.cluster)
-    if attempt and earlier is not None:  # a requeued job goes on from there
-        last, run_ids = earlier
-        first, folder = logs / run_ids[0], program.run.checkpoint_dir or last
-        program.change(checkpoint_dir=folder)
-        if isinstance(program, OwnProgram):
-            program.run = continuation.continued(program.run, folder, run_ids)
     spec = replace(
-        program.spec(make=True, snapshot=True, earlier=first),
-        requeued=attempt,
+        program.spec(make=True, snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}

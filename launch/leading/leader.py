@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job
 from launch.programs.project_snapshot import new_files
-from launch.runs import restart, run_record
+from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
 from launch.spec import Facts, LaunchSpec, NodeCommand
@@ -51,11 +51,17 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     job = launcher.launch(spec, facts, launcher.plan(spec, facts))
     while True:
-        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster, attempt=job.attempt)
+        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
         if job.detached:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
+        cluster = job.cluster or launcher.name
+        # of a job that was submitted another process knows the nodes
+        nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
+        for line in node_history.warnings(cluster, nodes):
+            print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
+        node_history.note(spec.run_dir, cluster, nodes)
         if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):

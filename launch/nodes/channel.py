@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from configs.plugins import REPOSITORY
 from muster.run_files import AGENT_ERRORS
@@ -61,8 +61,12 @@ class Channel:
         return time.monotonic() - self.heard
 
     def send(self, **message: Any) -> None:
+        self.write(MARK + json.dumps(message).encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Send what is no message of ours, such as a program to a shell."""
         with self._lock:
-            self._out += MARK + json.dumps(message).encode() + b"\n"
+            self._out += data
             self.flush()
 
     def beat(self) -> None:
@@ -198,6 +202,20 @@ class Heartbeat:
                 return
 
 
+def talk_to(
+    argv: Sequence[str], errors: IO[bytes], **how: Any
+) -> "tuple[subprocess.Popen[bytes], Channel]":
+    """Start a command, with pipes to and from it; `how` is as in `subprocess.Popen`."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, **how
+    )
+    assert process.stdin is not None and process.stdout is not None
+    channel = Channel(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
+    process.stdin.close()
+    process.stdout.close()
+    return process, channel
+
+
 @dataclass(frozen=True)
 class AgentProcess:
     """One agent that was started: the way to it, and what this process has started for it."""
@@ -218,18 +236,7 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             errors = log.open("wb")
-        with errors:
-            process = subprocess.Popen(
-                argv,
-                cwd=REPOSITORY,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # a terminal's Ctrl-C is the launcher's to answer
-            )
-        assert process.stdin is not None and process.stdout is not None
-        channel = Channel(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
-        process.stdout.close()
-        process.stdin.close()
+        with errors:  # a session of its own: a terminal's Ctrl-C is the launcher's to answer
+            process, channel = talk_to(argv, errors, cwd=REPOSITORY, start_new_session=True)
         started.append(AgentProcess(channel, process))
     return started

@@ -1,18 +1,31 @@
-"""What one node is like, and whether its folder may hold the checkout, found out on that node.
+"""A node's side of a survey: it answers what it is asked about itself, its folder and its network.
 
-Its text is sent to the node, see `remote_probe`, so it needs the standard library of Python 3.8
-alone.
+The text of this file is the first thing that the node's `python3` is sent, so it needs the standard
+library of Python 3.8 alone. Then each line of stdin is a question: the name of a function below,
+and its arguments. The process ends with its stdin, that is with the survey, however that ends.
+
+srun gives the same stdin to all tasks, so all nodes are asked the same; a function finds its own
+node's arguments under `asked["node"]`. srun also mixes the tasks' output and cuts it, so an answer
+names its node and comes in parts that are short enough to stay whole.
+
+Every pair of nodes is tried in two questions: `listen` has all of them take connections, and only
+when all have answered does `connect` send to each of the others. Each direction is tried by itself,
+as a firewall may close one of them only.
 """
 
 import atexit
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
+import time
 
+MARK = "muster:"
+PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files: it goes into folders with this file only.
 MARKER = ".muster-sent"
@@ -30,6 +43,34 @@ def version(name):
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")}}))
 """
+# Enough to fill several packets of any size: where small ones pass alone, a link has a wrong MTU.
+DATA = b"x" * 200_000
+RECEIVED = b"!"
+servers = []  # type: ignore[var-annotated]  # a socket that nothing refers to is closed
+
+
+def main():  # type: ignore[no-untyped-def]
+    node = os.environ.get(sys.argv[1], sys.argv[1])  # a number, or the variable that holds it
+    for line in iter(sys.stdin.buffer.readline, b""):
+        text = line.decode()
+        if text.startswith(MARK):
+            asked = json.loads(text[len(MARK) :])
+            send(node, {**reply(dict(asked, node=node)), "to": asked["number"]})
+
+
+def reply(asked):  # type: ignore[no-untyped-def]
+    try:
+        return {"value": globals()[asked["function"]](asked)}
+    except Exception as error:  # noqa: BLE001  # whatever it is, the survey shall name it
+        return {"failed": str(error) or type(error).__name__}
+
+
+def send(node, answer):  # type: ignore[no-untyped-def]
+    text = json.dumps(answer)
+    for at in range(0, len(text), PART):
+        part = {"node": node, "part": text[at : at + PART], "more": at + PART < len(text)}
+        sys.stdout.write(MARK + json.dumps(part) + "\n")
+    sys.stdout.flush()
 
 
 def describe(asked):  # type: ignore[no-untyped-def]
@@ -48,12 +89,9 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "folder": folder,
         "python": python,
         "versions": _versions(python),
-        "code": code_hash(folder),
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
         "rsync": shutil.which("rsync") is not None,
@@ -89,23 +127,6 @@ def claimed_by(asked):  # type: ignore[no-untyped-def]
     """
     own = os.path.join(asked["folders"][asked["node"]], MARKER)
     return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
-
-
-def code_hash(folder):  # type: ignore[no-untyped-def]
-    """A hash of all Python files that would run there; None where there is no checkout."""
-    total = hashlib.sha256()
-    found = False
-    for package in PACKAGES:
-        for root, folders, files in os.walk(os.path.join(folder, package)):
-            folders.sort()
-            for name in sorted(files):
-                if name.endswith((".py", ".yaml", ".json")):
-                    found = True
-                    path = os.path.join(root, name)
-                    total.update(os.path.relpath(path, folder).encode() + b"\0")
-                    with open(path, "rb") as file:
-                        total.update(file.read())
-    return total.hexdigest()[:16] if found else None
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
@@ -178,3 +199,78 @@ def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [] if done.returncode else done.stdout.decode(errors="replace").splitlines()
+
+
+def tell_time(asked):  # type: ignore[no-untyped-def]
+    return time.time()
+
+
+def listen(asked):  # type: ignore[no-untyped-def]
+    """Take connections at this node's address; returns the port."""
+    address = asked["addresses"][asked["node"]]
+    server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    servers.append(server)
+    server.bind((address, 0))
+    server.listen(1024)
+    threading.Thread(target=_serve, args=(server,), daemon=True).start()
+    return server.getsockname()[1]
+
+
+def connect(asked):  # type: ignore[no-untyped-def]
+    """Send to all other nodes at once; for each what went wrong, or "", and connect time (s)."""
+    found: dict = {}  # type: ignore[type-arg]
+    threads = [
+        threading.Thread(target=_try, args=(node, server, asked["patience_s"], found), daemon=True)
+        for node, server in asked["servers"].items()
+        if node != asked["node"]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _serve(server):  # type: ignore[no-untyped-def]
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=_receive, args=(connection,), daemon=True).start()
+
+
+def _receive(connection):  # type: ignore[no-untyped-def]
+    with connection:
+        connection.settimeout(30)
+        left = len(DATA)
+        try:
+            while left > 0:
+                new = connection.recv(65536)
+                if not new:
+                    return
+                left -= len(new)
+            connection.sendall(RECEIVED)
+        except OSError:
+            return
+
+
+def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
+    began = time.monotonic()
+    try:
+        connection = socket.create_connection(tuple(server), timeout=timeout_s)
+    except socket.timeout:
+        found[node] = ["no answer", None]
+        return
+    except OSError as error:
+        found[node] = [(error.strerror or str(error)).lower(), None]
+        return
+    connect_s = time.monotonic() - began
+    with connection:
+        try:
+            connection.sendall(DATA)
+            answered = connection.recv(1) == RECEIVED
+        except OSError:
+            answered = False
+    found[node] = ["" if answered else "stalls", connect_s]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """Ask all nodes the same question at once, over one connection to each for all questions.
 
 How it works: a `Transport` names the commands that start Python on the nodes, through ssh, as one
-step of srun, or here. Each gets the text of `remote_probe` through stdin, and then one question
-after another: `ask` sends the text of a function's module and its arguments, and gathers what the
+step of srun, or here. Each gets the text of `node_facts` through stdin, and then one question after
+another: `ask` sends the name of one of its functions and its arguments, and gathers what the
 function returned on each node. Nothing is installed on a node or left there; as a probe ends when
 its stdin does, nothing goes on there when this process is gone.
 
@@ -21,18 +21,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from json import loads
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from configs.plugins import REPOSITORY
-from launch.nodes import node_facts, remote_probe
-from launch.nodes.channel import Channel
+from launch.nodes import node_facts
+from launch.nodes.channel import Channel, talk_to
 
 # The first line is the size of the text that follows; all after that is for the probe.
 LOAD = (
     "import sys; sys.version_info < (3, 8) and sys.exit('python3 is older than 3.8 there');"
     " stdin = sys.stdin.buffer; size = int(stdin.readline());"
-    " exec(compile(stdin.read(size), 'remote_probe', 'exec'))"
+    " exec(compile(stdin.read(size), 'node_facts', 'exec'))"
 )
 # The checkout's folder in the home of a node that does not see this checkout.
 FOLDER = "muster"
@@ -74,37 +73,20 @@ class Survey:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._number = 0  # of the latest question
-        self._sent: set[str] = set()  # modules
         self._parts: dict[int, str] = {}  # of an answer that is not complete, by node
         self._failed: dict[int, str] = {}  # what went wrong in the latest function, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
     def __enter__(self) -> "Survey":
-        source = Path(remote_probe.__file__).read_bytes()
+        source = Path(node_facts.__file__).read_bytes()
         for command in self._transport.commands:
             errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=self._transport.env,
-            )
-            assert process.stdin is not None and process.stdout is not None
-            reads, writes = os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno())
-            process.stdin.close()
-            process.stdout.close()
-            with suppress(BrokenPipeError):  # it has failed already, and will say why
-                os.write(writes, b"%d\n%s" % (len(source), source))  # less than a pipe holds
-            self._starts.append((process, Channel(reads, writes), errors))
+            process, channel = talk_to(command, errors, env=self._transport.env)
+            channel.write(b"%d\n%s" % (len(source), source))
+            self._starts.append((process, channel, errors))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for _, channel, _ in self._starts:
             channel.close()  # whereupon its probes end
         deadline = time.monotonic() + END_S
@@ -125,24 +107,15 @@ class Survey:
     ) -> dict[int, Answer]:
         """What `function(arguments)` returned, by node, on those that answered in time.
 
-        `function` is one of a module that is sent as it is; it must run on Python 3.8. `of`: the
-        nodes to wait for, as others have never answered; None: all.
+        `function` is one of `node_facts`. `of`: the nodes to wait for, as others have never
+        answered; None: all.
         """
-        module = sys.modules[function.__module__]
-        if module.__name__ not in self._sent:
-            arguments["source"] = Path(str(module.__file__)).read_text(encoding="utf-8")
-            self._sent.add(module.__name__)
         self._number += 1
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
         asked, deadline = time.time(), time.monotonic() + timeout_s
         for _, channel, _ in self._starts:
-            channel.send(
-                number=self._number,
-                module=module.__name__,
-                function=function.__name__,
-                **arguments,
-            )
+            channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys():
             is_over = time.monotonic() >= deadline or all(

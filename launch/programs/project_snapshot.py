@@ -44,10 +44,18 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
     """Copy `project` into the run folder, and write down of which commit, with which changes.
 
     Raises:
-        UsageError: too much of the project is not tracked by git, or a file cannot be read.
+        UsageError: runs are kept in the project's own folder; too much of the project is not
+            tracked by git; or a file cannot be read.
         CannotWrite: the disk is full.
     """
     root, logs = run_files.SNAPSHOT.path(run_dir), _logs_of(run_dir)
+    if logs.resolve() == project.resolve():
+        raise UsageError(
+            f"--logs-dir {logs} is the project itself, which is copied for each run; give a folder "
+            f"of its own, such as {logs / 'logs'}, or --no-snapshot"
+        )
+    if project.is_relative_to(logs):  # what is around the project is no part of it
+        logs = run_dir
     repositories = list(_repositories(project))
     sources = [path for one in repositories for path in _files(one, logs)]
     sources += [path for one in repositories for path in _matching(project, one, patterns)]

@@ -4,7 +4,7 @@ from configs import cli
 from configs.settings.program import ProgramConfig
 from launch.programs.command_line import OF_LAUNCH, split
 from muster import errors, json_output
-from muster.command import own_arguments
+from muster.command import LOGIN, own_arguments
 
 CLASSES = (*OF_LAUNCH, ProgramConfig)
 HIDDEN = ("env", "json")  # a secret may be in it; what is asked here
@@ -16,10 +16,9 @@ def main() -> int:
     if made[0].json:
         json_output.begin()
     values = {name: value for one in made for name, value in vars(one).items()}
-    sources = {
-        one.name: one.where.rstrip(": ") or "the command line"
-        for one in cli.sources(CLASSES, flags)
-    }
+    given = {one.name: one for one in cli.sources(CLASSES, flags)}
+    values |= {name: given[name].text for name in LOGIN if name in given}
+    sources = {name: one.where.rstrip(": ") or "the command line" for name, one in given.items()}
     shown = {
         name: {"value": None if value is None else str(value), "from": sources.get(name, "default")}
         for name, value in values.items()

@@ -48,24 +48,15 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
     begin(spec, launcher, NOT_YET)
 
 
-def begin(
-    spec: LaunchSpec,
-    launcher: str,
-    job_id: str,
-    *,
-    cluster: str | None = None,
-    attempt: int | None = None,
-) -> None:
+def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None = None) -> None:
     """Say who leads the run; a process is known by its pid together with when it began.
 
     A job is known by its number and its cluster's name: one home may serve several clusters.
-    `attempt` is how often Slurm had requeued the job, where each time is a run of its own.
     """
     job = {
         "launcher": launcher,
         "job_id": job_id,
         "cluster": cluster,
-        "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         **process_start(os.getpid()),

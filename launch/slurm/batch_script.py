@@ -51,12 +51,26 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
 
 
 def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | None:
-    """One for each worker of a node; None where that is for others to say, as with GPUs."""
-    counts = [node.nproc for node in facts.nodes]
-    asked = CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES)
-    if asked or config.gpus_per_node or config.gres:
+    """One for each worker of a node, or with GPUs what the nodes have for each of these.
+
+    None where that is for others to say: other options, or the cluster's own DefCpuPerGPU. Without
+    either Slurm gives a task one core, whatever GPUs it has.
+    """
+    if CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES):
         return None
+    if gpus := gpus_asked(config):
+        wanted = config.partition or env.get("SBATCH_PARTITION") or ""
+        return gpus * (controller.cores_per_gpu(wanted, env) or 0) or None
+    counts = [node.nproc for node in facts.nodes]
     return max((int(count) for count in counts if count != "gpu"), default=None)
+
+
+def gpus_asked(config: SlurmConfig) -> int:
+    """Those of a node, in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu."""
+    gres = [one for one in (config.gres or "").split(",") if one.startswith("gpu")]
+    asked = config.gpus_per_node.split(",") if config.gpus_per_node else gres
+    counts = [one.rpartition(":")[2] for one in asked]
+    return sum(int(count) if count.isdigit() else 1 for count in counts)
 
 
 def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:

@@ -36,11 +36,12 @@ OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
     " REVOKED".split()
 )
+GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in what Slurm says of a node
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Ours, beside Slurm's own: it has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
 # Of squeue, in any width. A part of an array has a number of its own, beside its name in it.
-FORMAT = "JobID:.|,JobArrayID:.|,State:.|,RestartCnt:.|,StartTime:.|,EndTime:.|,Reason:."
+FORMAT = "JobID:.|,JobArrayID:.|,State:.|,StartTime:.|,EndTime:.|,Reason:."
 
 
 class Silent(MusterError):
@@ -133,13 +134,36 @@ def node_addresses(names: Sequence[str], env: Mapping[str, str]) -> dict[str, st
     return found
 
 
+def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
+    """What the nodes of a partition, "" for the default one, have for each of their GPUs.
+
+    None where they have no GPUs, where the cluster itself gives some cores with a GPU, or where
+    Slurm does not say.
+    """
+    cores, partitions = [], set()
+    try:
+        nodes = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G"], env).stdout
+        for name, cpus, gres in (line.split(maxsplit=2) for line in nodes.splitlines()):
+            plain = name.rstrip("*")  # that of the default one ends with it
+            gpus = sum(map(int, GPUS.findall(gres)))
+            if gpus and (plain in partition.split(",") if partition else name != plain):
+                cores.append(int(cpus) // gpus)
+                partitions.add(plain)
+        asked = (ask(["scontrol", "show", "partition", one], env) for one in sorted(partitions))
+        for shown in (ask(["scontrol", "show", "config"], env), *asked):
+            if "DefCpuPerGPU" in shown.stdout:
+                return None
+    except MusterError:
+        return None
+    return min(cores, default=None)
+
+
 @dataclass(frozen=True)
 class JobState:
     """A job's state by Slurm's own name, such as PENDING."""
 
     name: str
     reason: str = ""  # why it waits, or why nothing is known
-    restarts: int = 0  # how often it was requeued
     start: str = ""  # of one that waits: when it is expected to begin, as Slurm writes times
     end: str = ""  # when its time is up
 
@@ -170,11 +194,11 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
     for line in asked.stdout.splitlines():
-        number, name, state, restarts, start, end, reason = line.split("|", 6)
+        number, name, state, start, end, reason = line.split("|", 5)
         why = reason.strip().replace(" ", "_")  # as scontrol writes it
         why = "" if why == "None" else why
         for job_id in {number, name} & found.keys():
-            found[job_id] = JobState(state, why, int(restarts or 0), start, end)
+            found[job_id] = JobState(state, why, start, end)
     return found
 
 

@@ -48,12 +48,6 @@ class CurrentJob:
                 f"--nodes {wanted}, but {here}, which has {len(self.nodes)}; take fewer, or "
                 f"{QUEUE_INSTEAD}"
             )
-        counts = [int(count) for count in launch.nproc("gpu") if count != "gpu"]
-        if self.gpus and max(counts, default=0) > self.gpus:
-            yield (
-                f"--nproc-per-node {launch.nproc_per_node}, but {here}, whose nodes have "
-                f"{self.gpus} GPUs each: each worker has a GPU of its own; take fewer"
-            )
         if self.components > 1:
             yield (
                 f"{here}, which has {self.components} components, but a run has the nodes of the "

@@ -26,6 +26,7 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
 from launch.nodes.channel import AgentProcess, Channel, Heartbeat
 from launch.nodes.this_machine import among
+from launch.runs import node_history
 from launch.slurm import node_health
 from launch.slurm.controller import end_unix_s
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -59,6 +60,7 @@ class JobNodes:
     master_port: int | None = None
     step: str = "muster"  # the name of its steps
     least: int = 1  # nodes with which it goes on
+    avoids_bad: bool = False  # by --exclude auto
     _has_started: bool = False
 
     name = "slurm"
@@ -80,6 +82,11 @@ class JobNodes:
             )
         for host in (host for host, is_here in answer.items() if not is_here):
             print(f"note: going on without it: {host} does not answer", file=sys.stderr)
+        if self._has_started and self.avoids_bad:
+            here = [host for host in self.hosts if answer[host]]
+            for host in node_history.avoided(here, self.inside.cluster or self.name, self.least):
+                print(f"note: going on without it: --exclude auto avoids {host}", file=sys.stderr)
+                answer[host] = False
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
             for host, count in zip(self.hosts, self.counts, strict=True)

@@ -18,12 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from configs import cli
-from configs.settings.train import TrainConfig
-from launch.runs import continuation, run_record
+from launch.runs import continuation, node_history, run_record
 from launch.runs.restart import Outcome
 from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, act_on, job_state, patiently
+from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, last_line, patiently
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED, MusterError, UsageError
@@ -151,19 +149,30 @@ def refuse_too_many(allocation: Allocation, env: Mapping[str, str]) -> None:
         raise MusterError(f"requeued {allocation.attempt} times; {MOST} allows {most(env)}")
 
 
-def where_due(run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation) -> None:
+def avoids_bad(job: Mapping[str, Any]) -> bool:
+    """Whether --exclude said so."""
+    return node_history.AUTO in (job.get("exclude") or "").split(",")
+
+
+def where_due(
+    run_dir: Path,
+    code: int,
+    hosts: Sequence[str],
+    allocation: Allocation,
+    job: Mapping[str, Any],
+) -> None:
     """Have the job started again after its run has ended with `code`, if that is of use: its time
     was up and the workers have stopped in order, or a node is gone.
     """
     if code == STOPPED and continuation.stopped_for_notice(run_dir):
-        _requeue("out of time", allocation)
+        _requeue("out of time", allocation, job)
     elif Outcome(code).is_worth_another:
         answer = node_health.answers(hosts, os.environ)
         if gone := [name for name, is_here in answer.items() if not is_here]:
-            _requeue(f"no answer from {', '.join(gone)}", allocation)
+            _requeue(f"no answer from {', '.join(gone)}", allocation, job)
 
 
-def _requeue(why: str, allocation: Allocation) -> None:
+def _requeue(why: str, allocation: Allocation, job: Mapping[str, Any]) -> None:
     """Unless it has been requeued often enough, or is cancelled."""
     if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
@@ -175,8 +184,15 @@ def _requeue(why: str, allocation: Allocation) -> None:
         return
     _say(f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint")
     again = ["scontrol", "requeue"]
+    if avoids_bad(job):  # Slurm takes other nodes for a waiting job alone, and by then ends us
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         patiently(lambda: act_on(allocation.name, again, os.environ), _say)
+        if avoids_bad(job):
+            out = node_history.excluded(job["exclude"], lambda: allocation.cluster or "")
+            update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={allocation.name}"]
+            if (asked := ask(update, os.environ)).returncode:
+                _say(f"error: --exclude is as before: {last_line(asked.stderr)}")
     except MusterError as error:
         _say(f"error: the job is not requeued: {error}")
 
@@ -185,19 +201,14 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def runs_of_job(logs_root: Path, job_id: str, cluster: str | None) -> tuple[Path, list[str]] | None:
-    """Where the last attempt of a Slurm job wrote its checkpoints, and the runs of its attempts."""
-    found = []
+def run_of_job(logs_root: Path, allocation: Allocation) -> Path | None:
+    """The folder of the run that this job has begun, before Slurm started it again.
+
+    A cluster may count its jobs from 1 again: the last one of that number is meant.
+    """
+    found, wanted = {}, ["slurm", allocation.name, allocation.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
-        job = run_record.read_job(path.parent)
-        here = job and job["launcher"] == "slurm" and job.get("cluster") in (cluster, None)
-        if job and here and job["job_id"] == job_id:
-            found.append((float(job["started_unix_s"]), path.parent))
-    if not found:
-        return None
-    found.sort()
-    run_dir = found[-1][1]  # a cluster may count its jobs from 1 again
-    config = str(run_files.CONFIG.path(run_dir))
-    (train,) = cli.parse([TrainConfig], ["--config", config], prog="", description="")
-    folder = Path(train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)).absolute()
-    return folder, [path.name for _, path in found]
+        job = run_record.read_job(path.parent) or {}
+        if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:
+            found[float(job["started_unix_s"])] = path.parent
+    return found[max(found)] if found else None

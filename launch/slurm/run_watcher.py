@@ -1,28 +1,27 @@
 """What the runs of Slurm's jobs are doing: Slurm says so, their folders, or who submits them."""
 
 import os
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
-from launch.slurm import pending, run_job
+from launch.slurm import run_job
 from launch.slurm.controller import (
     FORGOTTEN,
     UNKNOWN,
     WAITING,
     JobState,
-    Silent,
     act_on,
-    ask,
-    last_line,
     patiently,
 )
 from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
+
+REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
+NO_TIME = ("", "N/A", "Unknown")
 
 
 class SlurmRunWatcher(LeaderWatcher):
@@ -62,34 +61,23 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(0.2)
             job = run_record.read_job(run_dir) or job
 
-        step = run_job.step_of(run_dir)
-        if step is not None and job["host"] == socket.gethostname():
+        if run_job.step_of(run_dir) is not None:  # its job is not the run's to end
             self._leaders.stop(run_dir, job, say)
             return
 
         def scancel() -> None:
             if elsewhere := self._elsewhere(job):
                 raise MusterError(elsewhere)
-            job_id = str(job["job_id"])
-            if step is None:
-                act_on(job_id, ["scancel"], os.environ)
-            for number in _steps_named(step, job_id, os.environ) if step else ():
-                act_on(number, ["scancel", "--signal=TERM"], os.environ)
+            act_on(str(job["job_id"]), ["scancel"], os.environ)
 
         patiently(scancel, say)
 
     def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
         """Of a run in a job that is not its own, which goes on after it."""
-        here, job_id = self._leaders.state(run_dir, job, end), str(job["job_id"])
-        if here.over:
-            return here
-        inside = replace(here, detail=f"in job {job_id}; {here.detail}")
-        if here.word == LeaderWatcher.running:
-            return inside
-        state = self._of_job(run_dir, job)  # led elsewhere: Slurm knows whether its step is there
-        if state.over or state.word != "running":
-            return replace(state, word="lost") if state.over else state
-        return replace(inside, word=LeaderWatcher.running)
+        led = self._leaders.state(run_dir, job, end)
+        if led.word == "elsewhere" and (state := self._of_job(run_dir, job)).over:
+            return replace(state, word="lost")  # its leader has ended with the job
+        return led if led.over else replace(led, detail=f"in job {job['job_id']}; {led.detail}")
 
     def _of_job(self, run_dir: Path, job: Record) -> State:
         job_id = str(job["job_id"])
@@ -103,14 +91,9 @@ class SlurmRunWatcher(LeaderWatcher):
             return State(
                 "lost", True, f"Slurm forgot job {job_id}, and no record says how it ended"
             )
-        attempt = job.get("attempt")
-        if attempt is not None and state.restarts > attempt and state.name not in WAITING:
-            return State(
-                "lost", True, f"job {job_id} goes on as attempt {state.restarts}, another run"
-            )
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", why)))
-        return State(state.name.lower(), state.is_over, detail, _notes(state, job_id))
+        return State(state.name.lower(), state.is_over, detail, _notes(state))
 
     def _elsewhere(self, job: Record) -> str | None:
         """Where the job is, if not on the cluster that answers here: its number is another's here.
@@ -128,24 +111,12 @@ class SlurmRunWatcher(LeaderWatcher):
         )
 
 
-def _notes(state: JobState, job_id: str) -> tuple[str, ...]:
-    """Why a job waits, and until when."""
+def _notes(state: JobState) -> tuple[str, ...]:
+    """Why a job waits, in Slurm's own word, and until when."""
     if state.name not in WAITING:
         return ()
+    why = f"{state.reason or 'None'}: {REASONS}"
     is_held = "Held" in state.reason  # until somebody releases it, whatever its time says
-    start = None if is_held else pending.expected_start(state.start)
-    return tuple(filter(None, (pending.explained(state.reason or "None", job_id), start)))
-
-
-def _steps_named(name: str, job_id: str, env: Mapping[str, str]) -> list[str]:
-    """The numbers, such as 12.3, of the steps of that name which a job has now.
-
-    Raises:
-        Silent: Slurm does not answer.
-    """
-    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"]
-    asked = ask(argv, env)
-    if asked.returncode:
-        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
-    pairs = (line.split(maxsplit=1) for line in asked.stdout.splitlines())
-    return [number for number, found in pairs if found == name]
+    if is_held or state.start in NO_TIME:
+        return (why,)
+    return why, f"expected start: {state.start}, as far as Slurm knows"

@@ -1,10 +1,9 @@
 """A job in Slurm's hands, as the command that submitted it sees it, and as often as it may ask.
 
 How often Slurm is asked (`Watcher`): callers may look as often as they like. One question is about
-all jobs. After a change of state, or of the job's own files, the next question comes after 1 s;
-each time that nothing has changed the pause doubles, up to 10 s. With several jobs it is 5 s. A
-controller that did not answer is left alone for 10 s, and until then the state is UNKNOWN, which
-is never taken for the end of a job. FORGOTTEN means that it answered, and has no such job: jobs
+all jobs, and the next one comes 5 s later; 1 s after a change of a job's own files. A controller
+that did not answer is left alone for 10 s, and until then the state is UNKNOWN, which is never
+taken for the end of a job. FORGOTTEN means that it answered, and has no such job: jobs
 leave its memory some minutes after their end (MinJobAge).
 """
 
@@ -24,9 +23,9 @@ from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
 
 POLL_S = 1.0
-# Sites limit how often one may ask: once a second while a state changes, else ever more rarely.
-FIRST_S, LAST_S = 1.0, 10.0
-ALL_S = 5.0  # between two questions about many jobs
+PAUSE_S = 5.0  # between two questions: sites limit how often one may ask
+SOON_S = 1.0  # where a job's files have changed
+SILENCE_S = 10.0  # after one that was not answered
 
 
 def become(argv: Sequence[str]) -> NoReturn:
@@ -48,7 +47,7 @@ class Watcher:
         self._cluster: str | None = None
         self._states: dict[str, JobState] = {}
         self._signs: dict[str, object] = {}
-        self._asked_s, self._pause_s = float("-inf"), FIRST_S  # until the next question
+        self._next_s = float("-inf")  # when Slurm may be asked again of what is known
         self._silence, self._silent_until_s = JobState(UNKNOWN), float("-inf")
 
     def cluster(self) -> str:
@@ -64,46 +63,44 @@ class Watcher:
             try:
                 self._cluster = controller.name(self._env)
             except Silent as error:
-                self._note_silence(JobState(UNKNOWN, str(error)))
+                self._note(error)
                 raise
         return self._cluster
 
     def look_at(self, job_ids: Iterable[str]) -> None:
-        """Have the states of all these jobs, by one question; of several at most 5 s old."""
+        """Have the states of all these jobs, by one question, at most 5 s old."""
         known, now = self._states, self._clock()
         wanted = [one for one in job_ids if one not in known or not known[one].is_over]
-        is_new = not known.keys() >= {*wanted}
-        is_due = now - self._asked_s >= (self._pause_s if len(wanted) == 1 else ALL_S)
-        if not wanted or not (is_new or is_due) or now < self._silent_until_s:
+        is_due = now >= self._next_s or not known.keys() >= {*wanted}
+        if not wanted or not is_due or now < self._silent_until_s:
             return
         try:
-            found = job_states(wanted, self._env)
+            known.update(job_states(wanted, self._env))
         except MusterError as error:
-            self._note_silence(JobState(UNKNOWN, str(error)))
-            found = dict.fromkeys(wanted, self._silence)
-        is_same = all(one in known and known[one].name == found[one].name for one in wanted)
-        self._pause_s = min(2 * self._pause_s, LAST_S) if is_same else FIRST_S
-        self._asked_s = now
-        known.update(found)
+            self._note(error)
+            known.update(dict.fromkeys(wanted, self._silence))
+        self._next_s = now + PAUSE_S
 
     def state(self, job_id: str, sign: object = None) -> JobState:
-        """A job's state, at most 10 s old; 1 s where one has just changed.
+        """A job's state, at most 5 s old.
 
-        `sign` is what else one sees of the job, such as its files: the state may change with it.
+        `sign` is what else one sees of the job, such as its files: where that has changed, the
+        state is perhaps another, and at most 1 s old.
         """
         if sign != self._signs.get(job_id):
-            self._signs[job_id], self._pause_s = sign, FIRST_S
+            self._signs[job_id] = sign
+            self._next_s = min(self._next_s, self._clock() + SOON_S)
         self.look_at({**self._states, job_id: None})
         return self._states.get(job_id, self._silence)  # it answers nobody, whichever it is
 
-    def _note_silence(self, state: JobState) -> None:
-        self._silence, self._silent_until_s = state, self._clock() + LAST_S
+    def _note(self, error: MusterError) -> None:
+        self._silence = JobState(UNKNOWN, str(error))
+        self._silent_until_s = self._clock() + SILENCE_S
 
 
 class SlurmJob:
     """A job in Slurm's hands."""
 
-    attempt = None  # of the job all attempts are one run
     shown = b""
     trouble: str | None = None
     signals: Sequence[int] = ()

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 from configs import cli
 from configs.plugins import REPOSITORY
@@ -42,15 +41,16 @@ def run(
     for rate in dict.fromkeys(cell.rate for cell in left):
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in group)
-        with RatedCluster(rate, nodes) as cluster:
+        with rated_cluster(rate, nodes) as env:
             if study.collectives and nodes > 1:
-                flags = [*cluster.flags(nodes), *more]
-                if collectives(study, rate, nodes, folder, flags, cluster.env) in STOPS:
+                flags = [*_place(env, nodes), *more]
+                if collectives(study, rate, nodes, folder, flags, env) in STOPS:
                     return signal.SIGTERM
             for cell in group:
-                note, where = notes.of(cell.id), cluster.flags(cell.nodes or 1)
-                work = work_of(study, cell, note, folder, lambda _: where, env=cluster.env)  # noqa: B023
-                with cluster.busy(cell.busy, cell.nodes or 1):
+                note, of = notes.of(cell.id), cell.nodes or 1
+                flags = _place(env, of)
+                work = work_of(study, cell, note, folder, lambda _: flags, env=env)  # noqa: B023
+                with _busy(cell.busy, of):
                     codes, stopped_by = run_all([work], 1, tell)
                 if stopped_by is not None or codes.get(cell.id) in STOPS:
                     return stopped_by or signal.SIGTERM
@@ -111,54 +111,50 @@ def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     )
 
 
-class RatedCluster:
-    """Nodes with links of one rate; without a rate there is none, and nothing is done.
+@contextmanager
+def rated_cluster(rate: str | None, nodes: int) -> Iterator[Mapping[str, str]]:
+    """The variables of a testbed with links of one rate; without a rate there is none.
 
     Raises:
         MusterError: the testbed cannot be made; it says why.
     """
+    if rate is None:
+        yield {}
+        return
+    _testbed("up", f"--nodes={nodes}", *([] if rate == "unlimited" else [f"--rate={rate}"]))
+    try:
+        variables = _testbed("env").removeprefix("export ").split()
+        yield dict(word.split("=", 1) for word in variables)
+    finally:
+        _testbed("down")
 
-    def __init__(self, rate: str | None, nodes: int) -> None:
-        self._rate, self._nodes = rate, nodes
-        self.env: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
-        if self._rate is not None:
-            rate = [] if self._rate == "unlimited" else ["--rate", self._rate]
-            _testbed("up", "--nodes", str(self._nodes), *rate)
-            variables = _testbed("env").removeprefix("export ").split()
-            self.env = dict(word.split("=", 1) for word in variables)
-        return self
+def _place(env: Mapping[str, str], nodes: int) -> list[str]:
+    """Flags by which launch/submit.py finds that many nodes of the testbed, if there is one."""
+    if not env:
+        return []
+    hosts = Path(env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
+    config = env["MUSTER_SSH_CONFIG"]
+    return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={config}"]
 
-    def __exit__(self, *_: object) -> None:
-        if self._rate is not None:
-            _testbed("down")
 
-    def flags(self, nodes: int) -> list[str]:
-        """Where launch/submit.py finds that many of them."""
-        if self._rate is None:
-            return []
-        hosts = Path(self.env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
-        config = self.env["MUSTER_SSH_CONFIG"]
-        return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={config}"]
-
-    @contextmanager
-    def busy(self, nodes: int, of: int) -> Iterator[None]:
-        """The last `nodes` of the first `of` have another program on their cores."""
-        programs = [
-            subprocess.Popen(
-                [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]
-                + [sys.executable, "-c", BUSY],
-                stdin=subprocess.DEVNULL,
-            )
-            for number in range(nodes)
-        ]
-        try:
-            yield
-        finally:
-            for program in programs:
-                program.kill()
-                program.wait()
+@contextmanager
+def _busy(nodes: int, of: int) -> Iterator[None]:
+    """The last `nodes` of the first `of` have another program on their cores."""
+    programs = [
+        subprocess.Popen(
+            [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]
+            + [sys.executable, "-c", BUSY],
+            stdin=subprocess.DEVNULL,
+        )
+        for number in range(nodes)
+    ]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def _testbed(*words: str) -> str:

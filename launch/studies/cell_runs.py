@@ -16,11 +16,11 @@ from configs.plugins import REPOSITORY
 from launch.launchers.base import chosen
 from launch.runs import continuation, run_record, run_state
 from launch.spec import NodeSpec
-from launch.studies import cell_process, cell_results, progress_record
+from launch.studies import cell_process, progress_record
 from launch.studies.cell_process import STOPS, Work
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_record import Note, Notes
-from muster import json_output, run_files
+from muster import json_lines, json_output, run_files
 from muster.errors import UsageError, refuse
 from muster.writing import read_json, write_text
 
@@ -234,7 +234,7 @@ def conclude(note: Note, folder: Path, code: int) -> None:
     run_dir, log = folder / note.run_dir, _log(folder, note)
     note.message, note.results = "", None
     if code == 0:
-        note.state, note.results = "done", cell_results.results(run_dir) or None
+        note.state, note.results = "done", results(run_dir) or None
         return
     note.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
@@ -242,6 +242,21 @@ def conclude(note: Note, folder: Path, code: int) -> None:
     # the last line says what a traceback is about; all of it is in exit.json
     message = end.get("message") or cell_process.last_message(log) or f"exit code {code}"
     note.message = cell_process.last_line(message)
+
+
+def results(run_dir: Path) -> dict[str, Any]:
+    """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
+
+    {} where the program left neither.
+    """
+    found = read_json(run_files.SUMMARY.path(run_dir))
+    if found is None:
+        found = (json_lines.last(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
+    return {
+        name: value
+        for name, value in found.items()
+        if value is None or isinstance(value, str | int | float)
+    }
 
 
 def _log(folder: Path, note: Note) -> Path:

@@ -1,5 +1,6 @@
 """What the words of a sweep's command mean: cells, each a command line of launch/submit.py."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -125,7 +126,7 @@ def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        found = [(str(one["id"]), [*flags, *map(str, one["words"])]) for one in raw["cells"]]
+        found = [(str(one["id"]), [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
         name = name or str(raw["name"])
     except OSError as error:
         raise UsageError(f"--cells {path}: {error.strerror}") from None
@@ -133,6 +134,15 @@ def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
         raise UsageError(f"--cells {path}: not a file of cells: {error!r}") from None
     cells = checked([(cell_id, {}, words) for cell_id, words in found])
     return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
+
+
+def _placed(words: Sequence[Any], file: Path) -> list[str]:
+    """The words of a cell; a function is found from the file's folder."""
+    before = ["", *map(str, words)]
+    return [
+        str(file.absolute().parent / word) if last == "--function" else word
+        for last, word in itertools.pairwise(before)
+    ]
 
 
 def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:

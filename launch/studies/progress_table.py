@@ -1,5 +1,7 @@
 """What ran, what runs and what is left: a line for each change, and a table at the end."""
 
+import csv
+import io
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,9 +11,9 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from launch.studies import cell_results
 from launch.studies.progress_record import Note, Notes
 from muster import json_output
+from muster.writing import write_text
 
 STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
 MOST_RESULTS = 8
@@ -31,7 +33,7 @@ def teller(notes: Notes, path: Path) -> Callable[[Note], None]:
 
 def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
     """Show and write what came of all; the exit code."""
-    cell_results.write_csv(notes, folder / "results.csv")
+    write_csv(notes, folder / "results.csv")
     # a file or a pipe has no width that lines must be broken for
     width = None if sys.stdout.isatty() else 250
     Console(width=width).print(table(notes))
@@ -50,7 +52,7 @@ def table(notes: Notes) -> RenderableType:
     """A row for each cell: what differs between them, and what came of each."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(notes) or ["run"]
-    found = [name for name in cell_results.columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
+    found = [name for name in columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
     has_place = any(one.place for one in notes.cells)
     for name in (*values, "state", "seconds", *(["place"] if has_place else []), *found, ""):
         drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
@@ -69,6 +71,25 @@ def table(notes: Notes) -> RenderableType:
         )
     # a title of its own would be cut to its width
     return Group(escape(f"{notes.title}: {how_far(notes)}"), drawn)
+
+
+def columns(notes: Notes) -> list[str]:
+    """The names of all results, in the order in which runs have them."""
+    return list(dict.fromkeys(name for one in notes.cells for name in one.results or {}))
+
+
+def write_csv(notes: Notes, path: Path) -> None:
+    """One line for each cell: its values, its state, what it took and what it left."""
+    values = dict.fromkeys(name for one in notes.cells for name in one.settings)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *values, "state", "seconds", "place", *columns(notes), "message"])
+    for one in notes.cells:
+        took = f"{one.seconds:.1f}" if one.seconds else ""
+        found = [(one.results or {}).get(name, "") for name in columns(notes)]
+        own = [one.settings.get(name, "") for name in values]
+        writer.writerow([one.id, *own, one.state, took, one.place or "", *found, one.message])
+    write_text(path, text.getvalue())
 
 
 def _differing(notes: Notes) -> list[str]:

@@ -34,11 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for rate in rates:
         places.check_rate(rate)
     cases = table_of_cases.chosen(args.only)
-    if args.device == "cuda" and rates != [places.LOOPBACK]:
-        raise UsageError(
-            "--device cuda: nodes of a testbed share this machine's GPUs; give each "
-            f"worker one of its own: --rates {places.LOOPBACK} --nodes GPUS"
-        )
     if args.steps <= results.WARM_UP:
         raise UsageError(f"--steps {args.steps}: the first {results.WARM_UP} are left out")
     if args.batch_size % args.nodes:
@@ -84,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=int, default=4)
     made.add_argument("--batch-size", type=int, default=64, help="of all nodes together")
     made.add_argument("--threads", type=int, default=1, help="of each worker")
-    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of every worker")
     made.add_argument("--lr", type=float, default=2e-5, help="learning rate")
     made.add_argument("--seed", type=int, default=42)
     made.add_argument("--model", default="small", help="small or base (made here), or a folder")
@@ -138,8 +132,8 @@ def run(place: Place, case: Case, made: Made, args: argparse.Namespace, folder: 
     Raises:
         MusterError: it failed, or has another number of steps than it should have.
     """
-    flags = ["--data-dir", str(made.data), "--model", str(made.model)]
-    for name in ("batch_size", "lr", "seed", "device"):
+    flags = ["--data-dir", str(made.data), "--model", str(made.model), "--device", "cpu"]
+    for name in ("batch_size", "lr", "seed"):
         flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     flags += ["--schedule-steps", str(SCHEDULE_STEPS)]
     if case.kind == OURS:

@@ -30,12 +30,9 @@ PADDED = ("--pad", "max_length")
 CASES = (
     # peers
     Case(BASE, "plain_ddp", title="DDP, by hand"),
-    Case("plain_ddp_longest", "plain_ddp", ("--pad", "longest")),
-    Case("plain_ddp_find_unused", "plain_ddp", ("--find-unused",)),
     Case("loop_gather_scatter", "plain_ddp", ("--sync", "gather_scatter"),
          title="gather and scatter, by hand"),
     Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
-    Case("flat_all_reduce", "plain_ddp", ("--sync", "flat")),
     Case("accelerate_example", "accelerate_glue", title="Accelerate's example"),
     Case("transformers_trainer", "transformers_trainer", title="transformers' Trainer"),
     # peers, with one line changed

@@ -1,6 +1,6 @@
 """All that a machine with one or more GPUs can show, on one page: `make gpu-check`.
 
-    python -m tests.benchmarks.gpu_check [--page FILE] [--model base] [--steps 40] [--only NAME,...]
+    python -m tests.benchmarks.gpu_check [--page FILE] [--model base] [--steps 40]
 
 Every row is a real run through the launcher, with as many workers as GPUs at most: each mode's
 losses beside those of a single process, fp16 and bf16, compiled layers, a run that is stopped and
@@ -39,6 +39,7 @@ WARM_UP = 5  # first steps, which do not count for speed
 SAME, CLOSE, NEAR, ALIKE = 1e-4, 1e-3, 5e-2, 3e-1
 PLAIN = "plain DDP script"
 MIB = 2**20
+SEED, CPUS = 42, 2  # workers at most, with --device cpu
 
 
 @dataclass(frozen=True)
@@ -63,85 +64,58 @@ class Row:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def steps_per_s(self) -> float:
-        assert self.steps is not None
-        return 1 / median(self.steps.step_s[WARM_UP:] or self.steps.step_s)
+    def steps_per_s(self) -> float | None:
+        return 1 / median(self.steps.step_s[WARM_UP:] or self.steps.step_s) if self.steps else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    gpus = torch.cuda.device_count() if args.device == "cuda" else args.cpus
-    if args.device == "cuda" and not gpus:
+    parser = argparse.ArgumentParser(
+        prog="make gpu-check", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the page goes")
+    parser.add_argument("--model", default="base", help="small or base (made here), or a folder")
+    parser.add_argument("--steps", type=int, default=40, help="of each run")
+    parser.add_argument("--batch-size", type=int, default=32, help="of all workers together")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args(argv)
+    gpus = torch.cuda.device_count() if args.device == "cuda" else CPUS
+    if not gpus:
         print(
             "gpu-check: torch sees no GPU here, so there is nothing to show; run it where "
             "nvidia-smi lists one and torch has CUDA (--device cpu tries the program itself)",
             file=sys.stderr,
         )
         return 2
-    known = list(checks(gpus, args.device))
-    names = dict.fromkeys(check.name for check in known)
-    chosen = args.only.split(",") if args.only else names
-    if unknown := set(chosen) - names.keys():
-        message = f"--only: unknown {', '.join(sorted(unknown))}; known: {', '.join(names)}"
-        print(message, file=sys.stderr)
-        return 2
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        made = making.ready(args.model, None, folder, args.seed)
-        rows = measured([one for one in known if one.name in chosen], made, folder, args)
+        made = making.ready(args.model, None, Path(name), SEED)
+        for number, check in enumerate(checks(gpus, args.device)):
+            rows.append(Row(check))
+            try:
+                run(rows[-1], made, Path(name, str(number)), args)
+                judge(rows[-1], rows[0].steps)
+            except MusterError as error:
+                rows[-1].problem = str(error).strip().splitlines()[-1]
+            print(f"{check.name}, {check.workers}: {rows[-1].problem or 'right'}", file=sys.stderr)
     write_text(args.page, page(rows, made, args))
     print(f"{args.page}: {sum(not row.problem for row in rows)} of {len(rows)} rows are right")
     return 1 if any(row.problem for row in rows) else 0
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="make gpu-check", description=(__doc__ or "").splitlines()[0]
-    )
-    made.add_argument("--page", type=Path, default=PAGE, help="where the page goes")
-    made.add_argument("--model", default="base", help="small or base (made here), or a folder")
-    made.add_argument("--steps", type=int, default=40, help="of each run")
-    made.add_argument("--batch-size", type=int, default=32, help="of all workers together")
-    made.add_argument("--seed", type=int, default=42)
-    made.add_argument("--only", metavar="NAME,...", help="these rows")
-    made.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    made.add_argument("--cpus", type=int, default=2, help="workers at most, with --device cpu")
-    return made
 
 
 def checks(gpus: int, device: str) -> Iterator[Check]:
     """The rows of a machine with so many GPUs; the single process comes first."""
     yield Check("single", 1, ("--sync", "single"))
     modes = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
-    for workers in [1, *(count for count in (2, 4, 8, 16) if count <= gpus)]:
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= gpus]
+    for workers in counts:
         for mode in modes:
-            within = ALIKE if mode in INEXACT else SAME
-            yield Check(mode, workers, ("--sync", mode), within)
+            yield Check(mode, workers, ("--sync", mode), ALIKE if mode in INEXACT else SAME)
         yield Check(PLAIN, workers)
-    most = max(count for count in (1, 2, 4, 8, 16) if count <= max(gpus, 1))
-    yield Check("bf16", most, ("--precision", "bf16"), NEAR)
+    yield Check("bf16", counts[-1], ("--precision", "bf16"), NEAR)
     if device == "cuda":  # which CPUs refuse
-        yield Check("fp16", most, ("--precision", "fp16"), NEAR)
-    yield Check("compile", most, ("--compile",), CLOSE)
-    yield Check("resume", most, resumed=True)
-
-
-def measured(
-    chosen: Sequence[Check], made: Made, folder: Path, args: argparse.Namespace
-) -> list[Row]:
-    """Run all of them, one after the other; a run that fails is a row that says so."""
-    rows: list[Row] = []
-    for number, check in enumerate(chosen):
-        row = Row(check)
-        rows.append(row)
-        try:
-            run(row, made, folder / str(number), args)
-            base = next((one for one in rows if one.check.name == "single"), None)
-            judge(row, base.steps if base else None)
-        except MusterError as error:
-            row.problem = str(error).strip().splitlines()[-1]
-        print(f"{check.name}, {check.workers}: {row.problem or 'right'}", file=sys.stderr)
-    return rows
+        yield Check("fp16", counts[-1], ("--precision", "fp16"), NEAR)
+    yield Check("compile", counts[-1], ("--compile",), CLOSE)
+    yield Check("resume", counts[-1], resumed=True)
 
 
 def run(row: Row, made: Made, folder: Path, args: argparse.Namespace) -> None:
@@ -150,10 +124,9 @@ def run(row: Row, made: Made, folder: Path, args: argparse.Namespace) -> None:
     Raises:
         MusterError: the run failed.
     """
-    check, folder = row.check, folder.absolute()
+    check = row.check
     flags = ["--data-dir", str(made.data), "--model", str(made.model), "--lr", "1e-4"]
-    flags += ["--batch-size", str(args.batch_size), "--seed", str(args.seed)]
-    flags += ["--device", args.device]
+    flags += ["--batch-size", str(args.batch_size), "--device", args.device, "--seed", str(SEED)]
     with places.place(LOOPBACK, check.workers, threads=1) as place:
         if check.name == PLAIN:
             row.steps = place.peer("plain_ddp", [*flags, "--steps", str(args.steps)])
@@ -161,27 +134,28 @@ def run(row: Row, made: Made, folder: Path, args: argparse.Namespace) -> None:
         flags += ["--task", "rte", "--pad", "max_length", "--schedule-steps", "117"]
         flags += ["--evaluate", "never", "--no-save-model", "--dropout", "0", "--run-id", "run"]
         flags += ["--cache-dir", str(folder.parent / "cache"), *check.flags]
-        if not check.resumed:
-            row.steps = place.ours([*flags, "--max-steps", str(args.steps)], folder)
-        else:
-            every = max(1, args.steps // 2)
-            flags += ["--checkpoint-every", str(every)]
-            first = place.ours([*flags, "--max-steps", str(every)], folder)
-            more = [*flags, "--max-steps", str(args.steps), "--resume", "auto", "--overwrite"]
-            second = place.ours(more, folder)
-            row.notes.append(f"stopped after {len(first.losses)}, then {len(second.losses)} more")
-            row.steps = Steps(first.losses + second.losses, first.step_s + second.step_s)
+        ends_at = [args.steps]
+        if check.resumed:
+            ends_at = [max(1, args.steps // 2), args.steps]
+            flags += ["--checkpoint-every", str(ends_at[0]), "--resume", "auto", "--overwrite"]
+        parts = [place.ours([*flags, "--max-steps", str(last)], folder) for last in ends_at]
+        row.steps = Steps(
+            [loss for one in parts for loss in one.losses],
+            [step_s for one in parts for step_s in one.step_s],
+        )
+        if check.resumed:
+            first, more = (len(one.losses) for one in parts)
+            row.notes.append(f"stopped after {first}, then {more} more")
     ends = [json.loads(path.read_text()) for path in folder.glob("run/exits/rank_*.json")]
     row.gpu_mib = max((end["peak_gpu_memory_bytes"] / MIB for end in ends), default=0.0)
 
 
 def judge(row: Row, base: Steps | None) -> None:
     """Say what is wrong with the losses of `row`, and how far they are from the base's."""
-    assert row.steps is not None
-    losses, within = row.steps.losses, row.check.within
-    if base is None:
-        row.notes.insert(0, "nothing to hold them against")
+    if row.steps is None or base is None:
+        row.problem = "nothing to hold the losses against"
         return
+    losses, within = row.steps.losses, row.check.within
     apart = [abs(one - other) for one, other in zip(losses, base.losses, strict=False)]
     most = next((one for one in apart if math.isnan(one)), max(apart))
     row.notes.insert(0, f"losses within {most:.1e}")
@@ -193,30 +167,27 @@ def judge(row: Row, base: Steps | None) -> None:
 
 def page(rows: Sequence[Row], made: Made, args: argparse.Namespace) -> str:
     """The page, as Markdown."""
-    is_gpu = args.device == "cuda"
     names = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
-    machine = ", ".join(names) if is_gpu else f"**no GPU**: CPUs ({platform.machine()})"
-    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}"
+    machine, title, more = ", ".join(names), "What runs on GPUs", ""
+    if args.device == "cpu":
+        machine = f"**no GPU**: CPUs ({platform.machine()})"
+        title, more = "A trial of gpu-check on CPUs", ", anything on a GPU"
     about = (
-        f"{machine}; {versions}, Python {platform.python_version()}. Gradients of "
+        f"{machine}; torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}, "
+        f"Python {platform.python_version()}. Gradients of "
         f"{made.gradient_bytes / 1e6:.1f} MB, batch {args.batch_size} over all workers, "
         f"{args.steps} steps each. Steps per second are of the median step, without the first "
         f"{WARM_UP}; losses are held against the single process's."
     )
-    title = "What runs on GPUs" if is_gpu else "A trial of gpu-check on CPUs"
-    plain = {row.check.workers: row for row in rows if row.check.name == PLAIN and row.steps}
+    plain = {row.check.workers: row.steps_per_s for row in rows if row.check.name == PLAIN}
     table = []
     for row in rows:
-        speed = row.steps_per_s if row.steps else None
-        other = plain.get(row.check.workers)
+        speed, other = row.steps_per_s, plain.get(row.check.workers)
         shown = {"run": row.check.name, "workers": row.check.workers, "steps/s": speed}
-        shown["of the plain script's"] = speed / other.steps_per_s if speed and other else None
+        shown["of the plain script's"] = speed / other if speed and other else None
         shown |= {"GPU memory, MiB": row.gpu_mib or None, "losses": "; ".join(row.notes)}
         table.append(shown | {"result": f"**wrong**: {row.problem}" if row.problem else "right"})
-    most = max((row.check.workers for row in rows), default=1)
-    left_out = (
-        f"more than {most} workers{'' if is_gpu else ', anything on a GPU'}, several machines"
-    )
+    left_out = f"more than {max(plain, default=1)} workers{more}, several machines"
     return f"# {title}\n\n{about}\n\n{markdown_table(table)}\n\nNot run here: {left_out}.\n"
 
 

@@ -101,32 +101,6 @@ def test_nodes_without_this_file_system_send_their_numbers_back(
     assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
 
 
-def test_hosts_that_ssh_does_not_reach_are_named_each_with_its_remedy(cluster, tmp_path):
-    key, config = tmp_path / "key", tmp_path / "config"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    known = Path(cluster.ssh_config).read_text()
-    config.write_text(
-        f"Host stranger\n HostName 10.10.1.2\n HostKeyAlias node1\n IdentityFile {key}\n"
-        f" IdentitiesOnly yes\n"
-        f" UserKnownHostsFile {re.search(r'UserKnownHostsFile (.+)', known)[1]}\n"  # type: ignore[index]
-        f"Host newcomer\n HostName 10.10.1.3\n UserKnownHostsFile {tmp_path / 'none'}\n"
-        f"Host refused\n HostName 10.10.1.4\n Port 2299\n{known}"
-    )
-    hosts = "node0,stranger,newcomer,refused,nosuch.invalid"
-    done = doctor(cluster, *ssh_flags(cluster, config, hosts), "--quick")
-    assert done.returncode == 1
-    reach = rows(done.stdout)["reach"]
-    for words in (
-        "stranger: it does not let you in", "ssh-add",
-        "newcomer: its host key is not known", "ssh-keyscan newcomer",
-        "refused: nothing listens for ssh there",
-        "nosuch.invalid: its name does not resolve",
-    ):  # fmt: skip
-        assert words in reach, reach
-    assert "1 check fails; nothing was measured" in done.stdout
-    assert rows(done.stdout)["free disk"].startswith("ok")  # node0 is looked at all the same
-
-
 def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     closed = "ip route add unreachable 10.10.1.4/32"
     # node3 can reach node1, whose answers cannot: both ways fail, and no other
@@ -164,6 +138,6 @@ def test_one_slow_link_is_the_verdict(other_cluster: Callable[..., object], tmp_
         done = doctor(cluster, *ssh_flags(cluster), "--logs-dir", str(tmp_path))
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert re.search(
-        r"all 2 slow pairs are with node1: they carry 0\.0\d+.* Gbit/s, others .*; look at its "
-        r"link", done.stdout
+        r"slow: .* 0\.0\d+ Gbit/s; .*; all slow pairs are with node1: look at its link",
+        done.stdout,
     ), done.stdout  # fmt: skip

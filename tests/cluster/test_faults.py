@@ -210,20 +210,6 @@ def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkey
     assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("way", list(WAYS) if WHOLE else [])
-def test_a_straggler_holds_up_a_script_but_does_not_end_it(begin, way):
-    run = begin(way, Script("--timeout-s", "10"))
-    worker = run.worker(2)
-    for _ in range(5):
-        worker.suspend()
-        time.sleep(1)
-        worker.resume()
-        time.sleep(0.2)
-    (run.folder / "over").touch()
-    code, _, err = run.end()
-    assert code == 0, err
-
-
 @pytest.fixture
 def small_node(cluster):
     """A node whose daemons, and all that they start, are in a cgroup of version 1."""

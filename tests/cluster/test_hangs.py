@@ -17,7 +17,6 @@ from muster.errors import NO_RETRY
 from tests.cluster import ways
 from tests.cluster.test_programs import only_run, project, slurm, ssh
 from tests.cluster.testbeds import REPOSITORY
-from tests.launch.agent.inspection import test_hung_runs
 from tests.launch.submit import wait_until
 
 assert project
@@ -135,21 +134,6 @@ def test_a_hang_is_said_without_being_asked(cluster, project, way):
     run = only_run(project)
     seen = json.loads((run / "stacks" / "hang.json").read_text())
     assert len(seen["reports"]) == 4 and not (run / "attempts").exists()
-
-
-@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="here without nodes: test_hung_runs")
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-@pytest.mark.parametrize("how", test_hung_runs.SENTENCES)
-def test_ranks_that_disagree_leave_early_or_come_late(cluster, project, way, how):
-    (project / "hung.py").write_text(test_hung_runs.PROGRAM)
-    words = ["--nodes", "4", "--nproc-per-node", "1", "--", "hung.py", how]
-    argv = slurm(*words) if way == "slurm" else ssh(cluster, *words)
-    code, out, err = ways.finish(ways.start(cluster, argv, project))
-    assert code == (134 if how == "shape" else 1)
-    # of four ranks more than one waits; the first that gives up is enough
-    answer = test_hung_runs.SENTENCES[how].replace("rank 0 gave up", "ranks? [023, ]+ gave up")
-    answer = answer.replace("rank 0", "ranks? 0(, 2)?(, 3)?")
-    assert re.search(answer, err.splitlines()[-1]), (out, err)
 
 
 LATE = r"^rank 2 on \S+ has not come"

@@ -145,19 +145,3 @@ def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
     killed.process.kill()
     killed.ends()
     killed.end()
-
-
-@WHOLE_MATRIX
-def test_a_worker_that_is_killed_is_the_runs_exit_code_and_a_restart_its_own(
-    cluster, held, tmp_path
-):
-    run = Run(cluster, in_held_job, tmp_path, "--max-restarts", "1", "--checkpoint-every", "20")
-    assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
-    run.worker(2).kill()
-    assert wait_until((run.run_dir / "attempts" / "0").exists)
-    assert wait_until(run._all_train)
-    run.worker(1).kill()
-    code, out, err = run.end()
-    assert code == 137 and "restart 1 of 1: 4 nodes go on from the last checkpoint" in out, err
-    last = err.splitlines()[-1]
-    assert last.startswith("error: rank 1 on node1 was killed by SIGKILL"), err

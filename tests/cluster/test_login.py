@@ -2,22 +2,22 @@
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import time
+from collections import deque
+from contextlib import ExitStack
 from pathlib import Path
-from secrets import token_hex
+from threading import Thread
 
 import psutil
 import pytest
 
+from tests.cluster.laptops import HOME, Laptop
 from tests.cluster.testbeds import REPOSITORY
 from tests.launch.submit import wait_until
 
-MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
 WAIT = """import sys, time
 from pathlib import Path
 print("begun", flush=True)
@@ -26,46 +26,50 @@ while not Path(sys.argv[1]).exists():
 print("over", flush=True)
 print("a warning", file=sys.stderr, flush=True)
 """
+# What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
+CALLS = """import json, os, muster
 
+def work(number, more=0):
+    if number < 0:
+        raise ValueError("no")
+    return number + more, os.environ["RANK"], os.environ["MY_KEY"]
 
-class Laptop:
-    """A user's machine: a project, a folder for state, and the way to node0."""
+def square(number):
+    return number * number
 
-    def __init__(self, cluster, folder: Path, sockets: Path) -> None:
-        self.project, self.remote = folder / "project", folder / "remote"
-        self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
-        self.project.mkdir()
-        self.env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
-            "XDG_STATE_HOME": str(folder / "state"),
-            "XDG_RUNTIME_DIR": str(sockets),
-        }
-        self.login = ["--login", "root@node0", "--login-config", str(cluster.ssh_config)]
-        self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
-
-    def start(self, word: str, *words: str) -> subprocess.Popen:
-        return self.start_known(word, *self.login, *words)
-
-    def start_known(self, *words: str) -> subprocess.Popen:
-        """A command that names a run alone."""
-        return subprocess.Popen(
-            [*MUSTER, *words], cwd=self.project, env=self.env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def known(self, *words: str) -> subprocess.CompletedProcess:
-        """The same, to its end."""
-        process = self.start_known(*words)
-        out, err = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+if __name__ == "__main__":
+    job = muster.launch(work, 3, kwargs={"more": 4}, env={"MY_KEY": "s3cret"}, on="hpc")
+    print(json.dumps(job.results()))
+    try:
+        muster.launch(work, -1, on="hpc", nodes=1).results()
+    except muster.RunFailed as error:
+        print(json.dumps([f"rank {error.rank}", repr(error.__cause__), "work" in error.traceback]))
+    jobs = muster.map(square, [1, 2, 3], on="hpc", nodes=1, launcher="local")
+    try:
+        jobs[2].wait(0)
+    except TimeoutError as error:
+        late = type(error).__name__
+    squares = [one.rank(0) for one in jobs]
+    print(json.dumps([squares, muster.job(jobs[1].run_id).status().word, late]))
+"""
+LOCAL = ("--launcher", "local", "--workers", "manual")
 
 
 @pytest.fixture
-def laptop(cluster, tmp_path):
-    with tempfile.TemporaryDirectory() as sockets:  # a short path, as sockets need
-        yield Laptop(cluster, tmp_path, Path(sockets))
-        for socket in Path(sockets).glob("muster/*"):
-            subprocess.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "x"], check=False)
+def new_laptop(cluster, tmp_path):
+    with ExitStack() as ends:
+
+        def new(number=0) -> Laptop:
+            made = Laptop(cluster, tmp_path, number)
+            ends.callback(made.end)
+            return made
+
+        yield new
+
+
+@pytest.fixture
+def laptop(new_laptop):
+    return new_laptop()
 
 
 def session_of(laptop) -> Path:
@@ -85,20 +89,9 @@ def output_until(process: subprocess.Popen, words: str) -> str:
 def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:
     """One whose program has begun, and goes on until the returned file is there."""
     (laptop.project / "t.py").write_text(WAIT)
-    end = laptop.project / "end"
-    run = laptop.start(
-        "run",
-        "--run-id",
-        laptop.run_id,
-        "--launcher",
-        "local",
-        "--workers",
-        "manual",
-        *flags,
-        "--",
-        "t.py",
-        str(end),
-    )
+    end = laptop.remote.with_name(f"end-{laptop.number}")
+    words = ["--run-id", laptop.run_id, *LOCAL, *flags, "--", "t.py", str(end)]
+    run = laptop.start("run", *words)
     output_until(run, "begun")
     return run, end
 
@@ -108,28 +101,42 @@ def shown(laptop) -> int:
     return (session_of(laptop) / "out").stat().st_size
 
 
-def test_a_run_starts_there_and_comes_home(laptop):
+def test_it_is_a_laptop(laptop):
+    laptop.remote.mkdir()
+    (laptop.remote / "of-the-nodes").touch()
+    assert not laptop.seen(laptop.remote).exists() and not (HOME / "project").exists()
+    asked = laptop.call("sh", "-c", "command -v sbatch squeue; ls -A /run/muster-testbed")
+    assert not asked.stdout, asked.stdout
+    config = laptop.login[3]
+    assert laptop.call("ssh", "-F", config, "node0", "hostname").stdout == "node0\n"
+    assert laptop.call("ssh", "-F", config, "-o", "ConnectTimeout=1", "node1").returncode == 255
+    reach = "import socket, sys; socket.create_connection(('10.10.1.1', 16818), 1)"
+    assert "Network is unreachable" in laptop.call(sys.executable, "-c", reach).stderr
+
+
+def test_nodes_behind_it_by_ssh_and_a_run_comes_home(laptop, cluster):
     (laptop.project / "t.py").write_text("import os; print('rank', os.environ['RANK'])\n")
-    run = laptop.start(
-        "run", "--run-id", laptop.run_id, "--launcher", "local", "--workers", "manual", "--", "t.py"
-    )
+    hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
+    words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--", "t.py"]
+    run = laptop.start("run", *words)
     out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err
-    assert "rank 0" in out and "sending Muster" in err
+    assert "rank 0" in out and "rank 1" in out and "sending Muster" in err
     status = laptop.known("jobs", "status", laptop.run_id)
     assert f"{laptop.run_id}: done" in status.stdout, status.stderr
+    waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
+    assert json.loads(waited.stdout.splitlines()[-1])["kind"] == "ended", waited.stderr
     fetched = laptop.known("jobs", "fetch", laptop.run_id, "--to", "home")
     assert fetched.returncode == 0, fetched.stderr
-    assert (
-        json.loads((laptop.project / "home" / laptop.run_id / "exit.json").read_text())["code"] == 0
-    )
+    end = json.loads((laptop.project / "home" / laptop.run_id / "exit.json").read_text())
+    assert end["code"] == 0
 
 
 def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "gone.py").write_text("")
     (laptop.project / "a name\nwith a line").write_text("kept")
     (laptop.project / "t.py").write_text("from pathlib import Path; Path('made').touch()\n")
-    flags = ("--launcher", "local", "--workers", "manual", "--no-snapshot", "--", "t.py")
+    flags = (*LOCAL, "--", "t.py")
     assert laptop.start("run", *flags).wait(300) == 0
     (copy,) = (laptop.remote / "projects").iterdir()
     (laptop.project / "gone.py").unlink()
@@ -162,9 +169,23 @@ def test_a_lost_connection_changes_nothing(laptop):
     assert "a warning" in err and "it goes on there" in err
 
 
+def test_a_link_that_is_down_changes_nothing(laptop):
+    run, end = waiting_run(laptop)
+    errors, seen = deque(), Thread(target=lambda: errors.extend(run.stderr), daemon=True)
+    seen.start()
+    laptop.link("down")
+    end.touch()
+    if "WHOLE_MATRIX" in os.environ:
+        time.sleep(60)
+    assert wait_until(lambda: any("it goes on there" in line for line in errors))
+    laptop.link("up")
+    assert run.stdout.read().endswith("over\n")
+    assert run.wait(300) == 0, errors
+
+
 def test_a_laptop_that_is_killed_goes_on_where_it_was(laptop):
     run, end = waiting_run(laptop)
-    noted = Path(laptop.env["XDG_STATE_HOME"], "muster", "logins", laptop.run_id)
+    noted = laptop.home / "state" / "muster" / "logins" / laptop.run_id
     wait_until(lambda: json.loads(noted.read_text())["seen"][0] >= shown(laptop))
     run.kill()
     run.wait()
@@ -196,32 +217,94 @@ def test_a_job_of_slurm_and_values_of_env(laptop):
     assert not any("of $HOME" in text for text in texts)
 
 
-def test_a_passphrase_is_asked_for_once(laptop, cluster, tmp_path):
-    found = re.search(r"IdentityFile (\S+)", cluster.ssh_config.read_text())[1]
-    key, asked, ask = tmp_path / "key", tmp_path / "asked", tmp_path / "ask"
-    shutil.copy(found, key)
-    new = ["ssh-keygen", "-q", "-p", "-f", str(key), "-P", "", "-N", "open it"]
+def test_a_full_disk_there_is_named(laptop, cluster):
+    laptop.remote.mkdir()
+    small = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(laptop.remote))
+    assert cluster.exec("node0", *small).returncode == 0
+    try:
+        (laptop.project / "t.py").touch()
+        run = laptop.start("run", *LOCAL, "--", "t.py")
+        _, err = run.communicate(timeout=300)
+    finally:
+        cluster.exec("node0", "umount", "--lazy", str(laptop.remote))
+    assert run.returncode == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("error: root@node0: ") and str(laptop.remote) in last
+    assert "No space left" in last and "make room there, or name a folder" in last
+
+
+def test_two_laptops_at_once(new_laptop):
+    laptops = [new_laptop(0), new_laptop(1)]
+    for laptop in laptops:
+        (laptop.project / "t.py").write_text("print('done')\n")
+    flags = ("--launcher", "slurm", "--nodes", "1", "--workers", "manual", "--", "t.py")
+    runs = [laptop.start("run", *flags) for laptop in laptops]
+    for run in runs:
+        out, err = run.communicate(timeout=300)
+        assert run.returncode == 0, err
+        assert "done" in out
+    (version,) = (laptops[0].remote / "versions").iterdir()
+    assert not version.name.startswith(".")
+
+
+def test_a_passphrase_is_asked_for_once(laptop):
+    ask = laptop.home / "ask"
+    new = ["ssh-keygen", "-q", "-p", "-f", str(laptop.home / "id_ed25519"), "-P", "", "-N", "open"]
     subprocess.run(new, check=True)
-    ask.write_text(f"#!/bin/sh\necho >> {asked}\necho open it\n")
+    ask.write_text(f"#!/bin/sh\necho >> {HOME}/asked\necho open\n")
     ask.chmod(0o700)
-    config = laptop.project / "config"
-    text = cluster.ssh_config.read_text().replace(found, str(key)).replace("BatchMode yes", "")
-    config.write_text(text)
-    laptop.login[3] = str(config)
-    laptop.env |= {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "SSH_AUTH_SOCK": ""}
+    laptop.ssh_config.write_text(laptop.ssh_config.read_text().replace("BatchMode yes", ""))
+    laptop.env |= {"SSH_ASKPASS": str(HOME / "ask"), "SSH_ASKPASS_REQUIRE": "force"}
+    laptop.env["SSH_AUTH_SOCK"] = ""
     (laptop.project / "t.py").write_text("print('in')\n")
-    flags = ("--launcher", "local", "--workers", "manual", "--", "t.py")
     for _ in range(2):
-        run = laptop.start("run", *flags)
+        run = laptop.start("run", *LOCAL, "--", "t.py")
         _, err = run.communicate(timeout=300)
         assert run.returncode == 0, err
-    assert asked.read_text() == "\n"
+    assert (laptop.home / "asked").read_text() == "\n"
+
+
+def test_settings_of_a_cluster_and_functions_of_python(laptop):
+    (laptop.project / "muster.toml").write_text(
+        f"""[clusters.hpc]
+login = "root@node0"
+login_config = "../ssh_config"
+login_dir = "{laptop.remote}"
+login_python = "{sys.executable}"
+launcher = "slurm"
+nodes = 2
+workers = "manual"
+prologue = "setup.sh"
+"""
+    )
+    (laptop.project / "setup.sh").write_text("export OF_THE_PROLOGUE=yes\n")
+    (laptop.project / "t.py").write_text("import os; print(os.environ['OF_THE_PROLOGUE'])\n")
+    run = laptop.known("run", "--on", "hpc", "--", "t.py")
+    assert run.returncode == 0 and run.stdout.count("yes") == 2, run.stderr
+    shown = laptop.known("config", "--on", "hpc")
+    assert f"login: root@node0  ({HOME}/project/muster.toml:2)" in shown.stdout, shown.stderr
+    direct = [sys.executable, str(REPOSITORY / "launch/submit.py"), "--on", "hpc", "--", "t.py"]
+    assert "--on hpc is reached through root@node0" in laptop.call(*direct).stderr
+    (laptop.project / "script.py").write_text(CALLS)
+    done = laptop.call(sys.executable, "script.py")
+    assert done.returncode == 0, done.stderr
+    results, failed, later = (json.loads(line) for line in done.stdout.splitlines()[-3:])
+    assert results == [[7, "0", "s3cret"], [7, "1", "s3cret"]]
+    assert failed == ["rank 0", "ValueError('no')", True]
+    assert later == [[1, 4, 9], "done", "TimeoutError"]
+
+
+def test_a_record_that_cannot_be_read_is_named(laptop):
+    record = laptop.home / "state" / "muster" / "logins" / "mine"
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    status = laptop.known("jobs", "status", "mine")
+    assert status.returncode == 2
+    assert "logins/mine is to say where mine is, but cannot be read; name its" in status.stderr
 
 
 def test_a_host_that_is_not_known_is_refused(laptop):
-    wrong = laptop.project / "config"
-    wrong.write_text("Host node0\n HostName 10.10.1.1\n UserKnownHostsFile /dev/null\n")
-    laptop.login[3] = str(wrong)
+    laptop.ssh_config.write_text("Host node0\n HostName 10.10.1.1\n UserKnownHostsFile /dev/null\n")
     run = laptop.start("run", "--", "t.py")
     _, err = run.communicate(timeout=300)
     assert run.returncode == 1

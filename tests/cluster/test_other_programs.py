@@ -26,12 +26,8 @@ class Program:
     words: tuple[str, ...]
     way: str
     met: str
-    failing: tuple[str, ...] = ()  # the words with which rank 5 fails; of each program or its kin
+    failing: tuple[str, ...]  # the words with which rank 5 fails
     flags: tuple[str, ...] = ()
-    error: str = FAILS
-    size: tuple[int, int] = (4, 2)  # nodes, and workers of each
-    # What says little that another one does not is left to `make test-all`.
-    ordinary: bool = True
 
 
 def accelerate_test(name: str, *flags: str) -> tuple[str, ...]:
@@ -57,12 +53,6 @@ PROGRAM = {
         "rank 0 of 8: 3 steps, TorchElasticEnvironment, 8 batches",
         (*LIGHTNING, *FAIL),
     ),
-    "accelerate_ops": Program(
-        accelerate_test("test_ops"),
-        "ssh",
-        "test_ops on 8 processes",
-        accelerate_test("test_ops", *FAIL),
-    ),
     # it names no number; this it does only in a group, which is one of WORLD_SIZE
     "accelerate_sync": Program(
         ("-m", "accelerate.test_utils.scripts.test_sync"),
@@ -76,14 +66,6 @@ PROGRAM = {
         "test_script on 8 processes",
         accelerate_test("test_script", *FAIL),
     ),
-    # by itself it is for five processes at most
-    "accelerate_script_alone": Program(
-        ("-m", "accelerate.test_utils.scripts.test_script"),
-        "ssh",
-        "Num processes: 2",
-        size=(2, 1),
-        ordinary=False,
-    ),
     "mpi_hello": Program(
         ("hello_mpi.py",),
         "script",
@@ -91,26 +73,16 @@ PROGRAM = {
         ("hello_mpi.py", *FAIL),
         BY_HAND,
     ),
-    "shell": Program(
-        ("./hello.sh",),
-        "ssh",
-        "process 0 of 8",
-        ("./hello.sh", "5"),
-        BY_HAND,
-        error="hello.sh: exit code 3",
-    ),
 }
 
 
 def ways_of(name: str) -> list[str]:
-    if WHOLE:
-        return list(WAYS)
-    return [PROGRAM[name].way] if PROGRAM[name].ordinary else []
+    return list(WAYS) if WHOLE else [PROGRAM[name].way]
 
 
 def failing_ways_of(name: str) -> list[str]:
     """In an ordinary run a few, through the way after the one in which the program succeeds."""
-    if not PROGRAM[name].failing or not (WHOLE or name in FAILING_ORDINARILY):
+    if not (WHOLE or name in FAILING_ORDINARILY):
         return []
     next_one = {"ssh": "script", "script": "slurm", "slurm": "ssh"}
     return [way if WHOLE else next_one[way] for way in ways_of(name)]
@@ -139,14 +111,12 @@ def project(tmp_path) -> Path:
 
 def run(cluster, project: Path, program: Program, way: str, argv: tuple[str, ...]):
     """The exit code, and all that was printed, by whom and wherever."""
-    nodes, per_node = program.size
-    words = ["--nproc-per-node", str(per_node), *program.flags, "--", *argv]
-    if way == "ssh":
-        command = test_programs.ssh(cluster, "--nodes", str(nodes), *words)
-    elif way == "slurm":
-        command = test_programs.slurm("--nodes", str(nodes), *words)
-    else:
-        command = test_programs.script(project, *words, nodes=nodes)
+    words = ["--nproc-per-node", "2", *program.flags, "--", *argv]
+    command = {
+        "ssh": lambda: test_programs.ssh(cluster, "--nodes", "4", *words),
+        "slurm": lambda: test_programs.slurm("--nodes", "4", *words),
+        "script": lambda: test_programs.script(project, *words),
+    }[way]()
     code, out, err = finish(start(cluster, project, command), timeout_s=300)
     job = project / "job.out"
     return code, out + err + (job.read_text() if job.exists() else "")
@@ -159,7 +129,7 @@ def test_all_processes_of_another_program_meet(cluster, project, name, way):
     code, printed = run(cluster, project, program, way, program.words)
     assert code == 0, printed
     run_dir = only_run(project)
-    assert ended_ranks(run_dir) == list(range(program.size[0] * program.size[1]))
+    assert ended_ranks(run_dir) == list(range(8))
     assert program.met in (run_dir / "workers" / "rank_00000.out").read_text(), printed
     assert program.met in printed
 
@@ -170,7 +140,7 @@ def test_the_failure_of_another_program_is_its_own(warm_workers, cluster, projec
     code, printed = run(cluster, project, program, way, program.failing)
     assert code != 0
     message = json.loads((only_run(project) / "exit.json").read_text())["message"]
-    assert program.error in message.splitlines()[-1], printed
+    assert FAILS in message.splitlines()[-1], printed
     # what rank 5 has printed with its name before it is not said again
     assert "error: rank 5 on node2" in printed or f"node2.5| {FAILS}" in printed
     lines = [line for line in printed.splitlines() if line and not line.startswith("made in ")]

@@ -162,8 +162,10 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     finally:
         ways.cancel_all(cluster)
     assert code == 0, err
-    printed = {path.read_text() for path in project.glob(first)}
-    assert printed == {"attempt 0: as submitted\n", "attempt 1: as submitted\n"}
+    run_dir = only_run(project)
+    for number, folder in enumerate([run_dir / "attempts" / "0", run_dir]):
+        printed = (folder / "workers" / "rank_00001.out").read_text()
+        assert printed == f"attempt {number}: as submitted\n"
 
 
 def test_nodes_with_disks_of_their_own_get_the_snapshot(other_cluster, project):

@@ -30,17 +30,6 @@ def pwned() -> list[Path]:
     return [place / "pwned" for place in places if (place / "pwned").exists()]
 
 
-def test_wrong_flags_end_the_job_with_exit_code_2(cluster, tmp_path):
-    folder = ["--logs-dir", str(tmp_path)]
-    code, _, _ = finish(
-        start(cluster, SCRIPT(cluster, 2, "--sync", "pigeon", "--lr", "-1", *folder))
-    )
-    message = (tmp_path / "job.out").read_text().splitlines()
-    assert code == 2 and len(message) == 2
-    assert message[0].startswith("error: --sync: unknown 'pigeon'; known:")
-    assert [path.name for path in tmp_path.iterdir()] == ["job.out"]
-
-
 def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(cluster, tmp_path):
     folder = ["--logs-dir", str(tmp_path)]
     for settings, message in [
@@ -96,7 +85,8 @@ def test_variables_are_not_commands(cluster, tmp_path):
 
 
 def steps(run_dir: Path) -> list[int]:
-    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    path = run_dir / "metrics" / "rank_00000.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
     return [record["step"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
@@ -106,13 +96,13 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
         run = Run(cluster, SCRIPT, tmp_path)
         (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
         cluster.run("scancel", "--batch", "--signal=USR1", job)
-        again = f"*job{job}-attempt1/metrics/rank_00000.jsonl"
-        assert wait_until(lambda: any(tmp_path.glob(again)))
-        (second,) = (path.parent.parent for path in tmp_path.glob(again))
-        stopped = json.loads((run.run_dir / "stopped.json").read_text())
-        assert stopped["why"] == "notice" and steps(run.run_dir)[-1] == stopped["step"]
-        assert wait_until(lambda: len(steps(second)) > 20)
-        assert steps(second)[0] == stopped["step"] + 1
+        first = run.run_dir / "attempts" / "0"
+        assert wait_until(first.exists)
+        stopped = json.loads((first / "stopped.json").read_text())
+        assert stopped["why"] == "notice" and steps(first)[-1] == stopped["step"]
+        assert wait_until(lambda: len(steps(run.run_dir)) > 20)
+        assert steps(run.run_dir)[0] == stopped["step"] + 1
+        assert [path.parent for path in tmp_path.glob("*/config.yaml")] == [run.run_dir]
         # it has been requeued as often as it may
         cluster.run("scancel", "--batch", "--signal=USR1", job)
         code, _, _ = finish(run.process, timeout_s=300)
@@ -142,26 +132,6 @@ def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_pat
     outputs = [tmp_path / "job.out", *run.run_dir.glob("submitit/*_log.*")]
     printed = "".join(path.read_text() for path in outputs if path.exists())
     assert "restart 1 of 1: 4 nodes go on from the last checkpoint" in printed
-
-
-def test_a_requeued_job_is_a_run_of_its_own_and_not_for_ever(cluster, tmp_path):
-    ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
-    try:
-        run = Run(cluster, SCRIPT, tmp_path)
-        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-        for attempt in (1, 2):
-            cluster.run("scontrol", "requeue", job)
-            if attempt == 1:
-                again = f"*job{job}-attempt1/metrics/rank_00003.jsonl"
-                assert wait_until(lambda again=again: any(tmp_path.glob(again)))
-        code, _, _ = finish(run.process, timeout_s=300)
-    finally:
-        del ways.PYTHON["MUSTER_MAX_REQUEUES"]
-        ways.cancel_all(cluster)
-    message = (tmp_path / "job.out").read_text()
-    assert code == 1 and "error: requeued 2 times; MUSTER_MAX_REQUEUES allows 1" in message, (
-        message[-500:]
-    )
 
 
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):

@@ -156,9 +156,3 @@ def test_a_rate_limits_both_directions(other_cluster):
     ):
         assert speed(cluster, server, client, address, 16) < limit * 2
     assert "100mbit" in testbed("status").stdout
-
-
-def test_a_node_does_not_end_the_bed_that_it_is_in(cluster):
-    done = cluster.exec("node0", sys.executable, TESTBED, "down")
-    assert done.returncode == 1
-    assert done.stderr == "error: this is a node of the testbed; run this outside of it\n"

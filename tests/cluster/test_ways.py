@@ -89,18 +89,14 @@ def test_the_same_losses_whatever_starts_the_workers(cluster, sync, tmp_path):
         assert found == expected, name
 
 
-def test_accelerate_launch_on_every_node(cluster, tmp_path):
-    expected = run(cluster, ways.local, 2, "accelerate", tmp_path / "a", "--nproc-per-node", "2")
-    script = ways.sbatch("accelerate.sh")
-    assert (
-        run(cluster, script, 2, "accelerate", tmp_path / "b", "--nproc-per-node", "2") == expected
-    )
-
-
-def test_all_workers_of_one_node(cluster, tmp_path):
-    expected = run(cluster, ways.local, 1, "ddp", tmp_path / "a", "--nproc-per-node", "3")
-    script = ways.sbatch("singlenode.sh")
-    assert run(cluster, script, 1, "ddp", tmp_path / "b", "--nproc-per-node", "3") == expected
+@pytest.mark.parametrize(
+    ("script", "nodes", "sync", "count"),
+    [("accelerate.sh", 2, "accelerate", 2), ("singlenode.sh", 1, "ddp", 3)],
+)
+def test_several_workers_of_a_node(cluster, tmp_path, script, nodes, sync, count):
+    more = ["--nproc-per-node", str(count)]
+    expected = run(cluster, ways.local, nodes, sync, tmp_path / "a", *more)
+    assert run(cluster, ways.sbatch(script), nodes, sync, tmp_path / "b", *more) == expected
 
 
 def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):

@@ -122,8 +122,10 @@ class Run:
         folder: Path,
         *more: str,
         program: Trainer | None = None,
+        ranks: int = 4,
     ) -> None:
         self.cluster, self.folder, self._program = cluster, folder, program or Trainer()
+        self._ranks = ranks
         flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
         place = self._program.place(folder)
         self.process = start(cluster, way(cluster, 4, *flags), place)
@@ -134,7 +136,7 @@ class Run:
     def _all_train(self) -> bool:
         files = list(self.folder.glob(self._program.output))
         enough = self._program.output_bytes
-        return len(files) == 4 and all(path.stat().st_size > enough for path in files)
+        return len(files) == self._ranks and all(path.stat().st_size > enough for path in files)
 
     def agent(self, node: int) -> psutil.Process:
         record = json.loads((self.run_dir / "agents" / f"node_{node:05d}.json").read_text())

@@ -84,14 +84,10 @@ def test_one_file_serves_launcher_and_worker(write):
 # how it is spelt
 
 
-@pytest.mark.parametrize("word", ["--batch-size=8", "--batch_size=8"])
-def test_dashes_equal_underscores(word):
-    assert train_config(word).batch_size == 8
-
-
-@pytest.mark.parametrize("key", ["batch-size", "batch_size"])
-def test_dashes_equal_underscores_in_a_file(write, key):
-    assert train_config("--config", write(f"{key}: 8")).batch_size == 8
+@pytest.mark.parametrize("name", ["batch-size", "batch_size"])
+def test_dashes_equal_underscores_in_flags_and_files(write, name):
+    assert train_config(f"--{name}=8").batch_size == 8
+    assert train_config("--config", write(f"{name}: 8")).batch_size == 8
 
 
 @pytest.mark.parametrize("word", ["--no-quiet", "--no_quiet", "--quiet=false", "--quiet=no"])
@@ -112,11 +108,7 @@ def test_aliases():
 def test_a_negative_number_is_a_value_and_no_flag(value):
     got = float(value)
     assert problems("--lr", value) == [f"--lr must be a finite number above 0 (got {got})"]
-
-
-def test_minus_one_is_a_rank():
-    (by_hand,) = cli.parse([ByHand], ["--rank", "-1"], prog="", description="")
-    assert by_hand.rank == -1
+    assert cli.parse([ByHand], ["--rank", "-1"], prog="", description="")[0].rank == -1
 
 
 @pytest.mark.parametrize("text", ["1e-4", "0.0001", "1.0e-4", "1E-4"])
@@ -129,11 +121,8 @@ def test_floats_are_floats_in_flags_and_files(write, text):
 def test_text_stays_as_it_was_written(write, text):
     assert train_config(f"--model={text}").model == text
     assert train_config("--config", write(f"model: '{text}'")).model == text
-
-
-@pytest.mark.parametrize("text", ["yes", "no"])
-def test_what_yaml_calls_a_truth_value_is_a_choice_where_one_is_asked_for(write, text):
-    assert train_config("--config", write(f"lower_case: {text}")).lower_case == text
+    if text in ("yes", "no"):  # what YAML calls a truth value is a choice where one is asked for
+        assert train_config("--config", write(f"lower_case: {text}")).lower_case == text
 
 
 def test_a_path_may_begin_with_the_home_folder(write):
@@ -209,11 +198,6 @@ def test_each_wrong_flag_is_one_line(argv, line):
     assert problems(*argv) == [line]
 
 
-def test_workers_per_node_are_a_number_or_gpu():
-    line = "--nproc-per-node 'x': use a number, gpu, or a list such as 2,1"
-    assert problems("--nproc-per-node=x", classes=(LaunchConfig,)) == [line]
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -246,14 +230,10 @@ def test_a_file_that_is_no_text_is_refused(write, content):
 def test_all_problems_of_flags_and_file_are_named_at_once(write):
     path = write("epochs: x\nfoo: 1\nlr: y\n")
     lines = problems("--config", path, "--seed=z", "--bar", "stray")
-    assert [line.split(": unknown")[0].split(": expected")[0].split(";")[0] for line in lines] == [
-        f"{path}:2",
-        f"{path}:1: epochs",
-        f"{path}:3: lr",
-        "unknown flag --bar",
-        "unknown argument 'stray'",
-        "--seed",
-    ]
+    begin = [f"{path}:2", f"{path}:1: epochs", f"{path}:3: lr"]
+    begin += ["unknown flag --bar", "unknown argument 'stray'", "--seed"]
+    for line, wanted in zip(lines, begin, strict=True):
+        assert line.startswith(wanted)
 
 
 def test_values_of_several_classes_are_checked_at_once():
@@ -280,8 +260,7 @@ def test_help_is_quick_because_it_imports_no_torch(script):
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "False False"
+    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "False False", done.stderr
     assert re.match(r"usage: .*\n", done.stdout)
 
 

@@ -72,7 +72,7 @@ def test_what_a_run_wrote_down_repeats_it_without_the_file(project):
 @pytest.mark.parametrize(("text", "problem"), [
     ("[clusters.a]\nnodes = 1\npartitions = 'x'\n", "muster.toml:3: unknown key 'partitions'"),
     ("[clusters.a]\nrun_id = 'x'\n", "muster.toml:2: unknown key 'run_id'; known: account, "),
-    ("[clusters.a]\nlogin = 'x'\n", "muster.toml:2: unknown key 'login'; known: account, "),
+    ("[clusters.a]\nlogins = 'x'\n", "muster.toml:2: unknown key 'logins'; known: account, "),
     ("[clusters.a]\nnodes = [1, 2]\n", "muster.toml:2: nodes: expected one value"),
     ("[clusters.a]\nnodes = 'many'\n", "muster.toml:2: nodes: expected N or MIN:MAX"),
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),

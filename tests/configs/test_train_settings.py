@@ -59,6 +59,11 @@ PROBLEMS = [
     (TrainConfig, {"split": "0,0"}, f"--split 0,0: {WEIGHTS}"),
     (TrainConfig, {"split": "3,-1"}, f"--split 3,-1: {WEIGHTS}"),
     (TrainConfig, {"split": "1,inf"}, f"--split 1,inf: {WEIGHTS}"),
+    (
+        LaunchConfig,
+        {"nproc_per_node": "x"},
+        "--nproc-per-node 'x': use a number, gpu, or a list such as 2,1",
+    ),
     (LaunchConfig, {"nproc_per_node": "0"}, "--nproc-per-node must be at least 1 (got 0)"),
     (
         ByHand,
@@ -120,10 +125,7 @@ def test_a_split_has_one_weight_per_worker():
     assert list(config.world_problems(4)) == [
         "--split 3,1,0 has 3 weights, but world_size is 4; give one per worker"
     ]
-
-
-def test_an_even_split_suits_any_number_of_workers():
-    assert TrainConfig().split_weights() is None
+    assert TrainConfig().split_weights() is None  # an even one suits any number
     assert list(TrainConfig().world_problems(7)) == []
 
 

@@ -23,9 +23,9 @@ SHOWN = {
     "cos598d_traffic": [],
     "cs744": ["seconds", "speedup"],
     "hetseq_testbed": ["seconds", "speedup"],
-    "bsc_train": ["throughput"],
-    "bsc_eval": ["evaluation"],
 }
+# Of studies that bsc.yaml has taken the place of; docs/results/bsc.md says at which commit.
+BEFORE = {"bsc_train": ["throughput"], "bsc_eval": ["evaluation"]}
 LOSSES = "first_losses.svg", REPOSITORY / "docs" / "figures" / "report-losses.svg"
 
 

@@ -92,10 +92,6 @@ def test_what_the_program_is_given_stays(style, port):
         assert str(port or 23456) in (*command.argv, *command.env.values())
 
 
-def test_planning_twice_gives_the_same():
-    assert local().plan(SPEC, FACTS) == local().plan(SPEC, FACTS)
-
-
 def test_a_line_is_one_command_for_a_shell():
     (first, _) = local().plan(SPEC, FACTS)
     words = shlex.split(first.line())

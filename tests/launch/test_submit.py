@@ -144,18 +144,6 @@ def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
     assert "import of train.distributed.exit_guard halted" in err.splitlines()[-1]
 
 
-def test_a_killed_worker_is_named_and_nothing_is_left(tmp_path):
-    flags = ["--nodes", "3", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "bereft"]
-    process = start(*flags)
-    assert wait_until(lambda: trains(tmp_path / "bereft", rank=2))
-    worker(process, 2).kill()
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 137, err
-    assert "error: rank 2 ended without a message (killed? out of memory?)" in err.splitlines()[-1]
-    assert "Traceback" not in err
-    assert alive(tmp_path) == []
-
-
 @pytest.mark.parametrize("moment", ["starting", "training"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
 def test_nothing_outlives_the_launcher(number, moment, tmp_path):

@@ -194,12 +194,6 @@ def test_no_value_of_env_is_written_down_or_on_a_command_line(project):
     assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
 
 
-@pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
-def test_a_flag_of_the_sweep_may_have_underscores(project, flag):
-    code, out, _ = sweep(project, *LOCAL, "--over", "lr=1", flag, "--", "train.py")
-    assert code == 0 and "launch/submit.py" in out and begun(project) == []
-
-
 def test_fresh_runs_all_again_without_checkpoints(project):
     words = [*LOCAL, "--name", "mine", "--over", "lr=1,2"]
     code, _, err = sweep(project, *words, "--", "train.py", "--seed", "1")
@@ -318,8 +312,9 @@ def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words
     assert message in found, found
 
 
-def test_a_dry_run_prints_the_commands_and_makes_nothing(project):
-    words = ["--launcher", "local", "--over", "lr=1,2", "--dry-run", "--", "train.py", "--x", "a b"]
+@pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
+def test_a_dry_run_prints_the_commands_and_makes_nothing(project, flag):
+    words = ["--launcher", "local", "--over", "lr=1,2", flag, "--", "train.py", "--x", "a b"]
     code, out, _ = sweep(project, *words, python=interpreter(for_workers=False))
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2 and not (project / "logs").exists()

@@ -25,9 +25,9 @@ from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import Builder, ranks_of
+from train.loop.evaluation import lengths_of
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.step import to_device
-from train.loop.task_samples import lengths_of
 from train.loop.trainer import Trainer
 from train.model import precision, rng
 from train.records.console import Console
@@ -35,8 +35,7 @@ from train.records.summary import History
 from train.sync import ranks
 from train.sync.base import MIB
 from train.sync.ddp import hooks
-from train.sync.flat import groups
-from train.sync.ranks import Ranks
+from train.sync.ranks import Ranks, groups
 from train.worker import end_process
 
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
@@ -169,7 +168,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     samples = own.build_datasets().train
     rng.seed(config.seed)
     model = own.build_model()
-    precision.set_dropout(model, 0.0)
+    rng.set_dropout(model, 0.0)
     model = precision.place(model, case.precision, torch.device("cpu"))
     model = muster.sync(
         model, case.mode, bucket_mb=case.bucket_mb, sparse_rows=case.by_rows,

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from configs.settings.bench import OPERATIONS, BenchConfig
 from muster.errors import UsageError
@@ -12,6 +13,8 @@ from tests.train.workers import finish, free_port, read_json, start
 from train.bench_collectives import HEADER, line
 from train.benchmarks import collectives
 from train.benchmarks.collectives import bus_factor
+from train.distributed.rendezvous import Peers
+from train.distributed.world import World
 
 PARTED = {"gather", "scatter", "all_gather", "reduce_scatter"}
 SHORT = ["--min-bytes", "1024", "--max-bytes", "4096", "--threads", "1"]
@@ -82,13 +85,13 @@ def test_one_worker_alone_is_refused(tmp_path):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_value_that_comes_wrong_is_counted(name, monkeypatch):
     """One float of what rank 0 receives is spoiled, with collectives that do what they should."""
-    place = collectives.Place(0, 1, torch.device("cpu"))
+    peers = Peers(World(), dist.HashStore(), [], torch.device("cpu"))
     monkeypatch.setattr(collectives, "_timed", lambda *_: 1e-3)
     monkeypatch.setattr(collectives.dist, "all_reduce", lambda *_: None)
-    made = collectives._case(name, 8, place)
+    made = collectives._case(name, 8, peers)
     results = [(want().clone(), want) for _, want in made.results]
     case = collectives._Case(lambda: None, results)
     monkeypatch.setattr(collectives, "_case", lambda *_: case)
-    assert collectives.measure(name, 32, place, collectives.THOROUGH)["wrong"] == 0
+    assert collectives.measure(name, 32, peers, collectives.THOROUGH)["wrong"] == 0
     results[0][0][3] += 1
-    assert collectives.measure(name, 32, place, collectives.THOROUGH)["wrong"] == 1
+    assert collectives.measure(name, 32, peers, collectives.THOROUGH)["wrong"] == 1

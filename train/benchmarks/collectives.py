@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train.distributed.rendezvous import Peers
+
 PARTED = ("gather", "scatter", "all_gather", "reduce_scatter")
 REDUCING = ("reduce_scatter", "all_reduce")
 ITEM_BYTES = 4
@@ -37,15 +39,6 @@ class Effort:
 
 
 THOROUGH = Effort(budget_s=0.5, most=1000, rounds=5)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of how many this worker is, and where its tensors are."""
-
-    rank: int
-    world_size: int
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -68,21 +61,22 @@ def bus_factor(name: str, world_size: int) -> float:
     raise ValueError(f"no bus bandwidth is defined for {name!r}")
 
 
-def measure(name: str, size_bytes: int, place: Place, effort: Effort) -> dict[str, Any]:
+def measure(name: str, size_bytes: int, peers: Peers, effort: Effort) -> dict[str, Any]:
     """One row of the table, the same on every rank; all ranks call it alike."""
-    parts = place.world_size if name in PARTED else 1
+    world_size = peers.world.world_size
+    parts = world_size if name in PARTED else 1
     count = max(1, size_bytes // ITEM_BYTES // parts)
     total_bytes = count * ITEM_BYTES * parts
-    case = _case(name, count, place)
+    case = _case(name, count, peers)
     case.run()
     wrong = torch.tensor(
         sum(int((came != expected()).sum()) for came, expected in case.results),
-        device=place.device,
+        device=peers.device,
     )
     dist.all_reduce(wrong)
-    first_s = _timed(case.run, 1, place.device)
+    first_s = _timed(case.run, 1, peers.device)
     often = max(1, min(effort.most, int(effort.budget_s / first_s)) // effort.rounds)
-    seconds = [_timed(case.run, often, place.device) for _ in range(effort.rounds)]
+    seconds = [_timed(case.run, often, peers.device) for _ in range(effort.rounds)]
     algbw = total_bytes / fmean(seconds) / 1e9
     return {
         "name": name,
@@ -94,16 +88,9 @@ def measure(name: str, size_bytes: int, place: Place, effort: Effort) -> dict[st
         "time_us_min": min(seconds) * 1e6,
         "repetitions": often * effort.rounds,
         "algbw_gb_s": algbw,
-        "busbw_gb_s": algbw * bus_factor(name, place.world_size),
+        "busbw_gb_s": algbw * bus_factor(name, world_size),
         "wrong": int(wrong),
     }
-
-
-def longest(seconds: float, device: torch.device) -> float:
-    """What the slowest rank says."""
-    slowest = torch.tensor(seconds, device=device, dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(slowest)
 
 
 def _timed(call: Callable[[], object], often: int, device: torch.device) -> float:
@@ -116,7 +103,10 @@ def _timed(call: Callable[[], object], often: int, device: torch.device) -> floa
         call()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return longest((time.perf_counter() - began) / often, device)
+    seconds = (time.perf_counter() - began) / often
+    slowest = torch.tensor(seconds, device=device, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)
 
 
 def _pattern(count: int, of_rank: int, device: torch.device) -> Tensor:
@@ -124,14 +114,14 @@ def _pattern(count: int, of_rank: int, device: torch.device) -> Tensor:
     return (torch.arange(count, device=device) % 251 + of_rank).float()
 
 
-def _case(name: str, count: int, place: Place) -> _Case:
+def _case(name: str, count: int, peers: Peers) -> _Case:
     """That collective with its buffers, of `count` floats for each rank or part."""
-    rank, size = place.rank, place.world_size
-    own = _pattern(count, rank, place.device)
+    rank, size = peers.world.rank, peers.world.world_size
+    own = _pattern(count, rank, peers.device)
     came = torch.zeros_like(own)
 
     def of(other: int) -> Callable[[], Tensor]:
-        return lambda: _pattern(count, other, place.device)
+        return lambda: _pattern(count, other, peers.device)
 
     def total() -> Tensor:
         return torch.stack([of(one)() for one in range(size)]).sum(0)

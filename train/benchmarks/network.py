@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from muster.errors import MusterError
 from train.benchmarks import collectives
-from train.benchmarks.collectives import Effort, Place
+from train.benchmarks.collectives import Effort
 from train.distributed import environment
 from train.distributed.rendezvous import Peers
 
@@ -35,13 +35,12 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
     if world.world_size == 1:
         return {"hosts": [world.host], "backend": "none", "pairs": [], "collectives": []}
     all_are_here(timeout_s)
-    place = Place(world.rank, world.world_size, peers.device)
     results = where(peers)
     return {
         **results,
         "pairs": _pairs(world.rank, results["nodes"], peers.device),
         "collectives": [
-            collectives.measure(name, size, place, EFFORT)
+            collectives.measure(name, size, peers, EFFORT)
             for name in ("broadcast", "gather", "scatter", "all_gather", "all_reduce")
             for size in SIZES
         ],

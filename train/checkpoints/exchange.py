@@ -18,8 +18,7 @@ from torch import Tensor
 from muster.errors import UsageError
 from muster.run_files import SEEN
 
-from ..distributed.exit_guard import PeerFailed
-from ..distributed.patience import gloo_group, wait_for_all
+from ..distributed import agreement
 from ..sync.ranks import Ranks
 
 Files = dict[str, Any]
@@ -29,12 +28,9 @@ ALL = "all"  # in the place of a rank: they agree
 
 def gather(ranks: Ranks, value: T) -> list[T]:
     """The value of every rank, on every rank."""
-    if ranks.world_size == 1:
-        return [value]
-    values: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(values, value, group=gloo_group())
-    ranks.ledger.control["all_gather"] += len(pickle.dumps(value))
-    return values
+    if ranks.world_size > 1:
+        ranks.ledger.control["all_gather"] += len(pickle.dumps(value))
+    return agreement.gather(ranks.world_size, value)
 
 
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
@@ -45,23 +41,22 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
     """
-    mark, problem = "", ""
-    if ranks.rank == 0:
+
+    def marked() -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             handle, mark = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
-            os.close(handle)
         except OSError as error:
-            problem = f"{folder}: {error.strerror}"
-    wait_for_all(ranks.world_size)
-    mark, problem = gather(ranks, (mark, problem))[0]
-    if problem:
-        raise UsageError(problem) if ranks.rank == 0 else PeerFailed(f"rank 0: {problem}")
-    own = "" if Path(mark).exists() else place
-    wait_for_all(ranks.world_size)
-    hosts = gather(ranks, own)  # of those that do not see it
+            raise UsageError(f"{folder}: {error.strerror}") from None
+        os.close(handle)
+        return Path(mark)
+
+    mark = agreement.of_first(ranks.rank, ranks.world_size, marked)
+    # of those that do not see it, the host
+    hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
-        Path(mark).unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
+    own = hosts[ranks.rank]
     return ranks.rank == 0 or (own != "" and hosts.index(own) == ranks.rank)
 
 
@@ -70,7 +65,7 @@ def share(ranks: Ranks, source: int, value: T) -> T:
     if ranks.world_size == 1:
         return value
     shared = [value]
-    dist.broadcast_object_list(shared, source, group=gloo_group())
+    dist.broadcast_object_list(shared, source, group=agreement.gloo_group())
     return shared[0]
 
 

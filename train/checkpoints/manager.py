@@ -25,11 +25,11 @@ from torch import Tensor
 
 from muster.errors import UsageError, refuse
 
-from ..distributed import patience
+from ..distributed import agreement
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
-from . import resume, storage
+from . import storage
 from .exchange import Files, gather, gather_own, own_of, share
 from .writer import Writer, warn
 
@@ -97,8 +97,7 @@ class CheckpointManager:
         self.folder = folder
         self._saved = -1  # the step of the last one
         self._due_since = time.monotonic()  # the last one, made or skipped
-        self._slow = ""  # why the disk is, when it was last asked whether it is busy
-        self._told = False  # that it is
+        self._told = False  # that the disk is slow
         self._best: float | None = None
         self._best_step: int | None = None
         self._run: int | None = None  # among those that write into this folder
@@ -120,10 +119,7 @@ class CheckpointManager:
     @property
     def is_busy(self) -> bool:
         """Whether this rank is still writing the last one."""
-        writes = self._writer is not None and self._writer.is_busy
-        is_slow = self._writer is not None and writes and self._writer.busy_s >= SLOW_S
-        self._slow = self._writer.progress if self._writer is not None and is_slow else ""
-        return writes
+        return self._writer is not None and self._writer.is_busy
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one should be made when all is done, to go on with more steps one day."""
@@ -165,16 +161,17 @@ class CheckpointManager:
         self._save(step, training)
         if requests.stop:
             self.close()
-            patience.wait_for_all(self._ranks.world_size)
+            agreement.wait_for_all(self._ranks.world_size)
             if self._writer is not None:
                 self._writer.require()
 
     def _skip(self, step: int) -> None:
         """Let a checkpoint be; a rank whose disk is slow says so, once in a run."""
         self._due_since = time.monotonic()
-        if self._slow and not self._told:
+        writer = self._writer
+        if writer is not None and writer.is_busy and writer.busy_s >= SLOW_S and not self._told:
             self._told = True
-            warn(f"step {step}: no checkpoint, since the disk is slow: {self._slow}")
+            warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.
@@ -208,7 +205,7 @@ class CheckpointManager:
             self._writer.wait()
             if self._run is None:
                 earlier = max((one.run for one in storage.found(self.folder)), default=0)
-        patience.wait_for_all(self._ranks.world_size)
+        agreement.wait_for_all(self._ranks.world_size)
         if self._run is None:
             self._run = 1 + max(gather(self._ranks, earlier))
         return self._run, self._run if self._origin is None else self._origin
@@ -233,9 +230,9 @@ class CheckpointManager:
             UsageError: there is none, or there are problems.
         """
         where = self.folder if place == AUTO else Path(place).expanduser()
-        found, notes = (None, []) if self._writer is None else resume.newest(where)
+        found, notes = (None, []) if self._writer is None else storage.newest(where)
         newest_here = (found[0].run, found[0].step) if found else None
-        patience.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
+        agreement.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
         newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             tell(note)

@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from muster.errors import MusterError, is_full
+from muster.run_files import CHECKPOINTS
 from muster.writing import force
 
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -74,9 +75,12 @@ class Checkpoint:
 
 def found(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a folder, the newest first."""
-    paths = folder.glob("step_*") if folder.is_dir() else ()
-    names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in paths)
-    runs = {path: (int(name[1]), _runs(path)) for name, path in names if name and is_finished(path)}
+    names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in folder.glob("step_*"))
+    runs = {
+        path: (int(name[1]), _runs(path))
+        for name, path in names
+        if name and (path / MANIFEST).is_file()
+    }
     # a manifest that cannot be read hides nothing: its checkpoint counts as one of the last run
     last = max((numbers for _, numbers in runs.values() if numbers), default=(0, 0))
     every = (Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items())
@@ -88,9 +92,32 @@ def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [one for one in newest_first if one.origin == newest_first[0].origin]
 
 
-def is_finished(path: Path) -> bool:
-    """Whether a checkpoint was written to its end."""
-    return (path / MANIFEST).is_file()
+def newest(
+    place: Path,
+) -> tuple[tuple[Checkpoint, dict[str, Any], dict[str, Any]] | None, list[str]]:
+    """The newest of `place` that is whole, its files and state; and a line for each that is not."""
+    notes: list[str] = []
+    for one in _candidates(place):
+        try:
+            return (one, *read(one)), notes
+        except Damaged as error:
+            notes.append(f"{error}; trying the one before it")
+    return None, notes
+
+
+def _candidates(place: Path) -> list[Checkpoint]:
+    """The checkpoints that `place` stands for, the newest first.
+
+    It may be one of them (then older ones beside it follow), the folder of several, or a run's. Of
+    several runs that wrote into one folder, the last one's count, and what it had gone on from.
+    """
+    if not (place / MANIFEST).is_file():
+        return line(found(place) or found(CHECKPOINTS.path(place)))
+    beside = found(place.parent)
+    names = [one.path.name for one in beside]
+    return line(
+        beside[names.index(place.name) :] if place.name in names else [Checkpoint(0, place)]
+    )
 
 
 def write(

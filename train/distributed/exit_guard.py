@@ -9,7 +9,6 @@ repeat them. Space for the record is reserved when the run folder is known: a fu
 the ends that has to be recorded.
 """
 
-import ctypes
 import os
 import resource
 import signal
@@ -31,8 +30,6 @@ from muster.writing import CannotWrite, reserve, write_last
 from ..records.schema import ExitRecord
 from .stop_request import StoppedCleanly
 from .world import World
-
-PR_SET_PDEATHSIG = 1
 
 Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
 
@@ -60,16 +57,14 @@ class ExitGuard:
     """Around all a worker does: catches however it ends, says so once, and keeps the code.
 
     Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
-    that was killed outright leaves none. `is_led`: a launcher tells of the cause.
+    that was killed outright leaves none.
     """
 
-    def __init__(self, world: World, *, is_led: bool = False) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self._is_led = is_led
         self._run_dir: Path | None = None
         self._owner = os.getpid()
         self.code = 0
-        self._stopped = False
 
     @property
     def run_dir(self) -> Path | None:
@@ -87,9 +82,8 @@ class ExitGuard:
         return self
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if not self._stopped:  # agents repeat it; a second one would hit us as we end
-            self._stopped = True
-            raise Stopped(number)
+        signal.signal(number, signal.SIG_IGN)  # agents repeat it; it would hit us as we end
+        raise Stopped(number)
 
     def __exit__(
         self,
@@ -105,7 +99,7 @@ class ExitGuard:
             report_timeout(message, trace)
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
         prefix = "" if cause == "stopped" else "error: "
-        if self._is_led and cause in ("lost_peer", "signal"):
+        if self.world.is_led and cause in ("lost_peer", "signal"):
             prefix = CONSEQUENCE
         text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
         if self._run_dir is not None:
@@ -167,13 +161,3 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
     if isinstance(error, RuntimeError) and is_consequence(text):
         return 1, "lost_peer", f"lost another worker ({text[:200]})"
     return 1, "crash", f"{type(error).__name__}: {text}"
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
-
-    Without it a worker whose agent is gone trains on, unnoticed. Workers of a launcher have done so
-    already, as muster/worker/worker_main.py.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -22,8 +22,8 @@ class WorkerInfo:
 
     host: str
     machine: str  # containers and namespaces of one kernel share its cores
-    cores: tuple[int, ...]  # that it may use
-    gpus: tuple[str, ...]  # that it sees, by their unique ids
+    cores: Sequence[int]  # that it may use
+    gpus: Sequence[str]  # that it sees, by their unique ids
 
     @property
     def place(self) -> tuple[str, str]:
@@ -38,8 +38,8 @@ def worker_info(world: World, gpus: Sequence[str]) -> WorkerInfo:
     return WorkerInfo(
         host=world.host,
         machine=boot.read_text().strip() if boot.exists() else world.host,
-        cores=tuple(sorted(os.sched_getaffinity(0) if can_ask else range(os.cpu_count() or 1))),
-        gpus=tuple(gpus),
+        cores=sorted(os.sched_getaffinity(0) if can_ask else range(os.cpu_count() or 1)),
+        gpus=gpus,
     )
 
 

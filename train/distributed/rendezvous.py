@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,9 +32,8 @@ import torch.distributed as dist
 from muster.errors import MusterError
 
 from .address import check_own_address, choose_interface, wait_for_address
-from .exit_guard import PeerFailed
+from .agreement import PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
-from .patience import PATIENCE_S, set_timeout, wait_for_all
 from .placement import (
     WorkerInfo,
     choose_backend,
@@ -73,45 +72,22 @@ class Peers:
         """Whether this rank does what is done once per host."""
         return self.world.rank == host_leader(self.world.rank, self.workers)
 
-    def agree(self, name: str, choose: Callable[[], str], *, chooser: bool | None = None) -> str:
-        """What the chooser (rank 0, unless said otherwise) chose, on every rank.
-
-        Raises:
-            PeerFailed: `choose` failed on the chooser, where its own error is raised.
-        """
-        if self.world.is_main if chooser is None else chooser:
-            try:
-                answer = choose()
-            except BaseException as error:
-                self.store.set(name, json.dumps({"failed": str(error), "host": self.world.host}))
-                raise
-            self.store.set(name, json.dumps({"answer": answer}))
-            return answer
-        self.store.wait([name], timedelta(seconds=PATIENCE_S))
-        reply = json.loads(self.store.get(name))
-        if "failed" in reply:
-            raise PeerFailed(f"a worker on {reply['host']} could not go on: {reply['failed']}")
-        return str(reply["answer"])
-
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
         """Have rank 0 `make` something on disk while the others wait, then read it.
 
         Where a host does not see what rank 0 made (no shared file system), one of its ranks
         makes it there. Nothing is locked.
+
+        Raises:
+            PeerFailed: another rank could not make it; here `make`'s own error is raised.
         """
 
-        def first() -> str:
-            make()
-            return "made"
-
-        def again() -> str:
-            if not is_made():
+        def again() -> None:
+            if self.leads_host and not is_made():
                 make()
-            return "made"
 
-        self.agree("prepared", first)
-        leader = host_leader(self.world.rank, self.workers)
-        self.agree(f"prepared/{leader}", again, chooser=self.leads_host)
+        of_first(self.world.rank, self.world.world_size, make)
+        of_each(self.world.world_size, again)
 
 
 @dataclass(frozen=True)
@@ -214,7 +190,7 @@ def _gather_workers(
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
             announced = True
         time.sleep(0.02 if waited < 5 else 0.2)
-    return [_worker_info(json.loads(store.get(key))) for key in keys]
+    return [WorkerInfo(**json.loads(store.get(key))) for key in keys]
 
 
 def _check_in(world: World, store: dist.Store) -> None:
@@ -251,10 +227,6 @@ def _give_up(world: World, store: dist.Store, message: str) -> NoReturn:
 
 def _missing(store: dist.Store, keys: Sequence[str]) -> str:
     return ", ".join(key.rpartition("/")[2] for key in keys if not store.check([key]))
-
-
-def _worker_info(reply: dict[str, Any]) -> WorkerInfo:
-    return WorkerInfo(reply["host"], reply["machine"], tuple(reply["cores"]), tuple(reply["gpus"]))
 
 
 def _part(world: World, store: dist.Store) -> None:

@@ -6,10 +6,9 @@ taken. Only rank 0 needs the module. What travels between the ranks of this one 
 torch's object collectives, through gloo and memory of the CPU.
 """
 
-import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +17,12 @@ from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
-from ..distributed.exit_guard import PeerFailed
-from ..distributed.patience import gloo_group, wait_for_all
+from ..distributed.agreement import gloo_group, of_first
 from ..sync.ranks import Ranks, current_ranks
 from .metric_modules import ModuleFolder, feature_names, in_memory
 
 POSITIONS = "positions"
 Columns = dict[str, Any]  # arrays or lists, one entry per sample
-T = TypeVar("T")
 
 
 def evaluate(
@@ -75,37 +72,12 @@ def evaluate(
             loaded.append(whole)
             return feature_names(modules)
 
-        names = of_first(ranks, load)
+        names = of_first(ranks.rank, ranks.world_size, load)
         own = {name: columns[name] if name in columns else more.get(name) for name in names}
         arguments = {name: value for name, value in more.items() if name not in names}
         parts = to_first(ranks, {**own, POSITIONS: positions})
-        return dict(of_first(ranks, lambda: computed(loaded[0], parts, names, arguments)))
-
-
-def of_first(ranks: Ranks, act: Callable[[], T]) -> T:
-    """What `act` returns on rank 0, on every rank, however long it takes; or the error it raises.
-
-    Raises:
-        MusterError: `act` failed; on other ranks as PeerFailed.
-    """
-    outcome, failure = list[Any]([None, ""]), None
-    if ranks.rank == 0:
-        try:
-            outcome[0] = act()
-            pickle.dumps(outcome[0])  # what cannot be sent is found before the others wait for it
-        except Exception as error:  # noqa: BLE001  whatever it is: the others wait for it
-            is_own = isinstance(error, MusterError)
-            text = text_of(error) if is_own else f"{type(error).__name__}: {text_of(error)}"
-            outcome, failure = [None, text], error
-    if ranks.world_size > 1:
-        wait_for_all(ranks.world_size)  # a metric may take longer than a collective may
-        dist.broadcast_object_list(outcome, 0, group=gloo_group())
-    if failure is not None:
-        raise failure
-    if outcome[1]:
-        raise PeerFailed(f"rank 0 could not go on: {outcome[1]}")
-    answer: T = outcome[0]
-    return answer
+        first = (ranks.rank, ranks.world_size)
+        return dict(of_first(*first, lambda: computed(loaded[0], parts, names, arguments)))
 
 
 def to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:

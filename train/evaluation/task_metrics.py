@@ -9,8 +9,9 @@ from torch import Tensor
 
 from muster.errors import UsageError
 
+from ..distributed.agreement import of_first
 from ..sync.ranks import Ranks
-from .evaluate_metrics import POSITIONS, Columns, computed, joined, of_first, to_first
+from .evaluate_metrics import POSITIONS, Columns, computed, joined, to_first
 from .metric_modules import ModuleFolder, feature_names
 
 COLUMNS = ("predictions", "references")
@@ -24,7 +25,7 @@ class Wanted(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-class Samples:
+class Predictions:
     """This rank's predictions and references of one evaluation set, batch after batch."""
 
     def __init__(self) -> None:
@@ -61,9 +62,9 @@ class TaskMetrics:
         self._modules = list[Any]()
         self._told = set[str]()
         self.messages: list[str] = []  # to be told once
-        of_first(ranks, lambda: self._load(text))
+        of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
 
-    def compute(self, samples: Samples, taken: Mapping[str, float]) -> dict[str, float]:
+    def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
         """The numbers among the results on the samples of all ranks, on every rank.
 
         Names are those that `evaluate.combine` gives, with the module's name in front where the
@@ -73,8 +74,9 @@ class TaskMetrics:
         Raises:
             MusterError: a module failed.
         """
-        parts = to_first(self._ranks, samples.columns())
-        results = of_first(self._ranks, lambda: self._results(parts))
+        ranks = self._ranks
+        parts = to_first(ranks, samples.columns())
+        results = of_first(ranks.rank, ranks.world_size, lambda: self._results(parts))
         found = dict[str, float]()
         for module, names, result in results:
             for key, value in result.items():

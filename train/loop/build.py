@@ -2,36 +2,26 @@
 
 import os
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.utils.data import Subset
 
-from configs import plugins
 from configs.settings.train import TrainConfig
-from muster import run_files
 from muster.errors import UsageError
-from muster.writing import write_json
 from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
 from train.batches.splitter import Splitter
-from train.checkpoints.exchange import sees_first
 from train.checkpoints.manager import CheckpointManager
-from train.distributed import environment, patience, rendezvous
-from train.distributed.exit_guard import ExitGuard
-from train.distributed.rendezvous import Meeting, Peers
+from train.distributed import agreement
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
+from train.loop.evaluation import lengths_of
 from train.loop.optimizer import build_optimizer, build_schedule
-from train.loop.shared_folder import open_run_folder
 from train.loop.state import TrainingState, resets
-from train.loop.task_samples import first_samples, lengths_of
 from train.loop.trainer import Trainer
 from train.model import precision, rng
 from train.records.console import Console
@@ -41,77 +31,9 @@ from train.sync import base, batchnorm
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 from train.sync.sharding.layers import repeated
-from train.tasks.base import Samples, Task
+from train.tasks.base import Datasets, Samples, Task
 
 T = TypeVar("T")
-
-
-@contextmanager
-def joined(
-    config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
-) -> Iterator[tuple[Peers, Path]]:
-    """The workers that have met, and their run folder; `what`: no training, as its name says.
-
-    Raises:
-        MusterError: a worker, a file or a setting stands against it.
-    """
-    with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
-        run_dir = exit_guard.run_dir = open_run_folder(config, peers, what)
-        torch.set_num_threads(config.threads or peers.threads)
-        if peers.leads_host:
-            host = peers.world.host
-            facts = environment.describe(host, peers.device)
-            write_json(run_files.ENVIRONMENT.path(run_dir, host=host), facts)
-        yield peers, run_dir
-
-
-@contextmanager
-def prepared(
-    config: TrainConfig, world: World, exit_guard: ExitGuard
-) -> Iterator[tuple[Trainer, Path]]:
-    """A trainer whose workers have met, with its run folder, up to where it is to begin.
-
-    Raises:
-        MusterError: a worker, a file or a setting stands against it.
-    """
-    marks = {"imports": time.time()}
-    with joined(config, world, exit_guard) as (peers, run_dir):
-        marks["rendezvous"] = time.time()
-        device, ranks = peers.device, ranks_of(peers.world)
-        task = plugins.load("train.tasks", config.task)(config)
-        peers.prepare(task.prepare, task.is_prepared)
-        metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
-        console = Console(speaks=ranks.rank == 0 and not config.quiet)
-        if advice := precision.advice(config.precision, device):
-            console.line(advice)
-        sinks = Sinks(
-            run_dir, ranks.rank,
-            tensorboard=config.tensorboard, profile=config.profile, marks=marks,
-        )  # fmt: skip
-        builder = Builder(config, ranks, device, task, console, sinks, metrics)
-        place = "/".join(peers.workers[ranks.rank].place)
-        writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
-        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-        checkpoints = builder.checkpoints(folder, writes=writes)
-        meter = _meter(peers, ranks, run_dir)
-        try:
-            trainer = builder.trainer(checkpoints, meter)
-            marks["model"] = time.time()
-            trainer.go_on()
-            marks["checkpoint"] = time.time()
-            try:
-                yield trainer, run_dir
-            except RuntimeError as error:
-                error.add_note(f"after step {trainer.at.step}")
-                raise
-        finally:
-            console.stop()
-            checkpoints.close()
-            if metrics is not None:
-                metrics.close()
-            if meter is not None:
-                meter.close()
-            sinks.close()
 
 
 @dataclass(frozen=True)
@@ -136,11 +58,11 @@ class Builder:
         rng.seed(config.seed)  # the same weights on every rank
         model = task.build_model()
         if config.dropout is not None:
-            precision.set_dropout(model, config.dropout)
+            rng.set_dropout(model, config.dropout)
         model = precision.place(model, config.precision, self.device)
         plan = self.plan(datasets.train, model, grad_sync.same_passes)
         splitter = Splitter(ranks, self.console.line, self.sinks.write)
-        patience.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
+        agreement.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
         if config.batchnorm == "synced" and ranks.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
         if config.compile:
@@ -148,8 +70,8 @@ class Builder:
         if meter is not None:
             meter.begin()
         wrapped = grad_sync.wrap(model)
-        optimizer = grad_sync.prepare(build_optimizer(config, wrapped))
-        schedule = build_schedule(config, optimizer, plan.steps_per_epoch)
+        optimizer = grad_sync.prepare(build_optimizer(config, wrapped, task))
+        schedule = build_schedule(config, optimizer, plan.steps_per_epoch, task)
         arithmetic = precision.Precision(config.precision, self.device)
         state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
         trainer = Trainer(
@@ -191,6 +113,20 @@ class Builder:
         )
 
 
+def first_samples(
+    datasets: Datasets, train_samples: int | None, eval_samples: int | None
+) -> Datasets:
+    """`datasets` with at most so many samples in each set; None: all."""
+
+    def first(samples: Samples, limit: int | None) -> Samples:
+        if limit is None or limit >= len(samples):
+            return samples
+        return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset
+
+    evaluation = {name: first(own, eval_samples) for name, own in datasets.evaluation.items()}
+    return Datasets(first(datasets.train, train_samples), evaluation)
+
+
 def of_settings(kind: type[T], config: TrainConfig) -> T:
     """A `kind`, which is a dataclass, from the settings that its fields have the names of."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
@@ -199,7 +135,7 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
 
 def ranks_of(world: World) -> Ranks:
     """`world` as sync modes know it."""
-    return Ranks(world.rank, world.world_size, world.local_rank, world.local_world_size)
+    return Ranks(world.rank, world.world_size)
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
@@ -219,16 +155,3 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     torch._inductor.config.compile_threads = 1
     for layer in repeated(model) or [model]:
         layer.compile()
-
-
-def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
-    """For the first rank of each host, where gradients go to other hosts through gloo."""
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    hosts = [one.host for one in peers.workers]
-    if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
-        return None
-    if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
-        return None
-    samples = run_files.TRAFFIC.path(run_dir, host=peers.world.host)
-    ledger = ranks.ledger
-    return Meter(ranks.rank, hosts, interface, ledger.gradients, ledger.control, samples)

@@ -6,17 +6,16 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from configs.settings.train import TrainConfig
 from train.batches.plan import evaluation_indices
-from train.evaluation.task_metrics import Samples, TaskMetrics
+from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
 from train.loop.step import to_device
-from train.loop.task_samples import lengths_of
 from train.records.schema import EvalRecord
 from train.records.timer import PhaseTimer
-from train.tasks.base import Batch, Datasets, Task
+from train.tasks.base import Batch, Datasets, Samples, Task
 
 
 @torch.no_grad()
@@ -41,7 +40,7 @@ def evaluate(
     metrics: dict[str, float] = {}
     local_samples = 0
     for name, samples in datasets.evaluation.items():
-        metric, collected = task.metric(samples), Samples()
+        metric, collected = task.metric(samples), Predictions()
         lengths = lengths_of(task, samples) if config.length_balance else []
         positions = evaluation_indices(
             len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
@@ -94,3 +93,13 @@ def _losses(task: Task, sums: Tensor) -> dict[str, float]:
     means = (loss_sums / units.clamp(min=1)).tolist()
     parts = {f"eval_{name}": mean for name, mean in zip(task.loss_parts, means, strict=True)}
     return {"eval_loss": math.fsum(means), **(parts if len(parts) > 1 else {})}
+
+
+def lengths_of(task: Task, samples: Samples) -> list[int]:
+    """The tokens of each sample; empty: not known, or all alike."""
+    if isinstance(samples, Subset):
+        whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
+        found = None if whole is None else whole[list(samples.indices)]
+    else:
+        found = task.lengths(samples)
+    return found.tolist() if found is not None and len(found.unique()) > 1 else []

@@ -6,10 +6,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from configs.settings.train import TrainConfig
+from train.tasks.base import Task
 
 
-def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
-    """The optimizer over the trained parameters; vectors (biases, norms) decay with --decay all."""
+def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
+    """That of `task`, if it has one; else that of --optimizer over the trained parameters.
+
+    Vectors (biases, norms) decay with --decay all.
+    """
+    own = None if task is None else task.build_optimizer(model)
+    if own is not None:
+        return own
     trained = [param for param in model.parameters() if param.requires_grad]
     if config.decay == "all":
         groups = [{"params": trained, "weight_decay": config.weight_decay}]
@@ -38,14 +45,19 @@ def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
     return config.schedule_steps or config.epochs * epoch_steps
 
 
-def build_schedule(config: TrainConfig, optimizer: Optimizer, epoch_steps: int) -> LambdaLR:
-    """Linear warm-up, then decay to zero at --schedule-steps, or constant.
+def build_schedule(
+    config: TrainConfig, optimizer: Optimizer, epoch_steps: int, task: Task | None = None
+) -> LambdaLR:
+    """That of `task`, if it has one; else linear warm-up, then decay to zero or constant.
 
     The polynomial goes to --end-lr by (1 - progress) ** power, as fairseq's and NVIDIA's BERT
     have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
     a run that stops early has had the same rates.
     """
     horizon = schedule_end(config, epoch_steps)
+    own = None if task is None else task.schedule(horizon)
+    if own is not None:
+        return LambdaLR(optimizer, own)
     power, end = 1.0, 0.0
     if config.schedule == "polynomial":
         power, end = config.power, config.end_lr / config.lr

@@ -1,20 +1,39 @@
-"""One worker's training, from the meeting of all workers to the model on the disk."""
+"""One worker's run, from the meeting of all workers to the model on the disk."""
 
 import gc
-from contextlib import nullcontext
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
+
+from configs import plugins
+from configs.cli import to_yaml
+from configs.settings.program import claim, claim_new
 from configs.settings.train import TrainConfig
 from muster import run_files
-from muster.writing import write_json
+from muster.writing import write_json, write_text
+from train.checkpoints.exchange import sees_first
+from train.distributed import environment, rendezvous
+from train.distributed.agreement import of_first
 from train.distributed.exit_guard import ExitGuard
+from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
+from train.evaluation.task_metrics import TaskMetrics
 from train.loop import export
-from train.loop.build import prepared
+from train.loop.build import Builder, of_settings, ranks_of
 from train.loop.trainer import Trainer
+from train.model import precision
 from train.records import summary
+from train.records.console import Console
+from train.records.sinks import Sinks
 from train.records.summary import History
+from train.records.traffic import Meter
+from train.sync.ranks import Ranks
 
 SUMMED_UP = ("task", "sync", "batch_size", "split", "precision", "seed")  # settings
 
@@ -52,3 +71,109 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
         folder = run_files.MODEL.path(run_dir)
         export.save(trainer.task, trainer.state.model, folder, config, totals)
     trainer.console.table(summary.rows(totals, str(run_dir)))
+
+
+@contextmanager
+def joined(
+    config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
+) -> Iterator[tuple[Peers, Path]]:
+    """The workers that have met, and their run folder; `what`: no training, as its name says.
+
+    Raises:
+        MusterError: a worker, a file or a setting stands against it.
+    """
+    with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
+        run_dir = exit_guard.run_dir = _open_run_folder(config, peers, what)
+        torch.set_num_threads(config.threads or peers.threads)
+        if peers.leads_host:
+            host = peers.world.host
+            facts = environment.describe(host, peers.device)
+            write_json(run_files.ENVIRONMENT.path(run_dir, host=host), facts)
+        yield peers, run_dir
+
+
+@contextmanager
+def prepared(
+    config: TrainConfig, world: World, exit_guard: ExitGuard
+) -> Iterator[tuple[Trainer, Path]]:
+    """A trainer whose workers have met, with its run folder, up to where it is to begin.
+
+    Raises:
+        MusterError: a worker, a file or a setting stands against it.
+    """
+    marks = {"imports": time.time()}
+    with joined(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
+        marks["rendezvous"] = time.time()
+        device, ranks = peers.device, ranks_of(peers.world)
+        task = plugins.load("train.tasks", config.task)(config)
+        peers.prepare(task.prepare, task.is_prepared)
+        metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
+        if metrics is not None:
+            closing.callback(metrics.close)
+        sinks = Sinks(
+            run_dir, ranks.rank,
+            tensorboard=config.tensorboard, profile=config.profile, marks=marks,
+        )  # fmt: skip
+        closing.callback(sinks.close)
+        place = "/".join(peers.workers[ranks.rank].place)
+        writes = sees_first(config.checkpoint_dir or run_dir, ranks, place)
+        meter = _meter(peers, ranks, run_dir)
+        if meter is not None:
+            closing.callback(meter.close)
+        console = Console(speaks=ranks.rank == 0 and not config.quiet)
+        builder = Builder(config, ranks, device, task, console, sinks, metrics)
+        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
+        checkpoints = builder.checkpoints(folder, writes=writes)
+        closing.callback(checkpoints.close)  # before the sinks, which get its last record
+        closing.callback(console.stop)
+        if advice := precision.advice(config.precision, device):
+            console.line(advice)
+        trainer = builder.trainer(checkpoints, meter)
+        marks["model"] = time.time()
+        trainer.go_on()
+        marks["checkpoint"] = time.time()
+        try:
+            yield trainer, run_dir
+        except RuntimeError as error:
+            error.add_note(f"after step {trainer.at.step}")
+            raise
+
+
+def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
+    """The run's folder, made by rank 0, on every rank.
+
+    A launcher has made it already and says so by --redirect; by hand, a folder with anything in
+    it is refused unless --overwrite is given.
+
+    Raises:
+        UsageError: the folder is in use, or cannot be made.
+    """
+    world = peers.world
+
+    def choose() -> str:
+        run_id = config.run_id or world.run_id
+        if run_id is None:
+            run_id = claim_new(config, what or config.name, str(world.world_size))
+        elif not config.redirect:
+            claim(config.logs_root / run_id, config)
+        run_dir = config.logs_root / run_id
+        if not (settings := run_files.CONFIG.path(run_dir)).exists():
+            write_text(settings, to_yaml(config))
+        return run_id
+
+    run_dir = config.logs_root / of_first(world.rank, world.world_size, choose)
+    run_dir.mkdir(parents=True, exist_ok=True)  # nodes need not share a file system
+    return run_dir
+
+
+def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
+    """For the first rank of each host, where gradients go to other hosts through gloo."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    hosts = [one.host for one in peers.workers]
+    if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
+        return None
+    if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
+        return None
+    samples = run_files.TRAFFIC.path(run_dir, host=peers.world.host)
+    ledger = ranks.ledger
+    return Meter(ranks.rank, hosts, interface, ledger.gradients, ledger.control, samples)

@@ -17,7 +17,7 @@ from train.batches.splitter import MEASURED_STEPS, Splitter
 from train.checkpoints.exchange import Files, gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
-from train.distributed import patience
+from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
@@ -26,7 +26,7 @@ from train.loop.state import Position, TrainingState, mismatches, moved_schedule
 from train.loop.step import Step
 from train.model import rng
 from train.records.console import Console
-from train.records.schema import EvalRecord, StepRecord
+from train.records.schema import DriftRecord, EvalRecord, StepRecord
 from train.records.sinks import Sinks
 from train.records.summary import FIRST_LOSSES, History
 from train.records.traffic import Meter
@@ -129,6 +129,7 @@ class Trainer:
                 for plan, batches in self._batches(last):
                     record, requests = self._step.run(plan, batches, self._requests)
                     self._report(record)
+                    self._equalize()
                     if requests.stop or self.at.in_epoch < per_epoch:
                         self._checkpoint(requests)
                 self._count_traffic(before, self.at.epoch + 1)
@@ -219,7 +220,7 @@ class Trainer:
             itertools.islice(self.plan.epoch(epoch, self.ranks.rank), first, first + left)
         )
         self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
-        patience.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
+        agreement.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
@@ -254,6 +255,13 @@ class Trainer:
         while self.metrics is not None and self.metrics.messages:
             self.console.line(self.metrics.messages.pop())
         return record.metrics
+
+    def _equalize(self) -> None:
+        """Make all ranks' parameters those of rank 0, where it is time for it."""
+        every = self.config.equalize_every
+        if every and self.at.step % every == 0 and self.ranks.world_size > 1:
+            drift = self.ranks.equalize(self.state.model.parameters())
+            self.sinks.write(DriftRecord(step=self.at.step, rank=self.ranks.rank, drift=drift))
 
     def _report(self, record: StepRecord) -> None:
         self.history.add(record)

@@ -91,18 +91,3 @@ def advice(precision: str, device: torch.device) -> str:
     if any(name.endswith("bf16") for name in able):  # amx_bf16, avx512_bf16, Arm's bf16
         return ""
     return "--precision bf16: this CPU has no instructions for it, so fp32 is likely faster"
-
-
-def set_dropout(model: nn.Module, probability: float) -> None:
-    """Give every dropout of `model` this probability, those inside attention kernels too."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = probability
-        for name, value in vars(module).items():
-            # Attention that calls a fused kernel keeps its probability as a plain number.
-            if "dropout" in name and isinstance(value, float):
-                setattr(module, name, probability)
-        config = getattr(module, "config", None)
-        for name in vars(config) if config is not None else ():
-            if "dropout" in name and isinstance(getattr(config, name), float):
-                setattr(config, name, probability)

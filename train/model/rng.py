@@ -1,4 +1,4 @@
-"""Every random generator of a process: seeded, its state, and back again.
+"""What is random in a training: a process's generators, their seeds and states, and dropout.
 
 numpy is imported where its generator is meant, so that `muster.steps` needs torch alone.
 """
@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import torch
+from torch import nn
 
 
 def hash_seed(*parts: int) -> int:
@@ -50,3 +51,18 @@ def restore(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Give every dropout of `model` this probability, those inside attention kernels too."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = probability
+        for name, value in vars(module).items():
+            # Attention that calls a fused kernel keeps its probability as a plain number.
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, probability)
+        config = getattr(module, "config", None)
+        for name in vars(config) if config is not None else ():
+            if "dropout" in name and isinstance(getattr(config, name), float):
+                setattr(config, name, probability)

@@ -87,7 +87,9 @@ def init(
         with meet(world, Meeting(device, backend, timeout_s, join_timeout_s)) as peers:
             found = peers.world
             if not (named := os.environ.get(RUN_DIR)):
-                named, made = peers.agree("run_dir", lambda: _new(found.world_size)), found.is_main
+                if made := found.is_main:
+                    peers.store.set("run_dir", _new(found.world_size))
+                named = peers.store.get("run_dir").decode()
             run_dir = Path(named)
             given = {
                 RUN_DIR: str(run_dir),

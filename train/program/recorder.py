@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +23,13 @@ from ..records.sinks import Sinks
 from ..sync.ddp.torch_ddp import sent_by
 from ..sync.ranks import Collective, Ranks, current_ranks
 
-
-class Asks(Protocol):
-    """Checkpoints: what they ask of the other ranks after a step goes along with its loss."""
-
-    def requests(self, step: int) -> Sequence[float]: ...
-    def answered(self, step: int, rows: Tensor) -> None: ...
+if TYPE_CHECKING:
+    from .saved_objects import Checkpoints
 
 
-# Whose `after_step` was called last, if it is still there: so a step has one small collective.
-last_asked: "weakref.WeakValueDictionary[str, Asks]" = weakref.WeakValueDictionary()
+# The checkpoints whose `after_step` was called last, if they are still there: what they ask of the
+# other ranks goes along with the loss, so that a step has one small collective.
+last_asked: "weakref.WeakValueDictionary[str, Checkpoints]" = weakref.WeakValueDictionary()
 
 
 def record(

@@ -86,7 +86,18 @@ class SplitRecord:
     kind: Literal["split"] = "split"
 
 
-Collective = tuple[str, Sequence[int], str, int]  # operation, shape, dtype, bytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftRecord:
+    """Parameters have been made those of rank 0 (--equalize-every)."""
+
+    step: int  # after which
+    rank: int
+    drift: float  # how far a value of any rank was from rank 0's at most; the same on every rank
+    kind: Literal["drift"] = "drift"
+
+
+# operation, shape, dtype, bytes, and the parameter's name where it is of one alone
+Collective = tuple[str, Sequence[int], str, int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +138,13 @@ class TrafficRecord:
 
 
 Record = (
-    StepRecord | EvalRecord | CheckpointRecord | SplitRecord | CollectivesRecord | TrafficRecord
+    StepRecord
+    | EvalRecord
+    | CheckpointRecord
+    | SplitRecord
+    | DriftRecord
+    | CollectivesRecord
+    | TrafficRecord
 )
 
 

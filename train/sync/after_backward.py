@@ -14,11 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from .base import DEFAULT_MB, GradSync, SyncOptions
-from .flat import dense_gradient, flatten, groups, spread
-from .ranks import Ranks
-
-Average = Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
+from .base import DEFAULT_MB, GradSync
+from .ranks import Ranks, dense_gradient, flatten, groups, spread
 
 
 class AfterBackward(GradSync):
@@ -27,29 +24,22 @@ class AfterBackward(GradSync):
     A mode that does no more than this derives from it, and says how in `average`.
     """
 
-    def __init__(self, ranks: Ranks, options: SyncOptions, average: Average | None = None) -> None:
-        super().__init__(ranks, options)
-        self._average = average or type(self).average
-        self._bucket_bytes = options.bucket_bytes(DEFAULT_MB)
-
-    @staticmethod
-    def average(tensor: Tensor, ranks: Ranks) -> None:
-        """Make `tensor` (dense, contiguous) the mean over ranks, in place, on every rank."""
-        raise NotImplementedError
+    average: Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
 
     def used(self, model: nn.Module) -> list[bool]:
         return [param.grad is not None for param in model.parameters() if param.requires_grad]
 
     @torch.no_grad()
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        if self.ranks.world_size == 1:
-            return
-        params = [param for param in model.parameters() if param.requires_grad]
+        trained = {p: name for name, p in model.named_parameters() if p.requires_grad}
         # One that is missing on every rank stays so; one missing on some counts as zero there.
         gradients = [
-            dense_gradient(param) for param, is_used in zip(params, used, strict=True) if is_used
+            dense_gradient(param) for param, is_used in zip(trained, used, strict=True) if is_used
         ]
-        for group in groups(gradients, self._bucket_bytes):
-            flat = flatten(group)
-            self._average(flat, self.ranks)
+        names = {id(param.grad): name for param, name in trained.items()}
+        for group in groups(gradients, self.options.bucket_bytes(DEFAULT_MB)):
+            flat, before = flatten(group), len(self.ranks.ledger.step)
+            self.average(flat, self.ranks)
             spread(flat, group)
+            if len(group) == 1:
+                self.ranks.ledger.of_parameter(before, names[id(group[0])], group[0])

@@ -40,17 +40,19 @@ class SyncOptions:
 
 
 class GradSync:
-    """Implemented by each file of modes/, whose `build(ranks, options)` makes one."""
+    """Each file of modes/ derives from it, and its `build(ranks, options)` makes one.
+
+    By itself it is the plain training of one process, which every exact mode equals.
+    """
 
     is_exact = True  # whether a run equals the same run in a single process
-    in_parts = False  # whether each rank keeps a part of the optimizer's state
     same_passes = False  # whether all ranks have to run the model equally often in a step
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
         # of the last step: communication during the backward pass
-        self.comm_s = self.overlapped_s = 0.0
-        self.waited_s = 0.0  # within `backward`, for what it had sent: it counts as `sync`
+        # (`waited_s`: within `backward`, for what it had sent: it counts as `sync`)
+        self.comm_s = self.overlapped_s = self.waited_s = 0.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model to train; afterwards its replicas are equal on all ranks.
@@ -78,9 +80,8 @@ class GradSync:
 
         About the mean, with `compress`; and a mode that is not exact may leave gradients local.
         A gradient missing on every rank stays None; one missing on some counts as zero there.
-        `used` is what any rank has said by `used`. Here gradients stay as they are.
+        `used` is what any rank has said by `used`.
         """
-        return
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Around every micro-batch of a step but its last: gradients only add up locally."""
@@ -89,26 +90,27 @@ class GradSync:
     def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
         """Scale the gradients down to a norm of `limit` (0: never); their norm before that.
 
-        It is that of all gradients, the same on every rank, wherever they lie. `params` are those
-        of the model that `wrap` returned.
+        It is that of all gradients, the same on every rank, wherever they lie; one that is no
+        number reaches all of them. `params` are those of the model that `wrap` returned.
         """
-        gradients = [param.grad for param in params if param.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        if must_clip(norm, limit):
+        norm = self.norm([param.grad for param in params if param.grad is not None])
+        # Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
+        if limit and (norm.is_cuda or not bool(norm + CLIP_EPSILON <= limit)):
             nn.utils.clip_grads_with_norm_(params, limit, norm)
         return norm
 
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """That of `gradients`, this rank's, with those of all others."""
+        return nn.utils.get_total_norm(gradients)
+
     def updated(self, model: nn.Module) -> None:
         """The optimizer has taken its step: for modes that synchronise parameters."""
-        return
 
     def finished(self) -> None:
         """The device has done all of the step: for modes that time it by the device's events."""
-        return
 
     def settle(self, model: nn.Module) -> None:
         """Afterwards replicas are equal, with what their optimizers keep: to evaluate, to save."""
-        return
 
     def whole(self, model: nn.Module) -> AbstractContextManager[None]:
         """Within it, `model` has all of its parameters: to evaluate, to save, to load. Collective.
@@ -140,33 +142,25 @@ class GradSync:
 
         Where the number of ranks has changed, only what was the same on all of them is there.
         """
-        return
-
-
-def must_clip(norm: Tensor, limit: float) -> bool:
-    """Whether gradients of that norm are to be scaled; one that is no number reaches all of them.
-
-    Where nothing is clipped, nothing is multiplied; but on a GPU to ask would be to wait.
-    """
-    return bool(limit) and (norm.is_cuda or not bool(norm + CLIP_EPSILON <= limit))
 
 
 def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
-    """The sync mode of that name: a file of modes/.
+    """The sync mode of that name, a file of modes/; a process alone has nothing to synchronise.
 
     Raises:
         UsageError: there is no such file; the message lists those there are.
     """
     kind = load_plugin("modes", mode)
-    alone = getattr(kind, "in_parts", False) or not getattr(kind, "is_exact", True)
-    if alone and ranks.world_size == 1:
-        kind = load_plugin("modes", "single")
-    if hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
+    if ranks.world_size == 1:
+        kind = GradSync
+    elif hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
         from .after_backward import AfterBackward
 
-        return AfterBackward(ranks, options, kind.average)
-    found: GradSync = kind(ranks, options)
-    return found
+        loop = AfterBackward(ranks, options)
+        loop.average = kind.average
+        return loop
+    made: GradSync = kind(ranks, options)
+    return made
 
 
 def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:

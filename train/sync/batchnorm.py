@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .ranks import Ranks, all_gather_single
+from .ranks import Ranks
 
 REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -64,10 +64,12 @@ class SyncedBatchNorm(_BatchNorm):
                 values, self.running_mean, self.running_var, self.weight, self.bias,
                 training=self.running_mean is None, eps=self.eps,
             )  # fmt: skip
-        seen = merge(gather(local_statistics(values.detach(), self.counts), self.group.found))
+        group = self.group.found
+        ranks = Ranks(world_size=dist.get_world_size(group), group=group)
+        seen = merge(ranks.all_gather(local_statistics(values.detach(), self.counts)))
         self._track(seen)
         normalised: Tensor = _Normalise.apply(
-            values, self.weight, self.bias, seen, self.eps, self.counts, self.group.found
+            values, self.weight, self.bias, seen, self.eps, self.counts, group
         )
         return normalised
 
@@ -115,11 +117,6 @@ def count_samples(layers: Iterable[SyncedBatchNorm], counts: bool) -> None:
         layer.counts = counts
 
 
-def synced_buffers(model: nn.Module) -> set[Tensor]:
-    """The buffers of `model` that are the same bits on every rank by themselves."""
-    return {buffer for layer in synced_layers(model) for buffer in layer.buffers(recurse=False)}
-
-
 def local_statistics(values: Tensor, counts: bool) -> Tensor:
     """This rank's part, float64 (2 * channels + 1,): means, squared deviations, count."""
     exact = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
@@ -129,13 +126,6 @@ def local_statistics(values: Tensor, counts: bool) -> Tensor:
     # var_mean over all dimensions but one, in a quarter of its time; it updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
     return torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
-
-
-def gather(row: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The `row` (n,) of every rank of `group`, as (ranks, n)."""
-    rows = row.new_empty(dist.get_world_size(group), len(row))
-    all_gather_single(rows.view(-1), row, group=group)
-    return rows
 
 
 def merge(rows: Tensor) -> Statistics:
@@ -164,21 +154,12 @@ class _Normalise(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        values: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        seen: Statistics,
-        eps: float,
-        counts: bool,
-        group: dist.ProcessGroup | None,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        values, weight, bias, seen, ctx.eps, ctx.counts, ctx.group = given
         exact = torch.float64 if values.dtype == torch.float64 else torch.float32
         mean, var = seen.mean.to(exact), seen.var.to(exact)
         ctx.save_for_backward(values, weight, mean, var, seen.size)
-        ctx.eps, ctx.counts, ctx.group = eps, counts, group
-        return functional.batch_norm(values, mean, var, weight, bias, training=False, eps=eps)
+        return functional.batch_norm(values, mean, var, weight, bias, training=False, eps=ctx.eps)
 
     @staticmethod
     @once_differentiable

@@ -1,14 +1,12 @@
 """Buffers that the forward pass changes, such as running statistics, stay equal on all ranks."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from .batchnorm import synced_buffers
-from .flat import flatten, spread
-from .ranks import Ranks
+from .batchnorm import synced_layers
+from .ranks import Ranks, flatten, spread
 
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
@@ -16,22 +14,17 @@ SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 class Kept(NamedTuple):
     """A buffer, and what it was after the last step."""
 
-    own: dict[str, Tensor | None]  # its module's
+    own: dict[str, Any]  # its module's: a forward pass may put another tensor in its place
     name: str
     before: Tensor
 
-    def now(self) -> Tensor:
-        """What is there now: a forward pass may put another tensor in its place."""
-        buffer = self.own[self.name]
-        assert buffer is not None
-        return buffer
-
     def mark(self, device: torch.device) -> Tensor:
         """What has become of it since."""
-        buffer, before = self.own.get(self.name), self.before
-        if buffer is None or (buffer.shape, buffer.dtype) != (before.shape, before.dtype):
+        now, before = self.own.get(self.name), self.before
+        if now is None or (now.shape, now.dtype) != (before.shape, before.dtype):
             return torch.tensor(RESHAPED, device=device)
-        return (buffer != before).any().to(device)
+        changed: Tensor = (now != before).any()
+        return changed.to(device)
 
 
 class Buffers:
@@ -50,20 +43,20 @@ class Buffers:
     def remember(self) -> None:
         """Take the buffers as they are, equal on all ranks, for the last step's."""
         self._kept: list[Kept] = []
-        seen = {id(buffer) for buffer in synced_buffers(self._model)}
+        # Those of a synchronised BatchNorm are the same bits on every rank by themselves.
+        seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
             for name, one in module._buffers.items():
-                if one is not None and id(one) not in seen and _has_fractions(one):
-                    seen.add(id(one))
+                has_fractions = one is not None and (one.is_floating_point() or one.is_complex())
+                if one is not None and one not in seen and has_fractions:
+                    seen.add(one)
                     self._kept.append(Kept(module._buffers, name, one.detach().clone()))
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        none = torch.zeros(0, dtype=torch.float64, device=device)
-        return (
-            torch.stack([one.mark(device).double() for one in self._kept]) if self._kept else none
-        )
+        marks = [one.mark(device).double() for one in self._kept]
+        return torch.stack(marks) if marks else torch.zeros(0, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
@@ -79,19 +72,12 @@ class Buffers:
         changed = [one for one, mark in zip(self._kept, found, strict=True) if mark == CHANGED]
         if changed:
             # by `data`: a graph that is kept for another backward pass does not mind
-            own = [_real(one.now().data) for one in changed]
+            own = [one.own[one.name].data for one in changed]
+            own = [torch.view_as_real(one) if one.is_complex() else one for one in own]
             # in float64, where shares of equal numbers add up to that number again
             flat = flatten([one.double() for one in own])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
-            spread(self._ranks.all_reduce(flat, dist.ReduceOp.SUM), own)
+            spread(self._ranks.all_reduce(flat), own)
             for one in changed:
-                one.before.copy_(one.now())
+                one.before.copy_(one.own[one.name])
         self._kept = [one for one, mark in zip(self._kept, found, strict=True) if mark != RESHAPED]
-
-
-def _has_fractions(buffer: Tensor) -> bool:
-    return buffer.is_floating_point() or buffer.is_complex()
-
-
-def _real(buffer: Tensor) -> Tensor:
-    return torch.view_as_real(buffer) if buffer.is_complex() else buffer

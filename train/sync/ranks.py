@@ -1,26 +1,31 @@
 """The processes that train one model together, the collectives that they all call alike, and
-account of what this one hands to them: a step's gradients one by one, all in all by operation."""
+account of what this one hands to them: a step's gradients one by one, all in all by operation.
+
+A collective costs a fixed time beside its bytes, so one for each of a model's hundreds of
+parameters is slow: tensors go side by side in one (`groups`, `flatten`, `spread`).
+"""
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from muster.errors import UsageError
 
-from .flat import flatten, groups, spread
+T = TypeVar("T", bound=Tensor)
 
 # Up to torch 2.12 they have other names, which later ones warn of.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 BROADCAST_BYTES = 4 * 2**20  # at a time
+LITTLE = 1 / 8  # of a group
 
 
 class Collective(NamedTuple):
@@ -30,6 +35,7 @@ class Collective(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     nbytes: int  # of the tensor that this rank handed over
+    name: str = ""  # of the parameter whose gradient it is, if of one alone
 
 
 class CollectiveLedger:
@@ -50,6 +56,14 @@ class CollectiveLedger:
         self.step.append(collective)
         self.gradients[collective.operation] += collective.nbytes
 
+    def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
+        """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
+        shape = tuple(gradient.shape)
+        self.step[first:] = [
+            one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one
+            for one in self.step[first:]
+        ]
+
     def take_step(self) -> list[Collective]:
         """The gradient collectives since this was last asked."""
         taken, self.step = self.step, []
@@ -66,8 +80,6 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
     carries_gradients: bool = False  # else losses, flags, replicas
@@ -86,7 +98,7 @@ class Ranks:
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
-    def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+    def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:
             dist.all_reduce(tensor, op=op, group=self.group)
@@ -108,12 +120,20 @@ class Ranks:
         if self.world_size == 1:
             return
         for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
-            as_it_is = len(group) == 1 and group[0].is_contiguous()
-            flat = group[0] if as_it_is else flatten(group)
-            dist.broadcast(flat, group=self.group, group_src=0)
+            dist.broadcast(flat := flatten(group), group=self.group, group_src=0)
             self.note("broadcast", flat)
-            if not as_it_is:
-                spread(flat, group)
+            spread(flat, group)
+
+    @torch.no_grad()
+    def equalize(self, tensors: Iterable[Tensor]) -> float:
+        """Make `tensors` those of rank 0, on every rank; how far a value was from it at most."""
+        furthest = torch.zeros(1, dtype=torch.float64, device=self.device)
+        for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
+            own = flatten(group)
+            self.broadcast(group)
+            apart = (flatten(group) - own).abs().max()
+            furthest = torch.maximum(furthest, apart.to(furthest))
+        return float(self.all_gather(furthest).max())
 
     def barrier(self, device: torch.device) -> None:
         """Return when all ranks are here; `device`: where the backend has its tensors."""
@@ -126,9 +146,8 @@ class Ranks:
         needs a group of its own.
         """
         members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
-        timeout = timedelta(seconds=timeout_s)
         made: dist.ProcessGroup = dist.new_group(
-            members, timeout=timeout, use_local_synchronization=True
+            members, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True
         )
         return made
 
@@ -140,10 +159,7 @@ def current_ranks() -> Ranks:
         UsageError: the environment speaks of several ranks, but no process group exists yet.
     """
     if dist.is_available() and dist.is_initialized():
-        here = [int(os.environ.get(name, "-1")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        if min(here) < 0:  # started by hand: as if each had a node of its own
-            here = [0, 1]
-        return Ranks(dist.get_rank(), dist.get_world_size(), here[0], here[1])
+        return Ranks(dist.get_rank(), dist.get_world_size())
     world_size = os.environ.get("WORLD_SIZE", "1")
     if world_size != "1":
         raise UsageError(
@@ -151,3 +167,48 @@ def current_ranks() -> Ranks:
             "torch.distributed.init_process_group() or muster.init() before"
         )
     return Ranks()
+
+
+def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
+    """What is to go together: of one dtype, and of at most `limit_bytes`, or a single tensor.
+
+    One of half as much or more is a group by itself: so it need not be copied. What came before it
+    does not wait for what comes after it, unless it is too little to be worth a collective.
+    Groups come in the order in which they are complete, if `tensors` come one after the other.
+    """
+    found: list[list[int]] = []
+    begun: dict[torch.dtype, tuple[list[int], int]] = {}  # each with its bytes
+    for at, tensor in enumerate(tensors):
+        if 2 * tensor.nbytes >= limit_bytes:
+            found.append([at])
+            begun = {kind: one for kind, one in begun.items() if one[1] < LITTLE * limit_bytes}
+            continue
+        group, used = begun.get(tensor.dtype, (None, 0))
+        if group is None or used + tensor.nbytes > limit_bytes:
+            group, used = [], 0
+            found.append(group)
+        group.append(at)
+        begun[tensor.dtype] = group, used + tensor.nbytes
+    found.sort(key=lambda group: group[-1])
+    return [[tensors[at] for at in group] for group in found]
+
+
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """All values of `tensors`, one after the other: a copy."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Give `tensors` the values of `flat`, which `flatten` put so."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def dense_gradient(param: nn.Parameter) -> Tensor:
+    """The gradient of `param`, which has one afterwards, and a dense one: zeros if it had none."""
+    if param.grad is None:
+        param.grad = torch.zeros_like(param)
+    elif param.grad.is_sparse:
+        param.grad = param.grad.to_dense()
+    return param.grad

@@ -1,11 +1,12 @@
 """A task is a model, its data, its loss and its metrics: all that the trainer knows of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 Batch = dict[str, Tensor]
 Answers = Tensor | Sequence[Any]  # one entry per sample
@@ -95,6 +96,20 @@ class Task(ABC):
     @abstractmethod
     def metric(self, evaluation_set: Samples) -> Metric:
         """A fresh metric for one evaluation set."""
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer | None:
+        """The task's own, over the parameters of `model`; None: that of --optimizer.
+
+        With --sync zero1 or fsdp it must treat every value for itself.
+        """
+        return None
+
+    def schedule(self, steps: int) -> Callable[[int], float] | None:
+        """What the optimizer's learning rate is multiplied with, by the step from 0.
+
+        `steps` are those until --schedule ends. None: that of --schedule.
+        """
+        return None
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
         """What n samples' logits (n, ...) and labels (n, ...) are to a metric of `--metrics`.

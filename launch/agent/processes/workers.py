@@ -223,7 +223,7 @@ def environment_of(
         "PYTHONUNBUFFERED": "1",
         "MUSTER_RUN_DIR": str(run_dir),
         "MUSTER_RUN_ID": assignment.spec.run_id,
-        "MUSTER_ATTEMPT": str(assignment.spec.earlier_starts),
+        "MUSTER_ATTEMPT": str(assignment.spec.attempt),
         "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
         "MUSTER_STOPPABLE": str(Path(scratch, STOPPABLE)),
         "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),

@@ -20,44 +20,75 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from configs import cli
+from configs.clusters import SENT
+from configs.raw import Given
 from launch.ssh import openssh
-from launch.ssh.login_node import project
+from launch.ssh.login_node import fetching, project
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from launch.ssh.login_node.installation import Installation, install
 from launch.ssh.login_node.remote_command import RemoteCommand, say
 from muster import run_files
-from muster.command import COMMANDS, FLAG, hide, logins, variable
+from muster.command import (
+    COMMANDS,
+    LOGIN,
+    VALUES,
+    become,
+    hide,
+    logins,
+    own_arguments,
+    reveal,
+    variable,
+)
+from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
+QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # of a program's `muster.Job`
 # With one of these a program has a Python of its own, and Muster's needs no torch.
-OWN_PYTHON = ("--python", "--prologue", "--wrap")
-REMEMBERED = ("login", "login_config", "login_dir", "login_python")
+OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
 def main() -> int:
-    word, *rest = sys.argv[1:]
-    options, words = login_parser().parse_known_args(_own(rest))
-    program = rest[len(_own(rest)) :]
-    known = _known_run(words)
-    if options.login is None and known is not None:
-        options = argparse.Namespace(**{name: known[name] for name in REMEMBERED})
-    connection = Connection(options.login, options.login_config and Path(options.login_config))
-    whole = word in ("study", "report") or (
-        word in STARTING and not _has_own_python(words, program)
-    )
+    word, *rest = own_arguments()
+    at = rest.index("--") if "--" in rest else len(rest)
+    program = rest[at:]
+    options, words = login_parser().parse_known_args(rest[:at])
+    cluster = [] if options.on is None else cli.cluster(options.on)
+    of_login = {one.name: one.text for one in cluster if one.name in LOGIN}
+    of_login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
+    known = None if of_login or options.on else _known_run(words)
+    if known is not None:
+        of_login = {name: known[name] for name in LOGIN if known[name]}
+    if "login" not in of_login:  # a cluster that is not reached so
+        become(*COMMANDS[word], *rest)
+    if "login_config" in of_login:
+        of_login["login_config"] = str(Path(of_login["login_config"]).absolute())
+    connection = Connection(of_login["login"], of_login.get("login_config"))
+    has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
+    is_own = (program or _typed({"cells"}, words)) and has_python
+    whole = word in ("study", "report") or (word in STARTING and not is_own)
     installation = install(
-        connection, options.login_dir, options.login_python, whole=whole, say=say
+        connection, of_login.get("login_dir"), of_login.get("login_python"), whole=whole, say=say
     )
+    env: dict[str, str] = {}
+    if options.on is not None and word not in ("jobs", "report", QUESTION):
+        words = [*words, "--on", options.on]
+        env = _sent(options.on, cluster, Path.cwd())
     if word in STARTING:
-        return _start(word, words, program, connection, installation, vars(options))
+        return _start(word, words, program, env, installation, of_login)
+    if word == QUESTION:
+        command = RemoteCommand(installation, _session_folder(installation, word))
+        command.start([*installation.script("muster/run_module.py"), ANSWERS, *words], {}, "/")
+        return command.follow(lambda _: None)
     if word == "jobs" and words[:1] == ["fetch"]:
-        return _fetch(words[1:], connection, installation)
-    if known is not None and word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}:
-        return _follow(
-            RemoteCommand(connection, installation, known["session"], known["seen"]), known
-        )
-    argv = ["bash", "-lc", 'exec "$@"', "bash", *_argv(word, words, installation), *program]
+        return fetching.fetch(words[1:], installation)
+    is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
+    if is_following and known is not None and not known["detached"]:
+        return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
+    given = [f"{name}={value}" for name, value in env.items()]
+    argv = [*("env", *given), *("bash", "-lc", 'exec "$@"', "bash")]
+    argv += [*_argv(word, words, installation), *program]
     code = subprocess.call(connection.command(argv, terminal=sys.stdout.isatty()))
     if code == openssh.FAILED:
         raise ConnectionLost(f"{connection.login}: the connection was lost")
@@ -70,32 +101,41 @@ def login_parser() -> argparse.ArgumentParser:
     parser.add_argument("--login-config")
     parser.add_argument("--login-dir")
     parser.add_argument("--login-python")
+    parser.add_argument("--on")
     return parser
 
 
-def fetch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="muster jobs fetch")
-    parser.add_argument("run")
-    parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
-    return parser
-
-
-def _own(words: Sequence[str]) -> list[str]:
-    """Muster's own words, before `--` and the program."""
-    return list(words[: words.index("--")] if "--" in words else words)
-
-
-def _has_own_python(words: Sequence[str], program: Sequence[str]) -> bool:
-    given = {word.partition("=")[0] for word in words}
-    return bool(program) and bool(given & {*OWN_PYTHON})
+def _typed(names: set[str], words: Sequence[str]) -> bool:
+    return bool({word.partition("=")[0][2:] for word in words} & names)
 
 
 def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
-    """What is known here of the run that one of `words` names."""
+    """What is known here of the run that one of `words` names.
+
+    Raises:
+        UsageError: its record cannot be read.
+    """
     for word in words:
-        if word not in (".", "..") and "/" not in word and (logins() / word).is_file():
-            return read_json(logins() / word, *REMEMBERED, "session", "seen")
+        path = logins() / word
+        if word not in (".", "..") and "/" not in word and path.is_file():
+            found = read_json(path, *LOGIN, "session", "seen", "detached")
+            if found is None:
+                raise UsageError(
+                    f"{path} is to say where {word} is, but cannot be read; name its login node "
+                    "with --login, or remove the file if the run is one of this machine"
+                )
+            return found
     return None
+
+
+def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
+    """The environment by which --on means the same there; the project's files are its copy's."""
+    root, settings = run_files.project_of(here), []
+    for name, text, where in cluster:
+        is_sent = text.startswith("/") and Path(text).is_relative_to(root)
+        text = os.path.relpath(text, here) if is_sent else text
+        settings += [] if name in LOGIN else [(name, text, where)]
+    return {SENT: json.dumps({on: settings})}
 
 
 def _argv(word: str, words: Sequence[str], installation: Installation) -> list[str]:
@@ -103,64 +143,71 @@ def _argv(word: str, words: Sequence[str], installation: Installation) -> list[s
     return [*installation.script(script), *first, *words]
 
 
+def _session_folder(installation: Installation, name: str) -> str:
+    """The folder of a new one."""
+    return f"{installation.folder}/sessions/{name}-{token_hex(4)}"
+
+
 def _start(
     word: str,
     words: list[str],
     program: list[str],
-    connection: Connection,
+    env: dict[str, str],
     installation: Installation,
-    options: Mapping[str, Any],
+    of_login: Mapping[str, str],
 ) -> int:
     """Start something that goes on there, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
-    folder = project.send(connection, installation, root)
-    name = f"{word}-{token_hex(4)}"
-    if word == "run":
-        name, words = _named(words, program)
-        if "--detach" not in words and _is_for_slurm(words, installation):
-            words.append("--wait")
-    words, values = hide(_passed_on(words))
-    env = variable(values)
-    if options["login_python"] is not None:
-        env["MUSTER_PYTHON"] = str(options["login_python"])
-    session = f"{installation.folder}/sessions/{name}-{token_hex(4)}"
-    command = RemoteCommand(connection, installation, session)
-    cwd = f"{folder}/{here.relative_to(root)}"
-    command.start([*_argv(word, words, installation), *program], env, cwd)
-    known = {**options, "name": name, "session": session}
-    return _follow(command, known)
+    folder = project.send(installation, root)
+    name, words = _named(word, words, program)
+    if word == "run" and not _typed({"detach", "no-wait"}, words):
+        words.append("--wait")
+    values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
+    words, passed_on = hide(reveal(words, variable(values)))
+    env |= variable(passed_on)
+    if "login_python" in of_login:
+        env["MUSTER_PYTHON"] = of_login["login_python"]
+    session = _session_folder(installation, name)
+    words, program = _with_calls(words, program, installation, f"{session}.call")
+    command = RemoteCommand(installation, session)
+    command.start(
+        [*_argv(word, words, installation), *program], env, f"{folder}/{here.relative_to(root)}"
+    )
+    is_detached = _typed({"detach"}, words)
+    known = {**dict.fromkeys(LOGIN), **of_login, "name": name, "session": session}
+    return _follow(command, {**known, "detached": is_detached})
 
 
-def _named(words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
-    """The run's name, given here so that it is known here, too."""
+def _with_calls(
+    words: list[str], program: list[str], installation: Installation, place: str
+) -> tuple[list[str], list[str]]:
+    """The command, with what `muster.launch` or `muster.map` has pickled sent to `place`."""
+    source = Path(program[2]) if program[1:2] == ["--function"] else None
+    if source is not None:
+        program = [*program[:2], place]
+    for at, word in enumerate(words):
+        if word.startswith("--cells="):
+            file = Path(word.removeprefix("--cells="))
+            source, words[at] = file.parent, f"--cells={place}/{file.name}"
+    if source is not None:
+        installation.connection.run(["mkdir", "-p", "-m", "700", "--", place])
+        installation.connection.rsync([], f"{source}/", f":{place}/")
+    return words, program
+
+
+def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
+    """By what it is known here; a run's name is given here, so that it is the same there."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--run-id")
+    parser.add_argument("--run-id" if word == "run" else "--name", dest="name")
     given, _ = parser.parse_known_args(words)
-    if given.run_id is not None:
-        return given.run_id, words
+    if given.name is not None:
+        return given.name, words
+    if word != "run":
+        return f"{word}-{token_hex(4)}", words
     what = Path(program[1]).stem if len(program) > 1 else "train"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{token_hex(2)}"
     return name, [*words, "--run-id", name]
-
-
-def _is_for_slurm(words: Sequence[str], installation: Installation) -> bool:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--launcher", default="auto")
-    parser.add_argument("--hosts")
-    given, _ = parser.parse_known_args(words)
-    is_auto = given.launcher == "auto" and given.hosts is None
-    return given.launcher == "slurm" or (is_auto and installation.has_slurm)
-
-
-def _passed_on(words: Sequence[str]) -> list[str]:
-    """`--env NAME` with the value that it has here."""
-    found = list(words)
-    for at in range(1, len(found)):
-        name = found[at]
-        if found[at - 1] == FLAG and "=" not in name and name in os.environ:
-            found[at] = f"{name}={os.environ[name]}"
-    return found
 
 
 def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
@@ -178,29 +225,6 @@ def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
         say(f"it goes on there; go on here: muster jobs logs {known['name']} -f")
         return 130
 
-
-def _fetch(words: Sequence[str], connection: Connection, installation: Installation) -> int:
-    """Bring a run's folder home: records, logs and the last checkpoint."""
-    given = fetch_parser().parse_args(list(words))
-    status = json.loads(
-        connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
-    )
-    source, target = status["run_dir"], given.to / Path(status["run_dir"]).name
-    newest = connection.run(["sh", "-c", NEWEST, "sh", source]).strip()
-    target.mkdir(parents=True, exist_ok=True)
-    chosen = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
-    connection.rsync(
-        [*chosen, f"--exclude=/{run_files.SNAPSHOT.path(Path()).name}"], f":{source}/", f"{target}/"
-    )
-    print(f"{target}: records and logs{f', checkpoint {newest}' if newest else ''}")
-    return 0
-
-
-# Checkpoints are folders that sort by step; half-written ones have another ending.
-NEWEST = (
-    'cd "$1/checkpoints" 2>/dev/null || exit 0; '
-    'ls -d step_* 2>/dev/null | grep -v "[.]" | tail -n 1'
-)
 
 if __name__ == "__main__":
     errors.run(main)

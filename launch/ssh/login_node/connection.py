@@ -32,7 +32,7 @@ class ConnectionLost(MusterError):
 class Connection:
     """To `login`, such as me@cluster; `file` takes the place of ~/.ssh/config."""
 
-    def __init__(self, login: str, file: Path | None = None) -> None:
+    def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
             raise UsageError(f"--login {login!r}: give it as for ssh, such as me@cluster")
         self.login, self.file = login, file
@@ -85,7 +85,7 @@ class Connection:
             raise ConnectionLost(openssh.explain(self._spec, error_text))
         if done.returncode:
             last = error_text.splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise MusterError(f"{self.login}: {last[0].removeprefix('error: ')}")
+            raise self._failed(last[0].removeprefix("error: "))
         return done.stdout.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
@@ -97,7 +97,8 @@ class Connection:
         """
         self.open()
         places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
-        argv = ["rsync", "--archive", "--compress", "--protect-args", "--partial"]
+        argv = ["rsync", "--archive", "--no-owner", "--no-group", "--compress", "--protect-args"]
+        argv += ["--partial"]
         argv += ["-e", shlex.join(self.shell()), *options, "--", *places]
         try:
             done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
@@ -109,10 +110,15 @@ class Connection:
         if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
-        raise MusterError(f"{self.login}: rsync failed: {lines[0]}")
+        raise self._failed(f"rsync failed: {lines[0]}")
+
+    def _failed(self, line: str) -> MusterError:
+        do = "; make room there, or name a folder on another disk with --login-dir"
+        is_full = any(words in line for words in ("No space left", "Disk quota exceeded"))
+        return MusterError(f"{self.login}: {line}{do if is_full else ''}")
 
     def _file(self) -> list[str]:
-        return ["-F", str(self.file)] if self.file is not None else []
+        return ["-F", self.file] if self.file is not None else []
 
 
 def _private_folder() -> Path:

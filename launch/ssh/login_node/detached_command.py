@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 TICK_S = 0.1
+KEPT_S = 30 * 86_400  # the folder of one that has ended
 STREAMS = {1: "out", 2: "err"}
 
 
 def start(folder: Path, what: dict[str, Any]) -> None:
     """Have a process of its own session run the command; returns once it runs."""
+    _remove_old(folder.parent)
     folder.mkdir(parents=True, mode=0o700)
     runs, begun = os.pipe()
     if os.fork():
@@ -91,6 +94,15 @@ def interrupt(folder: Path) -> None:
     """Send the command, and what it has started, SIGINT; one that is over is left alone."""
     if not _end(folder):
         os.killpg(int((folder / "pid").read_text()), signal.SIGINT)
+
+
+def _remove_old(sessions: Path) -> None:
+    """Remove what commands have left that ended long ago, with what was sent for them."""
+    for lock in sessions.glob("*/lock"):
+        ended_unix_s = lock.parent.stat().st_mtime
+        if time.time() - ended_unix_s > KEPT_S and not _is_locked(lock):
+            for folder in (lock.parent, lock.parent.with_name(f"{lock.parent.name}.call")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(folder: Path) -> str:

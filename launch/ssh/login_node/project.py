@@ -11,23 +11,23 @@ from hashlib import sha256
 from pathlib import Path
 
 from launch.programs import project_snapshot
-from launch.ssh.login_node.connection import Connection
 from launch.ssh.login_node.installation import Installation
 
 SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
 # Removes what the second list lacks of the first; names end with a NUL.
-REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.new" &&
-comm -z -23 "$2" "$2.new" | xargs -0 -r rm -f -- && mv -f -- "$2.new" "$2"
+REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
+comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
 
 
-def send(connection: Connection, installation: Installation, project: Path) -> str:
+def send(installation: Installation, project: Path) -> str:
     """Bring the copy up to date; its folder on the login node.
 
     Raises:
         UsageError: there is too much that git does not track; the message says what to do.
         MusterError: it cannot be copied.
     """
+    connection = installation.connection
     name = sha256(f"{socket.gethostname()}\0{project}".encode()).hexdigest()[:8]
     folder = f"{installation.folder}/projects/{project.name}-{name}"
     files = sorted(

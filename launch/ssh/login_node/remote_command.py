@@ -22,16 +22,19 @@ SCRIPT = "launch/ssh/login_node/detached_command.py"
 class RemoteCommand:
     """By the folder of its session, and how much of its output has been seen."""
 
-    connection: Connection
     installation: Installation
     session: str
     seen: list[int] = field(default_factory=lambda: [0] * len(STREAMS))
+
+    @property
+    def _connection(self) -> Connection:
+        return self.installation.connection
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         """Start it as a login shell would; it goes on whatever becomes of this connection."""
         command = ["bash", "-lc", 'exec "$@"', "bash", *argv]
         what = json.dumps({"argv": command, "env": dict(env), "cwd": cwd})
-        self.connection.run([*self._script("start"), self.session], what)
+        self._connection.run([*self._script("start"), self.session], what)
 
     def follow(self, note: Callable[[list[int]], None]) -> int:
         """Print what it prints until it is over; its exit code. `note` gets what has been seen.
@@ -64,7 +67,7 @@ class RemoteCommand:
     def _interrupt(self) -> bool:
         """Whether Ctrl-C could be passed on."""
         try:
-            self.connection.run([*self._script("interrupt"), self.session])
+            self._connection.run([*self._script("interrupt"), self.session])
         except ConnectionLost as error:
             say(f"{error}; Ctrl-C was not passed on")
             return False
@@ -72,10 +75,10 @@ class RemoteCommand:
         return True
 
     def _follow_once(self, note: Callable[[list[int]], None]) -> int:
-        self.connection.open()
+        self._connection.open()
         words = [*self._script("follow"), self.session, *map(str, self.seen)]
         process = subprocess.Popen(
-            self.connection.command(words),
+            self._connection.command(words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,15 +108,16 @@ class RemoteCommand:
 
     def _ended(self, code: str) -> int:
         if code == "lost":
+            login = self._connection.login
             raise MusterError(
-                f"{self.connection.login} ended the command, perhaps by a restart; a job that was "
-                f"submitted goes on: muster jobs list --login {self.connection.login}"
+                f"{login} ended the command, perhaps by a restart; a job that was submitted goes "
+                f"on: muster jobs list --login {login}"
             )
         return int(code)
 
     def _why_lost(self, error_text: bytes) -> str:
         lines = error_text.decode(errors="replace").strip().splitlines()
-        return f"{self.connection.login}: {lines[-1] if lines else 'the connection was lost'}"
+        return f"{self._connection.login}: {lines[-1] if lines else 'the connection was lost'}"
 
     def _script(self, verb: str) -> list[str]:
         return [*self.installation.script(SCRIPT), verb]

@@ -39,30 +39,17 @@ def all_reduce(model: nn.Module) -> None:
         param.grad /= dist.get_world_size()
 
 
-def flat(model: nn.Module) -> None:
-    """One all_reduce for all gradients at once."""
-    gradients = [param.grad for param in model.parameters()]
-    whole = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(whole)
-    whole /= dist.get_world_size()
-    parts = whole.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
-
-
 def nothing(model: nn.Module) -> None:
     """Workers part from each other: for the time of computing alone."""
 
 
-SYNCS = {"ddp": nothing, "none": nothing, "all_reduce": all_reduce, "flat": flat}
-SYNCS["muster"] = nothing  # its one line instead of DDP's
-SYNCS["gather_scatter"] = gather_scatter
+SYNCS = {"ddp": nothing, "none": nothing, "all_reduce": all_reduce}
+SYNCS |= {"muster": nothing, "gather_scatter": gather_scatter}  # muster.sync is one line above
 
 
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--sync", choices=SYNCS, default="ddp")
-    parser.add_argument("--find-unused", action="store_true", help="parameters, as Muster does")
     args = parser.parse_args()
     device = common.join(args)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -80,7 +67,7 @@ def main() -> None:
 
     model = AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
     if args.sync == "ddp":
-        model = DistributedDataParallel(model, find_unused_parameters=args.find_unused)
+        model = DistributedDataParallel(model)
     elif args.sync == "muster":
         model = muster.sync(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)

@@ -1,9 +1,9 @@
 """accelerate's own test scripts, without GPUs: `accelerate_tests.py SCRIPT [--fail RANK]`.
 
-They run unchanged, but for two things that they take for granted where there are GPUs. test_ops
-asks for `PartialState()`, which makes each process a run of its own here, whoever starts it;
-`Accelerator()` reads ACCELERATE_USE_CPU. test_script splits five rows among the processes where it
-takes all for those of one node; it does so here, and five are too few for eight.
+They run unchanged, but for what they take for granted where there are GPUs. `PartialState()` makes
+each process a run of its own here, whoever starts it; `Accelerator()` reads ACCELERATE_USE_CPU.
+test_script splits five rows among the processes where it takes all for those of one node; it does
+so here, and five are too few for eight.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from accelerate import Accelerator
 FAILS_IN = {
     "test_script": "rng_sync_check",
     "test_sync": "test_distributed_sync",
-    "test_ops": "test_broadcast",
 }
 
 

@@ -16,12 +16,9 @@ def probe(index, **spoilt):
         "folder": "/home/me/muster",
         "python": "/home/me/muster/.venv/bin/python",
         "versions": VERSIONS,
-        "code": "c0de",
         "foreign": [],
         "interfaces": [{**interface, "state": "up"}],
         "came_by": [],
-        "cores": 8,
-        "usable_cores": 8,
         "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
         "gpus": [],
         "rsync": True,
@@ -47,6 +44,4 @@ def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, **
         for index, name in enumerate(names)
     ]
     chosen = Choice(NET, tuple(f"10.10.1.{index + 1}" for index in range(count)))
-    return Findings(
-        **{"launcher": launcher, "nodes": made, "code": "c0de", "chosen": chosen, **spoilt}
-    )
+    return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})

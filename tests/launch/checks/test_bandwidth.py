@@ -20,40 +20,35 @@ def measured(slow=None, wrong=0, usual=9.4):
     return {"hosts": ["h"] * 4, "backend": "gloo", "pairs": pairs, "collectives": collectives}
 
 
-def words(**how):
-    return bandwidth.verdict(measured(**how), NAMES)[0]
+OF_NODE_2 = {(2, other): 0.1 for other in (0, 1, 3)}
+LINK = "; all slow pairs are with node2: look at its link"
 
 
-def test_one_slow_pair_is_named():
-    assert words(slow={(1, 3): 0.94}) == "the pair node1-node3 carries 0.940 Gbit/s; others 9.40"
-    # from the other end it is the same pair
-    assert words(slow={(3, 1): 0.94}) == "the pair node1-node3 carries 0.940 Gbit/s; others 9.40"
-
-
-def test_pairs_that_share_a_node_point_to_its_link():
-    slow = {(2, other): 0.1 for other in (0, 1, 3)}
-    assert words(slow=slow) == (
-        "all 3 slow pairs are with node2: they carry 0.100 Gbit/s, others 9.40; look at its link"
-    )
+@pytest.mark.parametrize(
+    ("slow", "sentence"),
+    [
+        ({(1, 3): 0.94}, "slow: node1-node3 0.940 Gbit/s; others carry 9.40"),
+        ({(3, 1): 0.94}, "slow: node1-node3 0.940 Gbit/s; others carry 9.40"),  # the same pair
+        (
+            OF_NODE_2,
+            "slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 Gbit/s; others carry "
+            "9.40" + LINK,
+        ),
+        (
+            {(0, 1): 0.5, (2, 3): 0.3},
+            "slow: node2-node3 0.300, node0-node1 0.500 Gbit/s; others carry 9.40",
+        ),
+        ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
+    ],
+)
+def test_pairs_that_are_slow_are_named_and_what_they_share(slow, sentence):
+    assert bandwidth.verdict(measured(slow=slow), NAMES)[0] == sentence
 
 
 def test_one_slow_node_of_three_is_not_what_is_usual():
     three = measured(slow={(1, 0): 0.1, (1, 2): 0.1})
     three["pairs"] = [one for one in three["pairs"] if 3 not in (one["from"], one["to"])]
     assert "slow pairs are with node1" in bandwidth.verdict(three, NAMES)[0]
-
-
-def test_slow_pairs_without_a_node_in_common_are_listed():
-    reply = words(slow={(0, 1): 0.5, (2, 3): 0.3})
-    assert reply == (
-        "the pair node2-node3 carries 0.300 Gbit/s, node0-node1 carries 0.500 Gbit/s; others 9.40"
-    )
-
-
-def test_noise_is_not_called_slow():
-    assert words(slow={(0, 1): 7.0}) == (
-        "all 6 pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"
-    )
 
 
 def test_the_best_size_counts():

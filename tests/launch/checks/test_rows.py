@@ -15,7 +15,7 @@ from tests.launch.checks.cases import DISK, NET, VERSIONS, findings, probe
 def test_a_healthy_cluster_is_all_ok(launcher):
     found = examination(findings(launcher=launcher))
     assert [row.line for row in found.rows if row.verdict != "ok"] == []
-    assert len(found.rows) == 9 and found.problems == found.warnings == []
+    assert len(found.rows) == 8 and found.problems == found.warnings == []
 
 
 SPOILT = {
@@ -27,7 +27,6 @@ SPOILT = {
         {2: {"versions": {**VERSIONS, "torch": "2.1"}}},
         "node2: python 3.11.7, torch 2.1",
     ),
-    "stale files": ("code", "FAIL", {3: {"code": "01d"}}, "node3: see this checkout, but other"),
     "somebody's folder": (
         "code",
         "FAIL",
@@ -35,7 +34,6 @@ SPOILT = {
         "node2: /home/me/muster holds data, train, which Muster did not send there",
     ),
     "gpus": ("GPUs", "warn", {1: {"gpus": ["A100, 550"] * 2}}, "node1: 2 x A100, driver 550"),
-    "cores": ("cores", "warn", {1: {"usable_cores": 2}}, "node1: 2 of 8 may be used"),
     "disk": (
         "free disk",
         "warn",
@@ -60,7 +58,7 @@ def test_one_spoilt_node_spoils_one_row_which_names_it(name):
 
 
 def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
-    apart = {index: {"shared": False, "code": None} for index in range(4)}
+    apart = {index: {"shared": False} for index in range(4)}
     assert node_checks.code(findings(nodes=apart)).verdict == "ok"
     assert "each run sends it first" in node_checks.code(findings(nodes=apart)).found[0]
     assert node_checks.code(findings(nodes=apart, launcher="slurm")).verdict == "FAIL"
@@ -72,7 +70,7 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     assert found.problems == [
         "reach: node9: its host key is not known; compare its fingerprint",
     ]
-    assert len(found.rows) == 9
+    assert len(found.rows) == 8
     nobody = examination(Findings("ssh", (), ["a: no answer; is it up", "b: no answer; is it up"]))
     assert [row.verdict for row in nobody.rows] == ["FAIL"]
     assert nobody.rows[0].found == ("a: no answer", "b: no answer")

@@ -1,64 +1,45 @@
-"""Real probes on this machine are asked for what a module's functions return there."""
+"""Real probes on this machine are asked for what they find there."""
 
 import sys
 from pathlib import Path
 
 import psutil
-import pytest
 import vermin
 
-from launch.nodes import network_probe, node_facts, remote_probe, survey
+from launch.nodes import node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
 from tests.launch.submit import wait_until
 
 
-def spell(asked):
-    return "x" * asked["length"]
-
-
-def fail(asked):
-    raise KeyError(asked["node"])
-
-
-def pid(asked):
-    import os
-
-    return os.getpid()
-
-
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
-    with Survey(here(2)) as survey:
-        answers = survey.ask(spell, length=5000)
-    assert [answers[i].value for i in (0, 1)] == ["x" * 5000] * 2
+    with facts_request("/nowhere" + 1000 * "/x") as request, Survey(here(2)) as survey:
+        probes, silent = survey.probes(request)
+    assert silent == {}
+    assert [probes[i]["folder"] for i in (0, 1)] == ["/nowhere" + 1000 * "/x"] * 2
 
 
 def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
     with Survey(here(2)) as survey:
         addresses = {"0": "127.0.0.1", "1": "192.0.2.1"}
-        answers = survey.ask(network_probe.listen, addresses=addresses)
+        answers = survey.ask(node_facts.listen, addresses=addresses)
         assert answers.keys() == {0}
         (line,) = survey.silent(answers).values()
         assert (
             line.startswith("node1: its Python could not report on the node: ") and "assign" in line
         )
-        assert survey.ask(fail) == {}
-        assert survey.silent({})[0] == "node0: its Python could not report on the node: '0'"
-        assert survey.ask(spell, length=1)[1].value == "x"
-
-
-def test_one_probe_answers_all_and_ends_with_the_survey():
-    with Survey(here(1)) as survey:
-        first, second = (survey.ask(pid)[0].value for _ in range(2))
-        assert first == second
-    assert wait_until(lambda: not Path(f"/proc/{first}").exists())
+        assert survey.ask(node_facts.listen) == {}
+        assert survey.silent({})[0] == "node0: its Python could not report on the node: 'addresses'"
+        assert survey.ask(node_facts.tell_time).keys() == {0, 1}
+        processes = [process for process, _, _ in survey._starts]
+    assert [process.returncode for process in processes] == [0, 0]  # they end with the survey
 
 
 def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
     well = here(2)
     transport = Transport(well.names, [well.commands[0], ["sleep", "10000"]], well.explain)
     with Survey(transport) as survey:
-        assert survey.ask(spell, [0], length=1).keys() == {0}
-        answers = survey.ask(spell, timeout_s=5, length=1)
+        assert survey.ask(node_facts.tell_time, [0]).keys() == {0}
+        answers = survey.ask(node_facts.tell_time, timeout_s=5)
         assert answers.keys() == {0}
         assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
 
@@ -84,13 +65,11 @@ def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
             (named,), _ = (list(one.values()) for one in survey.probes(request))
     assert usual["shared"] and usual["folder"] == request["here"]
     assert not named["shared"] and named["folder"] == str(tmp_path / "own")
-    assert usual["code"] == node_facts.code_hash(request["here"]) and named["code"] is None
 
 
-@pytest.mark.parametrize("module", [remote_probe, node_facts, network_probe])
-def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8(module):
-    visitor = vermin.visit(Path(module.__file__).read_text())
-    assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {module.__file__} says where"
+def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
+    visitor = vermin.visit(Path(node_facts.__file__).read_text())
+    assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_facts.__file__} says where"
 
 
 def test_an_older_python_is_told_in_one_line():

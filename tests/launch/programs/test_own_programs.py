@@ -79,9 +79,11 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert alive(project) == []
 
 
-def test_the_first_failure_is_the_last_thing_one_sees(project):
-    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2"]
-    code, _, err = submit(*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2", cwd=project)
+@pytest.mark.parametrize("workers", ["torchrun", "preload"])
+def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
+    flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
+    words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
+    code, _, err = submit(*words, cwd=project, python=sys.executable)
     assert code == 1
     assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
     assert re.search(
@@ -90,6 +92,8 @@ def test_the_first_failure_is_the_last_thing_one_sees(project):
     end = json.loads((only_run(project) / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
     assert f'File "{project}/train.py", line ' in end["message"]
+    assert "preload.py" not in end["message"] and "worker_main.py" not in end["message"]
+    assert alive(project) == []
 
 
 @pytest.mark.parametrize(
@@ -276,19 +280,15 @@ def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
     monkeypatch.setenv("PASSED", "passed on")
     (project / ".env").write_text('# a comment\nexport A="from the file"\nB=two words\n')
     flags = ["--env", "TOKEN=s3cret, 'quoted'", "--env", "PASSED", "--env-file", ".env"]
+    flags += ["--env", "LINES=one\nHOME=two"]
     found = environment(project, *flags)
     assert found["TOKEN"] == "s3cret, 'quoted'" and found["PASSED"] == "passed on"
     assert found["A"] == "from the file" and found["B"] == "two words"
     assert "MUSTER_ENV" not in found
+    assert found["LINES"] == "one\nHOME=two" and found["HOME"] != "two"
     written = [path for path in (project / "logs").rglob("*") if path.is_file()]
     with_it = {path.name for path in written if b"s3cret" in path.read_bytes()}
     assert with_it == {"rank_00000.out"}  # where the program itself has printed it
-
-
-def test_a_value_may_have_lines(project):
-    found = environment(project, "--env", "LINES=one\nHOME=two", "--env", "NEXT=three")
-    assert found["LINES"] == "one\nHOME=two" and found["NEXT"] == "three"
-    assert found["HOME"] != "two"
 
 
 @pytest.mark.parametrize("flag", ["--env-file", "--prologue"])

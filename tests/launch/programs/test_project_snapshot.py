@@ -248,3 +248,10 @@ def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
     (folder.parents[1] / "sweep.json").touch()
     assert project_snapshot.take(project, folder).files == 1
     assert project_snapshot.take(project, other).files == 1
+
+
+def test_runs_may_be_kept_around_the_project_but_not_in_its_own_folder(project):
+    around = project.parent / "run"
+    assert project_snapshot.take(project, around).files == 4
+    with pytest.raises(UsageError, match=r"--logs-dir .*/project is the project itself.*/logs, or"):
+        project_snapshot.take(project, project / "run")

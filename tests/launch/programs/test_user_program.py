@@ -66,7 +66,7 @@ def test_what_cannot_start_is_refused(tmp_path):
         refusal(tmp_path, "--", "wrong.py")
         == "wrong.py:2: '(' was never closed: it does not compile"
     )
-    assert "-m package.none: no such module" in refusal(tmp_path, "--", "-m", "package.none")
+    assert "-m none.module: no such module" in refusal(tmp_path, "--", "-m", "none.module")
     assert refusal(tmp_path, "--", "-m") == "-m needs the name of a module: -- -m package.module"
     assert "nothing: no such program" in refusal(tmp_path, "--", "nothing")
 

@@ -15,13 +15,14 @@ SCRIPTS = {
     "scontrol": """
 case "$2" in
 config) echo "ClusterName             = $(cat cluster)" ;;
+partition) cat "partition-$3" ;;
 job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
 hostnames) echo "$3" | tr , '\\n' ;;
 esac
 """,
     "squeue": "[ ! -e queue ] || exec cat queue; echo 'Invalid job id specified' >&2; exit 1",
-    "scancel": "echo '12|12|CANCELLED|1|N/A|N/A|None' > queue",
-    "sinfo": "echo 'main* infinite'",
+    "scancel": "echo '12|12|CANCELLED|N/A|N/A|None' > queue",
+    "sinfo": """case "$*" in *%G*) [ ! -e gpus ] || cat gpus ;; *) echo 'main* infinite' ;; esac""",
     "srun": "exit 1",
     "sbatch": """
 case "$*" in *--test-only*) exit 0 ;; esac
@@ -49,16 +50,20 @@ class FakeSlurm:
     def is_cluster(self, name: str) -> None:
         (self._folder / "cluster").write_text(name)
 
-    def job_is(
-        self, state: str, *, reason: str = "None", restarts: int = 0, more: str = ""
-    ) -> None:
+    def job_is(self, state: str, *, reason: str = "None", more: str = "") -> None:
         (self._folder / "job").write_text(f"JobId=12 JobName=x JobState={state} {more}\n")
-        self.queue_is(f"12|12|{state}|{restarts}|N/A|N/A|{reason}")
+        self.queue_is(f"12|12|{state}|N/A|N/A|{reason}")
 
     def queue_is(self, *lines: str) -> None:
         """What squeue prints of all jobs that it is asked for."""
         (self._folder / "new").write_text("".join(f"{line}\n" for line in lines))
         (self._folder / "new").rename(self._folder / "queue")
+
+    def has_gpus(self, *nodes: str, **partitions: str) -> None:
+        """What sinfo says of nodes (partition, cores, GPUs), and scontrol of partitions."""
+        (self._folder / "gpus").write_text("".join(f"{line}\n" for line in nodes))
+        for name, text in partitions.items():
+            (self._folder / f"partition-{name}").write_text(f"{text}\n")
 
     def forget(self) -> None:
         (self._folder / "queue").unlink()

@@ -4,7 +4,6 @@ import pytest
 
 from configs.settings.launch import SlurmConfig
 from launch.slurm.batch_script import minutes
-from launch.slurm.controller import scrubbed
 from launch.slurm.run_job import Allocation
 from launch.slurm.task import place
 from muster.errors import MusterError, UsageError
@@ -30,19 +29,6 @@ def test_a_task_knows_its_place_and_where_its_leader_is():
     assert place(TASK) == (1, 2, "10.10.1.1")
     with pytest.raises(MusterError, match=r"SLURM_PROCID not set: agents .* are started by srun"):
         place({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
-
-
-def test_what_a_job_says_of_itself_does_not_rule_the_next():
-    env = {"SLURM_JOB_ID": "1", "SBATCH_MEM_BIND": "x", "SLURM_CONF": "/c", "PMIX_RANK": "0"}
-    assert scrubbed({**env, "HOME": "/me"}) == {"SLURM_CONF": "/c", "HOME": "/me"}
-
-
-def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
-    own = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "x", "SLURM_CLUSTERS": "c", "SLURM_JWT": "j"}
-    assert scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
-    env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
-    del own["SBATCH_PARTITION"]
-    assert scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,14 @@ import pytest
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig
 from launch.slurm.current_job import CurrentJob, current_job
 from muster.errors import MusterError
-from tests.launch.slurm.fakes import FakeSlurm
 
 HERE = CurrentJob("12", ("a", "b", "c", "d"))
 NEW = "for a new job, but this is inside"
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
 
 
-@pytest.fixture
-def slurm(tmp_path):
-    (tmp_path / "slurm").mkdir()
-    return FakeSlurm(tmp_path / "slurm")
-
-
-def found(slurm, monkeypatch, **more: str) -> CurrentJob | None:
-    monkeypatch.setenv("PATH", slurm.env["PATH"])
-    return current_job({**os.environ, "SLURM_JOB_ID": "12", **more})
+def found() -> CurrentJob | None:
+    return current_job({**os.environ, "SLURM_JOB_ID": "12"})
 
 
 # As `scontrol show job --details --oneliner` prints them, of two versions.
@@ -31,31 +23,30 @@ GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=g
 
 
 @pytest.mark.parametrize(("more", "gpus"), [(NODES, 0), (GPUS, 2)])
-def test_a_job_that_runs_has_nodes_and_the_gpus_that_each_has(slurm, monkeypatch, more, gpus):
+def test_a_job_that_runs_has_nodes_and_the_gpus_that_each_has(slurm, more, gpus):
     slurm.job_is("RUNNING", more=more)
-    assert found(slurm, monkeypatch) == CurrentJob("12", ("a", "b"), gpus)
+    assert found() == CurrentJob("12", ("a", "b"), gpus)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "CANCELLED"])
-def test_a_job_that_is_over_is_no_job_to_be_in(slurm, monkeypatch, capsys, state):
+def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
-    assert found(slurm, monkeypatch) is None
+    assert found() is None
     assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
 
 
-def test_outside_of_any_job_slurm_is_not_even_asked(slurm, monkeypatch):
-    monkeypatch.setenv("PATH", slurm.env["PATH"])
+def test_outside_of_any_job_slurm_is_not_even_asked(slurm):
     assert current_job({"PATH": slurm.env["PATH"]}) is None
     assert slurm.calls("scontrol") == []
 
 
-def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm, monkeypatch):
+def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
     slurm.job_is("PENDING", reason="Priority", more="NodeList=(null)")
     with pytest.raises(MusterError, match="a job that has no nodes: pending Priority; to queue"):
-        found(slurm, monkeypatch)
+        found()
     slurm.silence()
     with pytest.raises(MusterError, match="no nodes: unknown Slurm does not answer"):
-        found(slurm, monkeypatch)
+        found()
 
 
 @pytest.mark.parametrize(
@@ -78,14 +69,6 @@ def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm, monkeyp
 )
 def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
     assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
-
-
-def test_more_workers_than_gpus_are_refused():
-    job = CurrentJob("12", ("a", "b"), gpus=2)
-    for count, refused in (("2", False), ("gpu", False), ("3", True)):
-        assert (
-            bool(list(job.problems(LaunchConfig(nproc_per_node=count), SlurmConfig()))) == refused
-        )
 
 
 def test_a_line_says_where_the_run_is_and_how_to_have_a_job_of_its_own():

@@ -46,7 +46,7 @@ def nodes(tmp_path, monkeypatch):
         for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
             (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
             (tmp_path / name).chmod(0o755)
-        return job_nodes(SchedulersJob("12", "here", None, notice), counts)
+        return job_nodes(SchedulersJob("12", "here", notice), counts)
 
     yield make
     for number, handler in zip(numbers, before, strict=True):

@@ -18,7 +18,6 @@ JOB = {
     "launcher": "slurm",
     "job_id": "12",
     "cluster": "here",
-    "attempt": None,
     "host": "login",
     "pid": 1,
     "started_unix_s": 1.0,
@@ -79,7 +78,7 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.submitted_job.LAST_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.submitted_job.SILENCE_S", 0.1, raising=False)
     run, lines = run_folder(tmp_path), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
@@ -107,7 +106,7 @@ def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_p
 @pytest.mark.parametrize("end", [DONE_IN_ORDER, {"code": 1, "message": "node1 is gone"}])
 def test_a_requeued_job_that_waits_is_not_over(slurm, tmp_path, end):
     run, lines = run_folder(tmp_path, end=end), []
-    slurm.job_is("PENDING", reason="BeginTime", restarts=1)
+    slurm.job_is("PENDING", reason="BeginTime")
     state = run_state.of(run)
     assert (state.word, state.over, state.detail) == ("pending", False, "job 12; BeginTime")
     run_state.cancel(run, lines.append)
@@ -124,14 +123,6 @@ def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
     assert lines == ["run is over already: stopped"] * 2 and slurm.calls("scancel") == []
 
 
-def test_a_run_is_over_when_its_job_goes_on_as_another(slurm, tmp_path):
-    run = run_folder(tmp_path, {**JOB, "attempt": 0}, DONE_IN_ORDER)
-    slurm.job_is("PENDING", restarts=1)
-    assert not run_state.of(run).over  # nobody else has it yet
-    slurm.job_is("RUNNING", restarts=1)
-    assert run_state.of(run).word == "stopped"
-
-
 def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     run = run_folder(tmp_path)
     slurm.is_cluster("elsewhere")
@@ -141,7 +132,7 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     assert slurm.calls("scancel") == []
 
 
-def test_a_run_is_found_by_its_job_once_it_was_requeued(slurm, tmp_path):
+def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         (tmp_path / name).mkdir()
         run_folder(tmp_path / name, job).rename(tmp_path / f"run-{name}")
@@ -186,21 +177,6 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     assert run_state.of(run).word == "running"
     run_state.cancel(run, lines.append)
     assert lines == ["run: stopped"] and run_state.of(run).over
-
-
-def test_slurm_is_asked_no_more_often_than_sites_like(slurm, tmp_path):
-    from launch.slurm.submitted_job import Watcher
-
-    now = [0.0]
-    watcher = Watcher(slurm.env, clock=lambda: now[0])
-    for tick in range(600):  # a minute of looking, ten times a second
-        now[0] = tick / 10
-        assert watcher.state("12").name == "RUNNING"
-    asked = len(slurm.calls("squeue"))
-    assert 5 <= asked <= 10  # after 1, 2, 4, 8 seconds, and each 10 from then on
-    slurm.job_is("COMPLETED")
-    now[0] += 1.0
-    assert watcher.state("12", sign="exit.json").name == "COMPLETED"
 
 
 def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
+from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 
 
@@ -22,18 +23,33 @@ def options(launch=None, slurm=None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("launch", "slurm", "cores"),
+    ("launch", "asked", "cores"),
     [
         ({"nodes": Nodes(2), "nproc_per_node": "4"}, {}, "4"),
         ({"nproc_per_node": "2,3"}, {}, "3"),
         ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
         ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
-        ({}, {"gpus_per_node": "4"}, None),  # the cluster knows best what goes with a GPU
+        ({"nproc_per_node": "gpu"}, {"gpus_per_node": "4"}, "64"),
+        ({}, {"gpus_per_node": "a100:2", "partition": "big"}, "24"),
+        ({}, {"gres": "gpu:2,tmp:1G"}, "32"),
+        ({}, {"gpus_per_node": "4", "cpus_per_task": 8}, "8"),
+        ({}, {"gpus_per_node": "4", "slurm": "cpus-per-gpu=2"}, None),
+        ({}, {"gpus_per_node": "4", "partition": "own"}, None),
         ({"nproc_per_node": "4", "workers": "manual"}, {}, "4"),
     ],
 )
-def test_a_node_has_at_least_a_core_for_each_worker(launch, slurm, cores):
-    assert options(launch, slurm).get("cpus-per-task") == cores
+def test_a_node_has_a_core_for_each_worker_or_what_goes_with_its_gpus(slurm, launch, asked, cores):
+    slurm.has_gpus(
+        "main* 64 gpu:4", "big 96 gpu:8", "own 64 gpu:4",
+        main="JobDefaults=(null)", big="", own="JobDefaults=DefCpuPerGPU=2",
+    )  # fmt: skip
+    assert options(launch, asked).get("cpus-per-task") == cores
+
+
+def test_without_slurm_a_dry_run_asks_for_gpus_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = options(slurm={"gpus_per_node": "4"})
+    assert found["gpus-per-node"] == "4" and "cpus-per-task" not in found
 
 
 @pytest.mark.parametrize("workers", ["torchrun", "manual"])
@@ -49,6 +65,9 @@ def test_more_workers_than_gpus_are_refused():
         slurm = SlurmConfig(gpus_per_node=asked)
         launcher = build(Settings(config, SshConfig(), slurm))
         assert bool(list(launcher.problems())) == refused
+    launcher._current = CurrentJob("12", ("a", "b"), gpus=2)
+    (line,) = launcher.problems()
+    assert "--nproc-per-node 4, but each node has 2 GPUs" in line
 
 
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():

@@ -26,13 +26,8 @@ cd "$HOME" && exec sh -c "$*"
 def checkout(tmp_path, monkeypatch):
     """A small one in the place of this."""
     root = tmp_path / "checkout"
-    for name in (
-        "configs/here.yaml",
-        "train/here.py",
-        "launch/here.py",
-        "muster/here.py",
-        "Makefile",
-    ):
+    packages = [f"{one}/here.py" for one in ("launch", "muster", "train")]
+    for name in ("Makefile", "configs/here.yaml", *packages):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     monkeypatch.setattr(transfer, "REPOSITORY", root)

@@ -49,15 +49,8 @@ def test_what_another_try_does_not_help_is_passed_on(call, script):
 
 
 def test_what_is_said_comes_at_once_and_who_ends_it_ends_all():
-    argv = [
-        sys.executable,
-        "-IS",
-        connect.__file__,
-        "0",
-        "bash",
-        "-c",
-        "echo $$ >&2; exec sleep 10000",
-    ]
+    stays = ["bash", "-c", "echo $$ >&2; exec sleep 10000"]
+    argv = [sys.executable, "-IS", connect.__file__, "0", *stays]
     for number, code in ((signal.SIGTERM, 128 + 15), (signal.SIGKILL, -9)):
         process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 
 from configs.plugins import REPOSITORY
 from tests.launch.submit import wait_until
@@ -101,13 +102,16 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     assert (folder / "report" / "report.pdf").exists()
 
 
-def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report(tmp_path):
+def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_path):
+    """The study's collectives are measured once."""
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
     path.write_text(
         "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
-        "collectives: [all_reduce]\ngrid: [{sync: all_reduce}]\n"
+        "collectives: [all_reduce]\n"
+        'grid: [{name: "Task 2b: by hand", sync: all_reduce, bucket_mb: 0, overlap: false}]\n'
     )
-    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=300)
+    words = [str(path), "--output", str(folder), "--launcher", "local", "--hand-in"]
+    done = study(*words, timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "collectives: measuring all_reduce" in done.stdout
     bench = json.loads((folder / "collectives" / "network" / "collectives.json").read_text())
@@ -115,15 +119,24 @@ def test_collectives_are_measured_once_and_what_steps_must_cost_is_in_the_report
     predicted = json.loads((folder / "prediction.json").read_text())
     assert predicted["seconds_per_iteration"]
     assert "## Predicted and measured" in (folder / "report" / "report.md").read_text()
-    again = study(str(path), "--output", str(folder), "--launcher", "local")
+    (first, *_) = json.loads((folder / "report/data/collectives.json").read_text())["rows"]
+    assert (first["parameter"], first["shape"], first["dtype"]) == ("0.weight", "64x8", "float32")
+    with zipfile.ZipFile(folder / "hand_in.zip") as archive:
+        names = set(archive.namelist())
+    (run,) = (one["run_dir"].split("/")[-1] for one in cells(folder).values())
+    of_run = {f"task2b/{run}/{name}" for name in ("command.txt", "config.yaml", "summary.json")}
+    assert of_run | {"task2b/all_reduce.py", "task2b/after_backward.py"} <= names
+    assert {"report.pdf", "code/train/worker.py", "code/configs/rte.yaml"} <= names
+    again = study(*words)
     assert again.returncode == 0 and "measuring" not in again.stdout
 
 
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
     path, folder = tmp_path / "one.yaml", tmp_path / "out"
     path.write_text(
-        "base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false, nodes: 2}\n"
-        "collectives: [all_reduce]\ngrid: [{sync: ddp}]\n"
+        "base: {task: synthetic, max_steps: 8, evaluate: never, save_model: false, nodes: 2}\n"
+        "collectives: [all_reduce]\n"
+        "grid: [{sync: all_reduce}]\n"
     )
     (folder / "collectives").mkdir(parents=True)
     (folder / "collectives" / "network").touch()  # where its folder would be

@@ -13,7 +13,7 @@ import torch
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from tests.train.retained import train
+from tests.train.retained import bits, train
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
@@ -31,11 +31,6 @@ BASE = TrainConfig(
     task="synthetic", lr=0.01, epochs=2, batch_size=256, accumulation=2, device="cpu"
 )
 SPLITS = {2: "3,1", 3: "3,0,2"}
-
-
-def bits(trainer: Trainer) -> list[bytes]:
-    files, _ = trainer.state.saved(keeps=True)
-    return [files[file][name].numpy().tobytes() for file in files for name in sorted(files[file])]
 
 
 def losses(trainer: Trainer) -> torch.Tensor:

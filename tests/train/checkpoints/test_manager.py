@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from muster.errors import UsageError
-from tests.train.checkpoints.resumed import CONFIG, bits, run, steps
+from tests.train.retained import CONFIG, bits, run, steps
 from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager
 from train.checkpoints.writer import Writer

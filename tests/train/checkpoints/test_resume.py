@@ -1,15 +1,27 @@
-"""A run that goes on from a checkpoint is the run that was never stopped, bit for bit."""
+"""A run that goes on from a checkpoint is the run that was never stopped, bit for bit.
+
+On another number of ranks it is so to rounding.
+"""
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from muster.errors import UsageError
-from tests.train.checkpoints.resumed import CONFIG, bits, run, warnings
 from tests.train.loop.test_export import Uncommon
+from tests.train.retained import CONFIG, bits, results, run
+from tests.train.workers import run_on_ranks
 from train.tasks import synthetic
+
+WORKER = str(Path(__file__).with_name("resume_worker.py"))
+
+
+def test_every_mode_goes_on_and_another_number_of_ranks_does_too(tmp_path):
+    for ranks in (3, 2):
+        run_on_ranks(WORKER, ranks, str(tmp_path), timeout_s=300)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "adadelta", "sgd"])
@@ -20,7 +32,7 @@ def test_going_on_is_as_never_having_stopped(tmp_path, optimizer, cut):
     run(replace(config, max_steps=cut, checkpoint_every="1"), tmp_path / "cut")
     again, lines = run(replace(config, resume=str(tmp_path / "cut")), tmp_path / "again")
     assert lines[0] == f"going on from step {cut} ({tmp_path / 'cut'})"
-    assert warnings(again) == {step: one for step, one in warnings(whole).items() if step > cut}
+    assert results(again) == {step: one for step, one in results(whole).items() if step > cut}
     assert bits(again) == bits(whole)
     ended = [(one.step, one.epoch, one.metrics) for one in again.history.evaluations]
     assert ended == [(one.step, one.epoch, one.metrics) for one in whole.history.evaluations]
@@ -35,7 +47,7 @@ def test_uncommon_models_go_on_as_never_having_stopped(tmp_path, kind):
     run(cut, tmp_path / "cut", task=Uncommon(config, kind))
     go_on = replace(config, resume=str(tmp_path / "cut"))
     again, _ = run(go_on, tmp_path / "again", task=Uncommon(config, kind))
-    assert warnings(again) == {step: one for step, one in warnings(whole).items() if step > 5}
+    assert results(again) == {step: one for step, one in results(whole).items() if step > 5}
     assert bits(again) == bits(whole)
 
 
@@ -56,7 +68,7 @@ def test_what_is_damaged_is_passed_over_with_a_word(tmp_path):
     for place in (tmp_path / "cut", path.parent):
         again, lines = run(replace(CONFIG, resume=str(place)), tmp_path / place.name / "again")
         assert "is damaged" in lines[0] and lines[0].endswith("; trying the one before it")
-        assert min(warnings(again)) == 4
+        assert min(results(again)) == 4
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step_00000003")
     with pytest.raises(UsageError, match="no whole checkpoint"):
         run(replace(CONFIG, resume=str(tmp_path / "cut")), tmp_path / "again")
@@ -96,7 +108,7 @@ def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):
     )
     whole, _ = run(CONFIG, tmp_path / "whole")
     same, _ = run(replace(longer, schedule_steps=16, max_steps=12), tmp_path / "same")
-    assert warnings(same) == {step: one for step, one in warnings(whole).items() if 8 < step <= 12}
+    assert results(same) == {step: one for step, one in results(whole).items() if 8 < step <= 12}
     run(replace(longer, reset_lr_scheduler=True), tmp_path / "reset")
     steady = replace(CONFIG, schedule="constant")
     run(replace(steady, max_steps=8, checkpoint_every="8"), tmp_path / "steady")
@@ -118,9 +130,9 @@ def test_parts_can_be_reset(tmp_path):
     base = replace(CONFIG, resume=str(tmp_path / "cut"))
 
     fresh, _ = run(replace(base, reset_lr_scheduler=True), tmp_path / "lr")
-    assert fresh.history.steps[0].lr == 0.0 and warnings(fresh)[12][1] == 0.0  # its warm-up, again
+    assert fresh.history.steps[0].lr == 0.0 and results(fresh)[12][1] == 0.0  # its warm-up, again
     fresh, _ = run(replace(base, reset_optimizer=True, optimizer="sgd"), tmp_path / "optimizer")
-    assert min(warnings(fresh)) == 12
+    assert min(results(fresh)) == 12
     fresh, _ = run(replace(base, reset_data=True, batch_size=512), tmp_path / "data")
-    assert sorted(warnings(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
+    assert sorted(results(fresh)) == list(range(12, 20))  # two epochs of four steps, after the 11
     assert [one.epoch for one in fresh.history.steps] == [1] * 4 + [2] * 4

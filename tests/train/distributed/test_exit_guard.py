@@ -43,7 +43,7 @@ def test_an_error_without_a_text_is_a_crash(guard):
 def test_where_a_launcher_tells_of_the_cause_a_consequence_says_what_it_is(
     tmp_path, capsys, is_led
 ):
-    with ExitGuard(World(), is_led=is_led) as guard:
+    with ExitGuard(World(is_led=is_led)) as guard:
         raise PeerFailed("lost rank 1 on a")
     err = capsys.readouterr().err
     assert guard.code == 1 and err.endswith("error: lost rank 1 on a\n")

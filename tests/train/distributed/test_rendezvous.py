@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from muster.errors import MusterError, UsageError
 from tests.train.workers import errors_of, finish, free_port, start_by_hand
+from train.distributed import agreement
 from train.distributed.exit_guard import PeerFailed
 from train.distributed.placement import WorkerInfo
 from train.distributed.rendezvous import Peers, _give_up, _part
@@ -78,25 +79,43 @@ def test_rank_0_must_own_its_address(tmp_path, address, message):
     assert message in only_error(ended)
 
 
-def both(rank_0, rank_1):
-    """Run one function as rank 0 and one as rank 1, over one store."""
-    store, answers = dist.HashStore(), {}
+@pytest.fixture
+def both(monkeypatch):
+    """Run one function as rank 0 and one as rank 1, which tell each other what they make."""
+    values, together = {}, threading.Barrier(2, timeout=300)
 
-    def run(rank, work):
-        workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(2)]
-        world = World(rank=rank, world_size=2, host=f"h{rank}")
-        peers = Peers(world, store, workers, torch.device("cpu"))
-        try:
-            answers[rank] = work(peers)
-        except MusterError as error:
-            answers[rank] = error
+    def gather(world_size, value):
+        values[int(threading.current_thread().name)] = value
+        together.wait()
+        found = [values[0], values[1]]
+        together.wait()
+        return found
 
-    threads = [threading.Thread(target=run, args=one) for one in enumerate((rank_0, rank_1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
-    return answers[0], answers[1]
+    monkeypatch.setattr(agreement, "wait_for_all", lambda world_size: None)
+    monkeypatch.setattr(agreement, "gather", gather)
+
+    def run(rank_0, rank_1):
+        answers = {}
+
+        def work(rank, act):
+            workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(2)]
+            world = World(rank=rank, world_size=2, host=f"h{rank}")
+            try:
+                answers[rank] = act(Peers(world, dist.HashStore(), workers, torch.device("cpu")))
+            except MusterError as error:
+                answers[rank] = error
+
+        every = [
+            threading.Thread(target=work, args=one, name=str(one[0]))
+            for one in enumerate((rank_0, rank_1))
+        ]
+        for thread in every:
+            thread.start()
+        for thread in every:
+            thread.join(timeout=300)
+        return answers[0], answers[1]
+
+    return run
 
 
 class Patient:
@@ -142,24 +161,31 @@ def test_saving_the_model_may_take_an_hour(rank, monkeypatch):
     assert store.seconds["done/0"] >= 3600
 
 
-def test_rank_0_chooses_for_all():
-    assert both(lambda p: p.agree("x", lambda: "zero"), lambda p: p.agree("x", lambda: "one")) == (
-        "zero",
-        "zero",
-    )
+def test_rank_0_chooses_for_all(both):
+    def choose(peers):
+        return agreement.of_first(peers.world.rank, 2, lambda: f"by {peers.world.host}")
+
+    assert both(choose, choose) == ("by h0", "by h0")
 
 
-def test_a_refusal_on_rank_0_reaches_the_others_as_its_words():
-    def fails():
-        raise UsageError("train.tsv:7: unknown label 'maybe'")
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_refusal_on_one_rank_reaches_the_other_as_its_words(both, failing):
+    def choose(peers):
+        if peers.world.rank == failing:
+            raise UsageError("train.tsv:7: unknown label 'maybe'")
 
-    zero, one = both(lambda p: p.agree("x", fails), lambda p: p.agree("x", fails))
-    assert isinstance(zero, UsageError) and isinstance(one, PeerFailed)
-    assert str(one) == "a worker on h0 could not go on: train.tsv:7: unknown label 'maybe'"
+    def work(peers):
+        return agreement.of_each(2, lambda: choose(peers))
+
+    answers = both(work, work)
+    own, other = answers[failing], answers[1 - failing]
+    assert isinstance(own, UsageError) and isinstance(other, PeerFailed)
+    host = socket.gethostname()
+    assert str(other) == f"a worker on {host} could not go on: train.tsv:7: unknown label 'maybe'"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_data_is_made_once_or_once_per_host_that_does_not_see_it(shared):
+def test_data_is_made_once_or_once_per_host_that_does_not_see_it(both, shared):
     made = []
     seen = {0: set(), 1: set()}
 

@@ -11,7 +11,7 @@ from launch.programs import own_program
 from muster.errors import UsageError
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
-from train.evaluation.task_metrics import Samples, TaskMetrics, Wanted, parsed
+from train.evaluation.task_metrics import Predictions, TaskMetrics, Wanted, parsed
 from train.sync.ranks import Ranks
 from train.tasks import bert, glue, ner, synthetic
 
@@ -20,7 +20,7 @@ CONFIG = TrainConfig(task="synthetic", sync="single", device="cpu")
 
 
 def of(text, predictions, references, taken=()):
-    metrics, samples = TaskMetrics(text, Ranks()), Samples()
+    metrics, samples = TaskMetrics(text, Ranks()), Predictions()
     for at in reversed(range(len(predictions))):
         samples.add(predictions[at : at + 1], references[at : at + 1], [at])
     found = metrics.compute(samples, dict.fromkeys(taken, 0.0))

@@ -10,7 +10,8 @@ from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
 from tests.train.matrix_worker import NoSinks
 from train.loop import build
-from train.loop.build import Builder
+from train.loop.build import Builder, first_samples
+from train.loop.evaluation import lengths_of
 from train.records.console import Console
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
@@ -63,3 +64,17 @@ def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch
     assert [one.loss for one in cut] == pytest.approx([one.loss for one in plain], abs=1e-6)
     assert len(plain) == 20 and plain[0].loss - plain[-1].loss > 1e-3
     assert sum(one.local_tokens for one in cut) < 0.9 * sum(one.local_tokens for one in plain)
+
+
+def test_lengths_are_those_of_the_first_samples():
+    class Texts(synthetic.Synthetic):
+        def lengths(self, samples):
+            return torch.arange(len(samples))
+
+    task = Texts(TrainConfig(task="synthetic"))
+    cut = first_samples(task.build_datasets(), 5, None)
+    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
+    assert len(lengths_of(task, cut.evaluation[""])) == 509
+    one = first_samples(task.build_datasets(), 1, None).train
+    assert lengths_of(task, one) == []  # all alike
+    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []

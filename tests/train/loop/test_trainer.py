@@ -17,7 +17,8 @@ from tests.train.alone import train as run
 from train.loop.build import Builder
 from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
-from train.model.precision import Precision, set_dropout
+from train.model.precision import Precision
+from train.model.rng import set_dropout
 from train.records import summary
 from train.records.console import Console
 from train.records.schema import StepRecord
@@ -126,26 +127,15 @@ def test_dropout_reaches_every_dropout_of_a_model():
 
 
 def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
-    made = {}
+    seeds, params = [], []
     for rank in (0, 1):
-        seeds = []
-        torch.manual_seed(999)
-        original = torch.manual_seed
-
-        def note(seed, seeds=seeds, original=original):
-            seeds.append(seed)
-            return original(seed)
-
-        torch.manual_seed = note
-        try:
-            task, ranks = synthetic.build(CONFIG), Ranks(rank=rank, world_size=1)
-            sinks = Sinks(tmp_path / str(rank), rank)
-            trainer = Builder(CONFIG, ranks, CPU, task, Console(speaks=False), sinks).trainer()
-        finally:
-            torch.manual_seed = original
-        made[rank] = (seeds, [p.clone() for p in trainer.model.parameters()])
-    assert made[0][0][0] == made[1][0][0] and made[0][0][-1] != made[1][0][-1]
-    assert all(map(torch.equal, made[0][1], made[1][1]))
+        torch.manual_seed(rank)  # what was drawn before changes nothing
+        sinks, task = Sinks(tmp_path / str(rank), rank), synthetic.build(CONFIG)
+        builder = Builder(CONFIG, Ranks(rank, 1), CPU, task, Console(speaks=False), sinks)
+        params.append(list(builder.trainer().model.parameters()))
+        seeds.append(torch.initial_seed())
+    assert seeds[0] != seeds[1]
+    assert all(map(torch.equal, *params))
 
 
 @pytest.mark.parametrize("bad", ["loss", "gradient"])

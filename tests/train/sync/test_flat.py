@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.sync.flat import flatten, groups, spread
+from train.sync.ranks import flatten, groups, spread
 
 
 def test_small_ones_go_together_and_large_ones_alone():

@@ -71,3 +71,19 @@ def test_only_the_training_images_are_augmented(tmp_path):
 def test_wrong_files_are_refused_before_training(tmp_path):
     with pytest.raises(UsageError, match="has no data_batch_1"):
         cs744.build(recipe(f"--data-dir={tmp_path}")).prepare()
+
+
+def test_as_many_images_can_be_made_where_there_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task = cs744.build(recipe("--data-dir=generated"))
+    sets = task.build_datasets()
+    train, tests = sets.train, sets.evaluation[""]
+    assert (len(train), len(tests)) == (50_000, 10_000)
+    assert -(-len(train) // task.config.batch_size) == 196  # iterations of the course's epoch
+    again = cs744.build(recipe(f"--data-dir={tmp_path}/generated")).build_datasets()
+    assert torch.equal(again.evaluation[""].pixels, tests.pixels)
+    shown = tests.pixels[tests.labels == 3].float().mean((0, 1, 3))
+    assert shown[9:12].min() > shown[:9].max() + 60  # the band of its label
+    (tmp_path / "generated").mkdir()
+    with pytest.raises(UsageError, match="has no data_batch_1"):
+        task.build_datasets()

@@ -63,11 +63,12 @@ def collectives(subject: Subject) -> pd.DataFrame:
     for entry in subject.entries:
         for row in entry.run.rows("collectives"):
             for number, one in enumerate(row["collectives"] or [], start=1):
-                if isinstance(one, list | tuple) and len(one) == 4:
-                    operation, shape, dtype, size = one
+                if isinstance(one, list | tuple) and len(one) in (4, 5):
+                    operation, shape, dtype, size, *name = one  # older records have no names
                     shape = "x".join(map(str, shape)) if isinstance(shape, list) else shape
                     at = {"run": entry.name, "rank": row["rank"], "from_step": row["step"]}
                     what = {"operation": operation, "shape": shape, "dtype": dtype, "bytes": size}
+                    what["parameter"] = (name[0] if name else None) or None
                     made.append({**at, "number": number, **what})
     return frame(made)
 
@@ -85,6 +86,17 @@ def balance(subject: Subject) -> pd.DataFrame:
             one["parts"] = " + ".join(map(str, plan["parts"] or []))
             one["predicted_gain"] = plan["predicted_gain"]
             made.append(one | {"measured_gain": before / during if before and during else None})
+    return frame(made)
+
+
+def drift(subject: Subject) -> pd.DataFrame:
+    """How far ranks' parameters were apart when they were made equal."""
+    made = []
+    for entry in subject.entries:
+        if rows := entry.run.first_rank("drift"):
+            most = max(rows, key=lambda row: row["drift"] or 0.0)
+            one = {"run": entry.name, "measured": len(rows), "largest_drift": most["drift"]}
+            made.append(one | {"at_step": most["step"], "last_drift": rows[-1]["drift"]})
     return frame(made)
 
 

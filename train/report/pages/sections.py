@@ -22,6 +22,11 @@ OF_EVALUATION = {
     "broadcast_time": ("sync_s", "seconds until all have the metric"),
 }
 
+DRIFT = (
+    "The largest difference of a parameter's value between a rank and rank 0, before all ranks "
+    "took rank 0's parameters (--equalize-every); zero where all devices round alike."
+)
+
 
 @dataclass
 class Section:
@@ -57,6 +62,7 @@ def build(subject: Subject) -> list[Section]:
         _traffic(subject),
         Section("Collectives of a step", "collectives", collectives, longest=24),
         Section("Balance", "balance", event_tables.balance(subject)),
+        Section("Drift between ranks", "drift", event_tables.drift(subject), [DRIFT]),
         Section("Checkpoints", "checkpoints", event_tables.checkpoints(subject)),
         _failures(subject),
     ]

@@ -1,6 +1,7 @@
 """What a report says first: what ran on what, one row for each group of repeats, warnings."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -204,6 +205,8 @@ def _ran(subject: Subject) -> str:
     total = max(total, len(subject.cells))  # of a study also those that have no folder
     count = f"{done} of {total} runs done" if total > 1 or not done else "1 run, done"
     tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
+    paths = filter(None, (one.run.config.get("data_dir") for one in entries))
+    data = sorted({Path(str(path)).name for path in paths})
     rates = [link_rate(str(one.settings["rate"])) for one in entries if "rate" in one.settings]
     links = [f"links of {' and '.join(dict.fromkeys(rates))}"] if rates else []
     versions = [
@@ -211,6 +214,7 @@ def _ran(subject: Subject) -> str:
     ]
     ran = ", ".join([*filter(None, [where]), *links, *versions])
     what = f"{count}{' of ' + ', '.join(tasks) if tasks else ''}"
+    what += f" (--data-dir {', '.join(data)})" if data else ""
     return f"Measured {ran}: {what}." if ran else f"{what}."
 
 

@@ -1,13 +1,9 @@
 """A compressor is a hook that makes gradients about their mean over ranks; what one must do."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
@@ -15,8 +11,6 @@ from muster.errors import UsageError
 
 from ..base import DEFAULT_MB, plugin_names
 from ..ddp.hooks import Bucket, BucketHook, Lane, summed
-from ..flat import flatten
-from ..ranks import Ranks
 
 Named = Mapping[str, Tensor]  # gradients, by the names of their parameters
 REMEMBERED = ("error", "right")  # kinds of what is kept
@@ -35,36 +29,26 @@ class Compressor(BucketHook):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._names: dict[Tensor, str] = {
-            param: name for name, param in given[0].named_parameters()
-        }
-        self._lane = Lane(self.ranks, self.options)
+        self._names = {param: name for name, param in given[0].named_parameters()}
+        self.lane = Lane(self.ranks, self.options, self.device)
         self._remembered: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}  # to be remembered, once this bucket is the mean
 
-    @cached_property
-    def peers(self) -> Ranks:
-        """The ranks, through the lane's group."""
-        return replace(self.ranks, group=self._lane.group, carries_gradients=True)
-
-    @abstractmethod
     def compress(self, gradients: Named) -> None:
         """Make `gradients` about their mean over ranks, in place, the same bits on every rank.
 
         They are dense and of one dtype. What is left out is handed to `keep_error`.
         """
-
-    def start(self, flat: Tensor) -> Future[Tensor]:
-        raise NotImplementedError  # it needs the names
+        raise NotImplementedError
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
-        _ = self.peers  # made here: not in the thread
-        return self._lane.promise(bucket.buffer.device, self._average_bucket, bucket)
+        _ = self.lane.ranks  # whose group is made here: not in the thread
+        return self.lane.promise(self._average_bucket, bucket)
 
     def _average_bucket(self, bucket: Bucket) -> Tensor:
         for rows in bucket.rows:
             if rows.moved.numel():
-                self.peers.all_reduce(rows.moved.div_(self.ranks.world_size), dist.ReduceOp.SUM)
+                self.lane.ranks.all_reduce(rows.moved.div_(self.ranks.world_size))
         named = {self._names[param]: one for param, one in bucket.gradients.items() if one.numel()}
         if named:
             self.average_named(named)
@@ -88,20 +72,18 @@ class Compressor(BucketHook):
     def recall(self, what: str, name: str, like: Tensor) -> Tensor | None:
         """What was kept, if it has the form of `like`."""
         found = self._remembered.get(self._key(what, name))
-        if found is None or found.shape != like.shape:
-            return None
-        return found.to(device=like.device, dtype=like.dtype)
+        return None if found is None or found.shape != like.shape else found.to(like)
 
-    def with_error(self, gradients: Named) -> Tensor:
-        """All values, one after the other, with what earlier steps have left out of them."""
-        return flatten([self._with_error(*one) for one in gradients.items()])
-
-    def _with_error(self, name: str, gradient: Tensor) -> Tensor:
-        error = self.recall("error", name, gradient) if name in self._used else None
-        return gradient if error is None else gradient + error
+    def with_error(self, gradients: Named) -> list[Tensor]:
+        """Each with what earlier steps have left out of it."""
+        found = []
+        for name, gradient in gradients.items():
+            error = self.recall("error", name, gradient) if name in self._used else None
+            found.append(gradient if error is None else gradient + error)
+        return found
 
     def keep_error(self, gradients: Named, flat: Tensor) -> None:
-        """Have `flat`, what was left out of what `with_error` returned, added the next time."""
+        """Have `flat`, all that was left out of what `with_error` returned, added the next time."""
         parts = flat.split([gradient.numel() for gradient in gradients.values()])
         for (name, gradient), part in zip(gradients.items(), parts, strict=True):
             error = part.view(gradient.shape)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from ..flat import spread
+from ..ranks import flatten, spread
 from .base import Compressor, Named
 
 CHUNK = 1024  # values that share a scale
@@ -23,29 +23,22 @@ SCALE = torch.float32
 
 class Int8(Compressor):
     def compress(self, gradients: Named) -> None:
-        flat, ranks = self.with_error(gradients), self.ranks.world_size
+        flat, ranks = flatten(self.with_error(gradients)), self.ranks.world_size
         part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that one rank averages
         # (n,) with zeros behind it, as (ranks, part): row r goes to rank r
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
         error = padded - dequantise(sent, flat.dtype)
-        received = dequantise(
-            self._parts_of_all(sent), flat.dtype
-        )  # (ranks, part): one part of all
-        mean = received.sum(0) / ranks
+        came = torch.empty_like(sent)  # this rank's part, of each rank
+        self.lane.ranks.note("all_to_all", sent)
+        dist.all_to_all_single(came, sent, group=self.lane.ranks.group)
+        mean = dequantise(came, flat.dtype).sum(0) / ranks  # (part,)
         row = quantise(mean[None])
         # What rounding the mean takes, this rank remembers as if its own gradient lacked it.
         error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])
         self.keep_error(gradients, error.view(-1)[: len(flat)])
-        means = dequantise(self.peers.all_gather(row[0]), flat.dtype)
+        means = dequantise(self.lane.ranks.all_gather(row[0]), flat.dtype)
         spread(means.view(-1)[: len(flat)], list(gradients.values()))
-
-    def _parts_of_all(self, rows: Tensor) -> Tensor:
-        """Row r of every rank, on rank r: both (world_size, n)."""
-        self.peers.note("all_to_all", rows)
-        received = torch.empty_like(rows)
-        dist.all_to_all_single(received, rows, group=self.peers.group)
-        return received
 
 
 def quantise(rows: Tensor) -> Tensor:

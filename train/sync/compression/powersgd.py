@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from ..flat import flatten, spread
+from ..ranks import flatten, spread
 from .base import Compressor, Named
 
 
@@ -31,12 +30,7 @@ class PowerSgd(Compressor):
             self._average_matrices(large)
 
     def _average_matrices(self, gradients: Named) -> None:
-        flat = self.with_error(gradients)
-        sizes = [one.numel() for one in gradients.values()]
-        matrices = [
-            part.view(len(one), -1)
-            for part, one in zip(flat.split(sizes), gradients.values(), strict=True)
-        ]
+        matrices = [one.reshape(len(one), -1) for one in self.with_error(gradients)]
         rights = [self._last_right(*one) for one in zip(gradients, matrices, strict=True)]
         # a matrix (rows, columns) is nearly left (rows, rank) @ right (columns, rank).T
         lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
@@ -45,7 +39,7 @@ class PowerSgd(Compressor):
         rights = [matrix.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
         self._mean(rights)
         near = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
-        self.keep_error(gradients, flat - flatten(near))
+        self.keep_error(gradients, flatten(matrices) - flatten(near))
         for (name, gradient), one, right in zip(gradients.items(), near, rights, strict=True):
             gradient.copy_(one.view(gradient.shape))
             self.keep("right", name, right)
@@ -59,15 +53,14 @@ class PowerSgd(Compressor):
 
     def _mean(self, factors: Sequence[Tensor]) -> None:
         flat = flatten(factors) / self.ranks.world_size
-        spread(self.peers.all_reduce(flat, dist.ReduceOp.SUM), factors)
+        spread(self.lane.ranks.all_reduce(flat), factors)
 
 
 def is_worth_it(gradient: Tensor, rank: int) -> bool:
     """Whether two factors have at most half as many values as the gradient itself."""
-    if gradient.ndim < 2 or not gradient.numel():
-        return False
-    rows, columns = len(gradient), gradient.numel() // len(gradient)
-    return 2 * rank * (rows + columns) <= rows * columns
+    return (
+        gradient.ndim > 1 and 2 * rank * (len(gradient) + gradient[0].numel()) <= gradient.numel()
+    )
 
 
 build = PowerSgd

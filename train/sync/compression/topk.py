@@ -5,7 +5,7 @@ Stich, Cordonnier and Jaggi, Sparsified SGD with Memory (2018).
 
 import torch
 
-from ..flat import spread
+from ..ranks import flatten, spread
 from .base import Compressor, Named
 
 
@@ -14,14 +14,14 @@ class TopK(Compressor):
     grows with the number of ranks."""
 
     def compress(self, gradients: Named) -> None:
-        flat = self.with_error(gradients)
+        flat = flatten(self.with_error(gradients))
         count = max(1, round(self.options.compress_share * len(flat)))
         places = flat.abs().topk(count, sorted=False).indices
         values = flat[places]
         # one collective for both, in bytes: their types differ
         row = torch.cat([values.view(torch.uint8), places.int().view(torch.uint8)])
         mean = torch.zeros_like(flat)
-        for received in self.peers.all_gather(row):  # in the order of ranks, on every rank
+        for received in self.lane.ranks.all_gather(row):  # in the order of ranks, on every rank
             own, at = received.split([values.nbytes, count * torch.int32.itemsize])
             mean.index_add_(0, at.clone().view(torch.int32), own.clone().view(flat.dtype))
         flat[places] = 0

@@ -21,6 +21,7 @@ from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
 MOST_MB = 1e6  # of a bucket: more than any model has
+VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
 GONE = {  # options that were, and what does it now
     "overlap": "gradients are always sent while others are computed",
     "levels": "all ranks are one ring",
@@ -137,13 +138,12 @@ class Way(NamedTuple):
     def register(
         self, model: DistributedDataParallel, ledger: CollectiveLedger | None = None
     ) -> BucketHook:
-        """Have `model`, just made, call a hook, which is returned."""
-        assert self.kind is not None
-        group = model.process_group
-        ledger = ledger or CollectiveLedger()
+        """Have `model`, just made, call a hook, which is returned; idle where `kind` is None."""
+        group, ledger = model.process_group, ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
-        hook = self.kind(model.module, ranks, self.options)
-        model.register_comm_hook(None, hook.average)
+        hook = (self.kind or BucketHook)(model.module, ranks, self.options)
+        if self.kind is not None:
+            model.register_comm_hook(None, hook.average)
         return hook
 
 

@@ -12,9 +12,7 @@ from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
 from ..modes.all_reduce import AllReduceHook
-from .data_parallel import Way, option_problems
-
-VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
+from .data_parallel import VIEWS, Way, option_problems
 
 
 def sync_ddp(
@@ -59,10 +57,9 @@ def sync_ddp(
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
     way = Way.of(AllReduceHook, options)
-    if hasattr(framework, "accelerator") and hasattr(framework, "train"):
-        _of_accelerate(framework.accelerator, way)
-    elif hasattr(framework, "prepare_model") and hasattr(framework, "ddp_handler"):
-        _of_accelerate(framework, way)
+    accelerator = getattr(framework, "accelerator", framework)  # a Trainer has one
+    if hasattr(accelerator, "ddp_handler"):
+        _of_accelerate(accelerator, way)
     elif hasattr(framework, "_setup_model"):
         _of_lightning(framework, way)
     else:
@@ -74,7 +71,6 @@ def sync_ddp(
 
 
 def _of_accelerate(accelerator: Any, way: Way) -> None:
-    """Accelerate asks its handler for DDP's options, and then to register a hook."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     if accelerator._models:
@@ -88,14 +84,21 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
             "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
         )
 
+    hand_over(accelerator, lambda: way.buckets() | VIEWS, way.register, **vars(given))
+
+
+def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> None:
+    """Have Accelerate make DDP with what `options()` returns, and call `register` with it."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
     class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
         def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **way.buckets(), **VIEWS}
+            return {**super().to_kwargs(), **options()}
 
         def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            way.register(ddp)
+            register(ddp)
 
-    accelerator.ddp_handler = Handler(**vars(given))
+    accelerator.ddp_handler = Handler(**given)
 
 
 def _of_lightning(strategy: Any, way: Way) -> None:

@@ -21,11 +21,11 @@ used.
 """
 
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,25 +33,18 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ..base import SyncOptions
-from ..ranks import Ranks
+from ..ranks import Ranks, flatten, spread
 
-T = TypeVar("T")
 LEAST_BYTES = 2**20  # of a weight: a smaller one is not worth a look at its rows
 WORTH = 0.8  # of a weight's rows: with more of them it goes whole, without being gathered first
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """What a bucket of DDP's holds: parts of `buffer`, and large embeddings' by rows."""
 
     buffer: Tensor  # (n,)
     gradients: Mapping[Tensor, Tensor]  # by their parameters; parts of `buffer`
     rows: Sequence["Rows"]  # all that is in it beside
-
-    def moving(self) -> list[Tensor]:
-        """What has to be averaged."""
-        parts = [*self.gradients.values(), *(one.moved for one in self.rows)]
-        return parts if self.rows else [self.buffer]
 
     def put_back(self) -> Tensor:
         """The bucket, when all that moves is the mean."""
@@ -60,7 +53,7 @@ class Bucket:
         return self.buffer
 
 
-class BucketHook(ABC):
+class BucketHook:
     """Implemented by a file of modes/ or compression/: `start` makes a tensor the mean."""
 
     default_mb: float | None = 4.0  # of a bucket on gloo; None: DDP's own
@@ -68,29 +61,29 @@ class BucketHook(ABC):
     def __init__(self, model: nn.Module, ranks: Ranks, options: SyncOptions) -> None:
         """`model`: what DDP has wrapped; `ranks` those of its group."""
         self.ranks, self.options = ranks, options
+        self.device = next(model.parameters()).device
         on_gloo = dist.get_backend(ranks.group) == "gloo"
         self._by_rows = set[Tensor](candidates(model) if options.sparse_rows and on_gloo else ())
         self.sends = True  # else a bucket is the mean as it is
         # Of this pass, on a GPU: the first and the last bucket were ready. Nothing waits for them.
         self.ready: list[torch.cuda.Event] = []
 
-    @abstractmethod
     def start(self, flat: Tensor) -> Future[Tensor]:
         """Begin to make `flat` (dense, contiguous) the mean over ranks, the same bits on each."""
+        raise NotImplementedError
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
         """Likewise a bucket; the future has its buffer."""
-        moving = bucket.moving()
-        values = [one.flatten() for one in moving]
-        flat = values[0] if len(values) == 1 else torch.cat(values)
+        if not bucket.rows:
+            return self.start(bucket.buffer)
+        moving = [*bucket.gradients.values(), *(one.moved for one in bucket.rows)]
+        flat = flatten(moving) if len(moving) > 1 else moving[0].flatten()  # the same memory
         if not flat.numel():  # rows of an embedding that no rank has used
             return done_with(bucket.buffer)
 
         def put_back(done: Future[Tensor]) -> Tensor:
-            parts = done.value().split([one.numel() for one in moving])
-            for one, part in zip(moving, parts, strict=True):
-                if len(moving) > 1:  # else it is the same memory
-                    one.copy_(part.view(one.shape))
+            if len(moving) > 1:
+                spread(done.value(), moving)
             return bucket.put_back()
 
         return self.start(flat).then(put_back)
@@ -124,7 +117,6 @@ class BucketHook(ABC):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` returned."""
-        return
 
 
 def done_with(buffer: Tensor) -> Future[Tensor]:
@@ -151,42 +143,32 @@ def marked() -> torch.cuda.Event:
 
 
 class Lane:
-    """A thread and a group other than DDP's: what is handed in goes one after the other, on every
-    rank alike.
+    """A thread and a group other than DDP's: what is handed in (`submit`) goes one after the other,
+    on every rank alike.
 
-    The group is made when it is first needed, where all ranks are together.
+    Its group is made when it is first needed, where all ranks are together.
     """
 
-    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
+    def __init__(self, ranks: Ranks, options: SyncOptions, device: torch.device) -> None:
+        """`device`: where what is handed in lies."""
         self._ranks, self._timeout_s = ranks, options.timeout_s
-        self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-sync")
-        self._made: list[dist.ProcessGroup] = []
-        # Let go of it before the interpreter ends, which joins its threads: one that wants the
-        # interpreter while that ends aborts the process.
-        weakref.finalize(self, self._made.clear)
+        first = (torch.cuda.set_device, (device,)) if device.type == "cuda" else ()
+        self._thread = futures.ThreadPoolExecutor(1, "muster-sync", *first)
+        self.submit = self._thread.submit
+        # Let go of the group before the interpreter ends, which joins its threads: one that wants
+        # the interpreter while that ends aborts the process.
+        weakref.finalize(self, vars(self).clear)
 
-    @property
-    def group(self) -> dist.ProcessGroup:
-        if not self._made:
-            self._made.append(self._ranks.own_group(self._timeout_s))
-        return self._made[0]
+    @cached_property
+    def ranks(self) -> Ranks:
+        """Those of the hook, through the group."""
+        group = self._ranks.own_group(self._timeout_s)
+        return replace(self._ranks, group=group, carries_gradients=True)
 
-    def submit(
-        self, device: torch.device, work: Callable[..., T], *given: Any
-    ) -> futures.Future[T]:
-        """Have the thread do `work(*given)`."""
-
-        def run() -> T:
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-            return work(*given)
-
-        return self._thread.submit(run)
-
-    def promise(self, device: torch.device, work: Callable[..., T], *given: Any) -> Future[T]:
-        """Likewise; an error of it is that of the backward pass."""
+    def promise(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        """Have the thread do `work(*given)`; an error of it is that of the backward pass."""
         promised: Future[Any] = Future()
-        self.submit(device, work, *given).add_done_callback(promised.set_result)
+        self.submit(work, *given).add_done_callback(promised.set_result)
 
         # An error is raised here: as it is, DDP would take it for a tensor.
         return promised.then(lambda done: done.value().result())
@@ -198,13 +180,11 @@ def candidates(model: nn.Module) -> list[nn.Parameter]:
     One that also is an output layer (tied) has a gradient in every row. One that does not lie row
     after row in memory goes whole as well.
     """
-    held = [
-        (one, isinstance(module, nn.Embedding))
-        for module in model.modules()
-        for one in module.parameters(recurse=False)
-    ]
-    others = {one for one, of_embedding in held if not of_embedding}
-    found = dict.fromkeys(one for one, _ in held if one.requires_grad and one not in others)
+    held = {True: set[Tensor](), False: set[Tensor]()}  # by embeddings, and by others
+    for module in model.modules():
+        held[isinstance(module, nn.Embedding)].update(module.parameters(recurse=False))
+    alone = held[True] - held[False]
+    found = [one for one in model.parameters() if one in alone and one.requires_grad]
     return [one for one in found if one.nbytes >= LEAST_BYTES and one.is_contiguous()]
 
 
@@ -217,8 +197,6 @@ def rows_in_use(gradients: Sequence[Tensor], ranks: Ranks) -> "list[Rows]":
 
 def touched(gradient: Tensor) -> Tensor:
     """Not 0 for each row that is not all zero: uint8 (rows,), the largest byte of it."""
-    if not gradient.numel():
-        return torch.zeros(len(gradient), dtype=torch.uint8, device=gradient.device)
     # The bytes of a number are zero where the number is; their largest is found fastest of all.
     return gradient.view(torch.uint8).amax(dim=1)
 

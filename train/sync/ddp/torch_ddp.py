@@ -9,7 +9,7 @@ the first and the last bucket were ready, and `sync` when all of them are the me
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,14 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
 from ..ranks import Collective, Ranks
-from .data_parallel import SyncedDataParallel, Way
+from .data_parallel import VIEWS, SyncedDataParallel, Way
 from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
-# By itself and through Accelerate. Both also leave buffers alone: the trainer averages them, in
-# every mode alike.
-DDP_OPTIONS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
+# Buffers are left alone: the trainer averages them, in every mode alike.
+DDP_OPTIONS = {**VIEWS, "forward_sync_buffers": False}
 
 
 class DdpSync(GradSync):
@@ -36,30 +35,26 @@ class DdpSync(GradSync):
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
         self.way = Way.of(self.hook_class, options)
-        self._hook: BucketHook | None = None
         self._params: list[nn.Parameter] = []  # that DDP waits for in each backward pass
         self._used: set[nn.Parameter] = set()  # of these, that this step has given a gradient to
         self._mean: torch.cuda.Event | None = None  # all buckets of this step are
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        if self.ranks.world_size == 1:
-            return model
         device = next(model.parameters()).device
-        of_gpu: dict[str, Any] = {"device_ids": [device]} if device.type == "cuda" else {}
-        options = self.way.buckets() | DDP_OPTIONS | of_gpu
-        wrapped = DistributedDataParallel(model, forward_sync_buffers=False, **options)
-        self.wrapped(wrapped)
+        options: dict[str, Any] = {**self.way.buckets(), **DDP_OPTIONS}
+        if device.type == "cuda":
+            options["device_ids"] = [device]
+        self.wrapped(wrapped := DistributedDataParallel(model, **options))
         return wrapped
 
     def wrapped(self, model: DistributedDataParallel) -> None:
         """DDP has made the replicas equal; from now on it times every step."""
-        params = list(model.parameters())
+        self._ddp, params = model, list(model.parameters())
         for tensor in (*params, *model.buffers()):
             self.ranks.note("broadcast", tensor)
         if not params[0].is_cuda:
             model._set_ddp_runtime_logging_sample_rate(1)
-        if self.way.kind is not None:
-            self._hook = self.way.register(model, self.ranks.ledger)
+        self._hook = self.way.register(model, self.ranks.ledger)
         self._params = [param for param in params if param.requires_grad]
         self._cut_buckets(model)
         for param in self._params:
@@ -74,17 +69,15 @@ class DdpSync(GradSync):
         """
         if any(getattr(module, "sparse", False) for module in model.modules()):
             return  # DDP refuses a pass without the gradient of a sparse embedding
-        if self._hook is not None:
-            self._hook.sends = False
+        self._hook.sends = False
         model.reducer.prepare_for_backward([])
         for param in reversed(self._params):
             _Reaching.apply(torch.zeros((), device=param.device), param).backward()
         for param in self._params:
-            if self._hook is None:
+            if self.way.kind is None:
                 self.ranks.note("all_reduce", param)
             param.grad = None
-        if self._hook is not None:
-            self._hook.sends = True
+        self._hook.sends = True
 
     def _came(self, param: nn.Parameter) -> None:
         """The backward pass has come by `param`, with a gradient or without one."""
@@ -92,47 +85,42 @@ class DdpSync(GradSync):
             self._used.add(param)
 
     def backward(self, loss: Tensor) -> None:
-        self.reaching(loss).backward()
-
-    def reaching(self, loss: Tensor) -> Tensor:
-        """`loss`, whose backward pass also comes by parameters it does not use: DDP waits for each.
+        """It also comes by parameters that `loss` does not use: DDP waits for each.
 
         DDP's own way, `find_unused_parameters`, has all ranks exchange once more in every step.
         """
         frozen = [param for param in self._params if not param.requires_grad]  # since `wrapped`
         for param in frozen:
             param.requires_grad_()
-        reaching: Tensor = _Reaching.apply(loss, *self._params)
+        reaching = _Reaching.apply(loss, *self._params)
         for param in frozen:
             param.requires_grad = False
-        return reaching
+        reaching.backward()
 
     def used(self, model: nn.Module) -> list[bool]:
         return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        if not isinstance(model, DistributedDataParallel):
-            return
         # a loop that does not tell what ranks have used keeps the zeros
         for param, is_used in zip(self._params, used or [True] * len(self._params), strict=True):
             if not is_used:  # on any rank: DDP has made it zeros
                 param.grad = None
         self._used.clear()
-        if self._hook is not None and self._hook.ready:
+        if self._hook.ready:
             self._mean = marked()
-        elif model.logger is not None and not next(model.parameters()).is_cuda:
-            model.logger.set_runtime_stats_and_log()  # else it knows of the step before only
-        logged = model._get_ddp_logging_data()
+        elif self._ddp.logger is not None and not next(model.parameters()).is_cuda:
+            self._ddp.logger.set_runtime_stats_and_log()  # else it knows of the step before only
+        logged = self._ddp._get_ddp_logging_data()
         self._took(*(logged.get(f"backward_{name}_time", 0) / NS for name in TIMED))
-        if self._hook is None:
+        if self.way.kind is None:
             for one in buckets_of(model, logged):
                 self.ranks.ledger.add(one)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+        return self._ddp.no_sync()
 
     def finished(self) -> None:
-        if self._mean is not None and self._hook is not None:
+        if self._mean is not None:
             first, last = self._hook.ready[0], self._hook.ready[-1]
             self._took(first.elapsed_time(self._mean) / MS, first.elapsed_time(last) / MS)
             self._mean = None
@@ -144,11 +132,10 @@ class DdpSync(GradSync):
             self.comm_s, self.waited_s = overlapped_s, max(0.0, comm_s - overlapped_s)
 
     def state(self) -> dict[str, Tensor]:
-        return {} if self._hook is None else self._hook.state()
+        return self._hook.state()
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        if self._hook is not None:
-            self._hook.restore(state)
+        self._hook.restore(state)
 
 
 def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:

@@ -6,16 +6,13 @@ torch's autocast and GradScaler, as the trainer has them for every mode.
 """
 
 import os
-import warnings
-from contextlib import AbstractContextManager
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 from torch.optim import Optimizer
 
+from ..ddp.framework import hand_over
 from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from ..ranks import Ranks
 
@@ -25,30 +22,14 @@ class Accelerate(DdpSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
-        ddp = {**self.way.buckets(), **DDP_OPTIONS, "broadcast_buffers": False}
-        self._accelerator = Accelerator(
-            cpu=not on_gpu,
-            mixed_precision="no",
-            kwargs_handlers=[DistributedDataParallelKwargs(**ddp)],
-        )
-        with warnings.catch_warnings():
-            # Accelerate has only DDP's former name for leaving buffers alone.
-            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            prepared: nn.Module = self._accelerator.prepare_model(model)
-        if isinstance(prepared, DistributedDataParallel):
-            self.wrapped(prepared)
+        self._accelerator = Accelerator(cpu=not on_gpu, mixed_precision="no")
+        hand_over(self._accelerator, lambda: {**self.way.buckets(), **DDP_OPTIONS}, self.wrapped)
+        prepared: nn.Module = self._accelerator.prepare_model(model)
         return prepared
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
         prepared: Optimizer = self._accelerator.prepare_optimizer(optimizer)
         return prepared
-
-    def backward(self, loss: Tensor) -> None:
-        self._accelerator.backward(self.reaching(loss))
-
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        context: AbstractContextManager[None] = self._accelerator.no_sync(model)
-        return context
 
 
 def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
@@ -58,17 +39,15 @@ def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
         # Else it gives DDP device_ids=[LOCAL_RANK], which there is not where a worker sees one
         # GPU only.
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
-    if ranks.world_size > 1:
-        os.environ |= {
-            "RANK": str(ranks.rank),
-            "WORLD_SIZE": str(ranks.world_size),
-            "LOCAL_RANK": str(ranks.local_rank),
-            "LOCAL_WORLD_SIZE": str(ranks.local_world_size),
-            # It would choose its own number of threads where this is not set.
-            "OMP_NUM_THREADS": str(torch.get_num_threads()),
-        }
-        # It wants to see one, and does not use it: the group is there.
-        os.environ.setdefault("MASTER_ADDR", "localhost")
+    os.environ |= {
+        "RANK": str(ranks.rank),
+        "WORLD_SIZE": str(ranks.world_size),
+        # It would choose its own number of threads where this is not set.
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+    # It wants to see these, and does not use them: the group is there.
+    os.environ.setdefault("LOCAL_RANK", "0")
+    os.environ.setdefault("MASTER_ADDR", "localhost")
 
 
 build = Accelerate

@@ -29,15 +29,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 
-from muster.errors import UsageError, refuse
+from muster.errors import UsageError
 
-from ..base import SyncOptions
-from ..ranks import CollectiveLedger, Ranks, all_gather_single, reduce_scatter_single
+from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single
 from ..sharding.layers import repeated_layers
-from ..sharding.parts import PartedSync
-from ..sharding.shares import Share
+from ..sharding.parts import PartedSync, Share
 
 
 class Gather:
@@ -81,12 +79,6 @@ class Fsdp(PartedSync):
 
     same_passes = True  # each pass gathers the layers
 
-    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
-        super().__init__(ranks, options)
-        self._given: dict[nn.Parameter, nn.Parameter] = {}  # the model's, by those of its twin
-        self._used: set[nn.Parameter] = set()  # that the backward pass has given a gradient to
-        self._units: list[FSDPModule] = []  # which are gathered by themselves; the twin is the last
-
     def wrap(self, model: nn.Module) -> nn.Module:
         """A twin of `model` to train.
 
@@ -94,13 +86,24 @@ class Fsdp(PartedSync):
             UsageError: torch cannot share out its parameters, as the message says.
         """
         super().wrap(model)
-        refuse(unshareable(model))
+        types = {one.dtype: name for name, one in model.named_parameters() if one.requires_grad}
+        if len(types) > 1:
+            found = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in types.items())
+            raise UsageError(
+                f"sync mode fsdp trains parameters of one type, but {found}; use zero1"
+            )
         for param in model.parameters():
             param.data = param.data.contiguous()  # fully_shard takes no other
         group = self.ranks.own_group(self.options.timeout_s)
         mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
-        twin = twin_of(model)
-        self._units = [fully_shard(one, mesh=mesh) for one in (*repeated_layers(twin), twin)]
+        try:
+            twin = twin_of(model)
+            # what is gathered by itself; the twin is the last
+            self._units = [fully_shard(one, mesh=mesh) for one in (*repeated_layers(twin), twin)]
+        except Exception as error:
+            raise UsageError(
+                f"sync mode fsdp cannot take this model: {error}; use zero1"
+            ) from error
         self._share_out(model, twin)
         for unit in self._units:
             unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
@@ -116,10 +119,11 @@ class Fsdp(PartedSync):
         for unit in self._units:
             unit.reshard()
         parts = list(twin.parameters())
+        self._given = dict(zip(parts, model.parameters(), strict=True))
+        self._used = set[nn.Parameter]()  # that the backward pass has given a gradient to
         for param, part, used in zip(model.parameters(), parts, in_passes, strict=True):
             row = -(-len(param) // self.ranks.world_size) * param[:1].numel()
             self.shares[param] = Share(param, self.ranks, row, part=_local(part))
-            self._given[part] = param
             if param.requires_grad:
                 used.register_post_accumulate_grad_hook(lambda _, part=part: self._used.add(part))
             param.data = _form(param)
@@ -157,10 +161,9 @@ class Fsdp(PartedSync):
                 param.data = _form(param)
             model.train()
 
-    @torch.no_grad()
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         for param, share in self.shares.items():
-            share.part.copy_(share.part_of(param))
+            share.part.data.copy_(share.part_of(param.detach()))
 
 
 def _form(param: nn.Parameter) -> Tensor:
@@ -178,34 +181,9 @@ def twin_of(model: nn.Module) -> nn.Module:
     """Modules like those of `model`, that hold the very same parameters.
 
     Buffers they have in common: one that is put in another's place is so in both.
-
-    Raises:
-        UsageError: it has something that cannot be copied.
     """
     same: list[Any] = [*model.parameters(), *(module._buffers for module in model.modules())]
-    values = (value for module in model.modules() for value in vars(module).values())
-    same += [value for value in values if isinstance(value, dist.ProcessGroup)]
-    try:
-        return copy.deepcopy(model, {id(one): one for one in same})
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(
-            f"sync mode fsdp needs a copy of the model's modules, but {reason}; use zero1"
-        ) from error
-
-
-def unshareable(model: nn.Module) -> Iterator[str]:
-    """Why torch's `fully_shard` would not take `model`; one line each."""
-    for name, param in model.named_parameters():
-        if param.ndim == 0:
-            yield (
-                f"sync mode fsdp cannot share out the model's parameter {name}, a number without "
-                "a dimension; give it the shape (1,), or use zero1"
-            )
-    kinds = {param.dtype: name for name, param in model.named_parameters() if param.requires_grad}
-    if len(kinds) > 1:
-        found = ", ".join(f"{name} is {str(dtype)[6:]}" for dtype, name in kinds.items())
-        yield f"sync mode fsdp trains parameters of one type, but {found}; use zero1"
+    return copy.deepcopy(model, {id(one): one for one in same})
 
 
 build = Fsdp

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future, collect_all
 
-from ..base import MIB
 from ..ddp.hooks import BucketHook, Lane
 from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
@@ -39,20 +38,21 @@ class GatherScatterHook(BucketHook):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._up, self._down, self._end = (Lane(self.ranks, self.options) for _ in range(3))
+        self._piece_bytes = self.options.bucket_bytes(self.default_mb)
+        lanes = (Lane(self.ranks, self.options, self.device) for _ in range(3))
+        self._up, self._down, self._end = lanes
         self._room = Semaphore(AT_ONCE)
 
     def start(self, flat: Tensor) -> Future[Tensor]:
         for operation in ("gather", "scatter"):
             self.ranks.ledger.gradient(operation, flat)
-        up, down, ended = self._up.group, self._down.group, list[Future[Any]]()
-        size = self.options.bucket_mb
-        values = int((self.default_mb if size is None else size) * MIB) // flat.itemsize
+        up, down, ended = self._up.ranks.group, self._down.ranks.group, list[Future[Any]]()
+        values = self._piece_bytes // flat.itemsize
         for piece in flat.split(max(values, 1)) if values else [flat]:
             if self.ranks.rank == ROOT:
-                came = self._up.submit(flat.device, self._gather, piece, up)
-                sent = self._down.submit(flat.device, self._scatter, piece, came, down)
-                ended.append(self._end.promise(flat.device, lambda one=sent: one.result().wait()))
+                came = self._up.submit(self._gather, piece, up)
+                sent = self._down.submit(self._scatter, piece, came, down)
+                ended.append(self._end.promise(lambda one=sent: one.result().wait()))
             else:  # into the same memory: the root scatters after it has all that was gathered
                 works = [
                     dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True),
@@ -63,13 +63,13 @@ class GatherScatterHook(BucketHook):
             lambda done: ([one.value() for one in done.value()], flat)[1]
         )
 
-    def _gather(self, piece: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
+    def _gather(self, piece: Tensor, group: Any) -> tuple[Tensor, dist.Work]:
         self._room.acquire()
         parts = piece.new_empty(self.ranks.world_size, *piece.shape)
         work = dist.gather(piece, list(parts), group_dst=ROOT, group=group, async_op=True)
         return parts, work
 
-    def _scatter(self, piece: Tensor, came: futures.Future[Any], group: dist.ProcessGroup) -> Any:
+    def _scatter(self, piece: Tensor, came: futures.Future[Any], group: Any) -> Any:
         try:
             parts, work = came.result()
             work.wait()

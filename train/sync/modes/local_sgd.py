@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from ..base import DEFAULT_MB, GradSync, SyncOptions
-from ..flat import flatten, groups, spread
-from ..ranks import Ranks
+from ..base import DEFAULT_MB, GradSync
+from ..ranks import Ranks, flatten, groups, spread
 
 
 class LocalSgd(GradSync):
@@ -25,21 +24,14 @@ class LocalSgd(GradSync):
     """
 
     is_exact = False
-
-    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
-        super().__init__(ranks, options)
-        self._every = options.sync_every
-        self._bucket_bytes = options.bucket_bytes(DEFAULT_MB)
-        self._lr, self._momentum = options.outer_lr, options.outer_momentum
-        self._steps = 0  # since the last round
-        self._is_settled = True
+    _steps = 0  # since the last round
+    _is_settled = True
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        super().wrap(model)
+        model = super().wrap(model)
         self._agreed = [param.detach().clone() for param in _trained(model)]  # at the last round
-        self._outer = SGD(
-            self._agreed, lr=self._lr, momentum=self._momentum, nesterov=self._momentum > 0
-        )
+        lr, momentum = self.options.outer_lr, self.options.outer_momentum
+        self._outer = SGD(self._agreed, lr=lr, momentum=momentum, nesterov=momentum > 0)
         return model
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
@@ -48,7 +40,7 @@ class LocalSgd(GradSync):
 
     def updated(self, model: nn.Module) -> None:
         self._steps, self._is_settled = self._steps + 1, False
-        if self._steps == self._every:
+        if self._steps == self.options.sync_every:
             self._round(model, replace(self.ranks, carries_gradients=True))
 
     @torch.no_grad()
@@ -69,14 +61,13 @@ class LocalSgd(GradSync):
             agreed.grad = agreed - param
         self._outer.step()
         self._outer.zero_grad()
-        for agreed, param in zip(self._agreed, trained, strict=True):
-            param.copy_(agreed)
+        torch._foreach_copy_(trained, self._agreed)
         self._steps = 0
 
     def _average(self, tensors: list[Tensor], ranks: Ranks) -> None:
-        for group in groups([tensor.detach() for tensor in tensors], self._bucket_bytes):
-            flat = ranks.all_reduce(flatten(group), dist.ReduceOp.SUM)
-            spread(flat / ranks.world_size, group)
+        size = self.options.bucket_bytes(DEFAULT_MB)
+        for group in groups([tensor.detach() for tensor in tensors], size):
+            spread(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
         """All numbers that the optimizer keeps, on every rank as many.
@@ -86,10 +77,9 @@ class LocalSgd(GradSync):
         states = [_numbers(self._optimizer.state[param]) for param in trained]
         counts = torch.tensor([len(state) for state in states], device=trained[0].device)
         most = self.ranks.all_reduce(counts, dist.ReduceOp.MAX).tolist()
+        other, known = max(zip(trained, states, strict=True), key=lambda pair: len(pair[1]))
         for param, state, count in zip(trained, states, most, strict=True):
             if len(state) < count:
-                pairs = zip(trained, states, strict=True)
-                other, known = next(pair for pair in pairs if len(pair[1]) == count)
                 for key, tensor in known.items():
                     like = param if tensor.shape == other.shape else tensor
                     state[key] = torch.zeros_like(like, dtype=tensor.dtype)
@@ -106,7 +96,7 @@ class LocalSgd(GradSync):
         for number, (agreed, param) in enumerate(zip(self._agreed, _trained(model), strict=True)):
             agreed.copy_(param.detach())
             momentum = state.get(f"outer momentum/{number}")
-            if momentum is not None and self._momentum:
+            if momentum is not None and self.options.outer_momentum:
                 self._outer.state[agreed]["momentum_buffer"] = momentum.to(param, copy=True)
 
 

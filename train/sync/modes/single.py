@@ -1,12 +1,5 @@
-"""One process alone: its gradient is the mean already."""
+"""One process alone: its gradient is the mean already. Every other mode must equal it."""
 
 from ..base import GradSync
 
-
-class Single(GradSync):
-    """The plain training that every other mode must equal."""
-
-    hook_class = None  # for DDP of a single process
-
-
-build = Single
+build = GradSync

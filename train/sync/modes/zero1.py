@@ -13,21 +13,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from muster.errors import MusterError
 
-from ..base import MIB, SyncOptions
+from ..base import MIB
 from ..ddp.hooks import candidates, rows_in_use
-from ..flat import dense_gradient, groups
-from ..ranks import Ranks
+from ..ranks import dense_gradient, groups
 from ..sharding.bucket import Bucket
 from ..sharding.parts import PartedSync
 
-UNDERWAY_BYTES = 16 * MIB  # of gradients that may wait for the network: then computing waits
+MOST_BYTES = 16 * MIB  # of gradients that may wait for the network: then computing waits
 AT_ONCE = 2  # buckets of parameters that are gathered
 BUCKET_MB = 4.0
 
@@ -35,13 +34,8 @@ BUCKET_MB = 4.0
 class Zero1(PartedSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes, as with all_reduce."""
 
-    def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
-        super().__init__(ranks, options)
-        self._buckets: list[Bucket] = []
-        self._embeddings: list[Bucket] = []  # of one each, whose gradients go by rows
-        self._started = 0  # buckets, in their order
-        self._sending: deque[Bucket] = deque()
-        self._is_last = True  # micro-batch of a step
+    _started = 0  # buckets, in their order
+    _is_last = True  # micro-batch of a step
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
@@ -50,11 +44,12 @@ class Zero1(PartedSync):
         self._peers = replace(self.ranks, group=group, carries_gradients=True)
         by_rows = candidates(model) if self.options.sparse_rows else []
         # As gradients become ready, mostly; the same order on every rank.
-        trained = [param for param in model.parameters() if param.requires_grad]
-        sent = [param for param in trained[::-1] if param not in set(by_rows)]
+        sent = [one for one in [*model.parameters()][::-1] if one.requires_grad]
+        sent = [one for one in sent if one not in set(by_rows)]
         bucket_bytes = self.options.bucket_bytes(BUCKET_MB)
         self._buckets = [Bucket(one, self.ranks, group) for one in groups(sent, bucket_bytes)]
-        self._embeddings = [Bucket([one], self.ranks, group) for one in by_rows]
+        self._embeddings = [Bucket([one], self.ranks, group) for one in by_rows]  # of one each
+        self._sending = deque[Bucket]()
         for bucket in (*self._buckets, *self._embeddings):
             self.shares |= zip(bucket.params, bucket.shares, strict=True)
         self._bucket_of = {param: one for one in self._buckets for param in one.params}
@@ -92,7 +87,7 @@ class Zero1(PartedSync):
         bucket.reduce()
         self._sending.append(bucket)
         waiting = sum(bucket.nbytes for bucket in self._sending)
-        while self._sending and (self._sending[0].is_done() or waiting > UNDERWAY_BYTES):
+        while self._sending and (self._sending[0].work.is_completed() or waiting > MOST_BYTES):
             waiting -= self._sending[0].nbytes
             self._sending.popleft().wait()
 
@@ -109,33 +104,26 @@ class Zero1(PartedSync):
         self._started, is_used = 0, iter(used)
         for bucket in self._buckets:
             bucket.give([next(is_used) for _ in bucket.params])
+        # Rows of embeddings are few: every rank gets the mean of all.
         weights = [bucket.params[0] for bucket in self._embeddings]
-        self._average_rows([weight for weight in weights if next(is_used)])
+        used_ones = [weight for weight in weights if next(is_used)]
+        gradients = [dense_gradient(weight).contiguous() for weight in used_ones]
         for weight in weights:
-            weight.grad = None
-
-    def _average_rows(self, weights: list[nn.Parameter]) -> None:
-        """As they are few, every rank gets the mean of all."""
-        for bucket in self._embeddings:
-            bucket.shares[0].part.grad = None
-        gradients = [dense_gradient(weight).contiguous() for weight in weights]
-        moving = rows_in_use(gradients, self.ranks) if weights else []
-        for weight, gradient, rows in zip(weights, gradients, moving, strict=True):
-            self._peers.all_reduce(rows.moved.div_(self.ranks.world_size), dist.ReduceOp.SUM)
+            weight.grad = self.shares[weight].part.grad = None
+        moving = rows_in_use(gradients, self.ranks) if gradients else []
+        for weight, gradient, rows in zip(used_ones, gradients, moving, strict=True):
+            self._peers.all_reduce(rows.moved.div_(self.ranks.world_size))
             rows.give_back()
-            share = self.shares[weight]
-            share.part.grad = share.part_of(gradient).clone()
+            self.shares[weight].part.grad = self.shares[weight].part_of(gradient).clone()
 
     def updated(self, model: nn.Module) -> None:
         """Gather what the ranks have made of their parts."""
-        underway: deque[Bucket] = deque()
-        for bucket in (*self._buckets, *self._embeddings):
-            bucket.gather()
-            underway.append(bucket)
-            if len(underway) > AT_ONCE:
-                underway.popleft().finish()
-        for bucket in underway:
-            bucket.finish()
+        buckets = [*self._buckets, *self._embeddings]
+        for begun, ended in zip_longest(buckets, [*[None] * AT_ONCE, *buckets]):
+            if begun is not None:
+                begun.gather()
+            if ended is not None:
+                ended.finish()
 
 
 build = Zero1

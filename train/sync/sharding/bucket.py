@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..ranks import Ranks, all_gather_single
-from .shares import Share, in_memory
+from .parts import Share, in_memory
 
 
 class Bucket:
     """Afterwards the parameters have no gradient, but this rank's parts of them have."""
 
     had: Sequence[bool]  # of each parameter: whether this rank had a gradient of it
-    _work: dist.Work
-    _flat: Tensor  # as long as it is being sent
+    work: dist.Work  # what is being sent
+    _flat: Tensor  # as long as it is
 
     def __init__(
         self, params: Sequence[nn.Parameter], ranks: Ranks, group: dist.ProcessGroup | None = None
@@ -64,19 +64,15 @@ class Bucket:
         self._ranks.ledger.gradient("all_to_all", self._flat)
         self._came = torch.empty_like(self._flat)  # this rank's row, of each rank
         # gloo's own reduce_scatter sends twice as much: it is an all_reduce.
-        self._work = dist.all_to_all_single(
+        self.work = dist.all_to_all_single(
             self._came.view(-1), self._flat.view(-1), group=self._group, async_op=True
         )
         return self._flat
 
-    def is_done(self) -> bool:
-        """Whether to wait for it would take no time."""
-        return self._work.is_completed()
-
     @torch.no_grad()
     def wait(self) -> None:
         """Until the gradients have come: what was sent is freed, and what came is the mean."""
-        self._work.wait()
+        self.work.wait()
         self._mean = self._came.mean(dim=0)
         del self._flat, self._came
 
@@ -98,13 +94,13 @@ class Bucket:
         if not self._is_even:
             torch.cat(parts, out=own[: sum(map(len, parts))])
         self._ranks.ledger.gradient("all_gather", own)
-        self._work = all_gather_single(self._flat.view(-1), own, group=self._group, async_op=True)
+        self.work = all_gather_single(self._flat.view(-1), own, group=self._group, async_op=True)
         return own
 
     @torch.no_grad()
     def finish(self) -> None:
         """Afterwards the parameters are whole."""
-        self._work.wait()
+        self.work.wait()
         if not self._is_even:
             received = self._flat.view(-1)[: self._size].split([len(one) for one in self._values])
             torch._foreach_copy_(self._values, list(received))

@@ -1,25 +1,76 @@
-"""An optimizer steps this rank's parts of the parameters, and keeps state of these alone."""
+"""Each rank keeps a part of every parameter, its share, and an optimizer steps it.
+
+Values are counted in the order in which they lie in memory. Parameters lie one after the other, or
+one by itself, and `row` values of that are each rank's; the last ones may have fewer, or none:
+
+    a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
+    of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
+
+What an optimizer does to a value has to depend on its own gradients alone; so it is with all that
+--optimizer knows.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from muster.errors import UsageError
-
-from ..base import GradSync, SyncOptions, must_clip
+from ..base import GradSync, SyncOptions
 from ..ranks import Ranks
-from .shares import Share
 
-# What these do to a value depends on its own gradients alone.
-BY_VALUE = (
-    optim.Adam, optim.AdamW, optim.SGD, optim.Adadelta, optim.RMSprop, optim.Adamax, optim.NAdam,
-    optim.RAdam,
-)  # fmt: skip
-NUMBERS = ("step", "mu_product")  # what they keep once for a parameter
+NUMBERS = ("step", "mu_product")  # what optimizers keep once for a parameter
+
+
+class Share:
+    """The part of one parameter whose optimizer state this rank keeps: `part` (values,)."""
+
+    def __init__(
+        self,
+        param: nn.Parameter,
+        ranks: Ranks,
+        row: int,
+        begin: int = 0,
+        part: Tensor | None = None,
+    ) -> None:
+        """`begin`: values that lie before those of `param`; `part`: None, if `param` is whole here.
+
+        `part` has the memory of what is trained: an optimizer's step of it is the parameter's.
+        """
+        self._ranks = ranks
+        self.form = torch.empty_like(param, device="meta")
+        size = param.numel()
+        ends = [min(max(end * row - begin, 0), size) for end in range(ranks.world_size + 1)]
+        self._lengths = [after - before for before, after in pairwise(ends)]  # of each rank
+        self.own = slice(ends[ranks.rank], ends[ranks.rank + 1])
+        values = self.part_of(param.detach()) if part is None else part
+        self.part = nn.Parameter(values, requires_grad=param.requires_grad)
+
+    def part_of(self, tensor: Tensor) -> Tensor:
+        """This rank's values (values,) of a tensor of the parameter's shape."""
+        return in_memory(tensor, self.form)[self.own]
+
+    def whole(self, part: Tensor) -> Tensor:
+        """What each rank has its `part` (values,) of, in the parameter's shape. Collective."""
+        row = part.new_zeros(max(self._lengths))
+        row[: len(part)] = part.detach()
+        rows = self._ranks.all_gather(row)
+        parts = [one[:length] for one, length in zip(rows, self._lengths, strict=True)]
+        return torch.cat(parts).as_strided(self.form.size(), self.form.stride())
+
+
+def in_memory(tensor: Tensor, form: Tensor) -> Tensor:
+    """All values of `tensor` (of the shape of `form`), in the order in which `form`'s lie: (n,).
+
+    A view, if they lie so already.
+    """
+    if tensor.is_sparse:
+        tensor = tensor.to_dense()
+    if tensor.stride() != form.stride():
+        tensor = torch.empty_like(form, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
 class PartedSync(GradSync):
@@ -27,8 +78,6 @@ class PartedSync(GradSync):
 
     A rank has a part of each, be it without a value: so all optimizers keep state by the same keys.
     """
-
-    in_parts = True
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
@@ -39,35 +88,19 @@ class PartedSync(GradSync):
         return self.shares[param].part
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """Have `optimizer` step the parts of its parameters.
-
-        Raises:
-            UsageError: it is one that looks at a parameter as a whole.
-        """
-        kind, mode = type(optimizer).__name__, type(self).__name__.lower()
-        if not isinstance(optimizer, BY_VALUE):
-            raise UsageError(
-                f"sync mode {mode} leaves a part of every parameter to each rank, but {kind} is "
-                f"not known to treat each value for itself; use all_reduce, or one of "
-                f"{', '.join(one.__name__ for one in BY_VALUE)}"
-            )
-        if optimizer.state:
-            raise UsageError(f"sync mode {mode}: {kind} has stepped already; give it a new one")
+        """Have `optimizer` step the parts of its parameters."""
         for group in optimizer.param_groups:
             group["params"] = [self.part_of(param) for param in group["params"]]
         return optimizer
 
-    @torch.no_grad()
     def clip(self, params: Sequence[nn.Parameter], limit: float) -> Tensor:
+        return super().clip([share.part for share in self.shares.values()], limit)
+
+    @torch.no_grad()
+    def norm(self, gradients: list[Tensor]) -> Tensor:
         """The squares of the ranks' norms add up to that of the whole: an all_reduce of one."""
-        parts = [share.part for share in self.shares.values()]
-        gradients = [part.grad for part in parts if part.grad is not None]
-        own = nn.utils.get_total_norm(gradients).to(parts[0].device)
-        square = self.ranks.all_reduce(own.double().square(), dist.ReduceOp.SUM)
-        norm = square.sqrt().to(own.dtype)
-        if must_clip(norm, limit):
-            nn.utils.clip_grads_with_norm_(parts, limit, norm)
-        return norm
+        own = super().norm(gradients).to(next(iter(self.shares)).device)
+        return self.ranks.all_reduce(own.double().square()).sqrt().to(own.dtype)
 
     def optimizer_state(
         self, model: nn.Module, optimizer: Optimizer

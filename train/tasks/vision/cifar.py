@@ -17,6 +17,8 @@ FOLDER = "cifar-10-batches-py"  # what the official archive unpacks to
 PARTS = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 SHAPE = (3, 32, 32)
 CLASSES = 10
+GENERATED = "generated"  # as --data-dir
+SIZES = {"train": 50_000, "test": 10_000}
 # What a pickle that is none, or not of this kind, may raise.
 DAMAGED = (AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
 
@@ -24,9 +26,13 @@ DAMAGED = (AttributeError, EOFError, LookupError, MemoryError, OverflowError, Ty
 def read(folder: Path) -> dict[str, Images]:
     """The images of each part, in `folder` itself or in the official folder below it.
 
+    `generated`, where there is no such folder: as many images, made here.
+
     Raises:
         UsageError: a file is missing or is not a batch of CIFAR-10.
     """
+    if folder.name == GENERATED and not folder.exists():
+        return {part: _generated(size, seed) for seed, (part, size) in enumerate(SIZES.items())}
     require_folder(folder)
     home = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     missing = [name for names in PARTS.values() for name in names if not (home / name).is_file()]
@@ -37,6 +43,15 @@ def read(folder: Path) -> dict[str, Images]:
         )
     batches = {part: [_batch(home / name) for name in names] for part, names in PARTS.items()}
     return {part: Images(*map(torch.cat, zip(*own, strict=True))) for part, own in batches.items()}
+
+
+def _generated(size: int, seed: int) -> Images:
+    """Noise, brighter in one band of rows by label: the same on every machine."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (size,), generator=generator)
+    pixels = torch.randint(160, (size, *SHAPE), generator=generator, dtype=torch.uint8)
+    bands = torch.arange(SHAPE[1]) // 3 == labels[:, None]
+    return Images(pixels + 90 * bands[:, None, :, None].to(torch.uint8), labels)
 
 
 def _batch(path: Path) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,7 @@ from train.sync.base import SyncOptions
 from train.sync.compression.base import Compressor
 from train.sync.ddp.data_parallel import Way
 from train.sync.ddp.hooks import BucketHook
-from train.sync.flat import flatten
-from train.sync.ranks import Ranks
+from train.sync.ranks import Ranks, flatten
 from train.worker import end_process
 
 WAYS = plugins.names("train.sync.compression")

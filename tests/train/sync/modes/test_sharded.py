@@ -7,7 +7,6 @@ from safetensors.torch import load_file
 
 from tests.launch.submit import submit
 from train.sync import base
-from train.sync.modes.single import Single
 from train.sync.ranks import Ranks
 
 FLAGS = ["--dropout", "0", "--max-steps", "6", "--evaluate", "end", "--threads", "1", "--quiet"]
@@ -51,4 +50,4 @@ def test_what_was_trained_is_evaluated_and_saved_whole(mode, single, logs):
 
 @pytest.mark.parametrize("mode", ["zero1", "fsdp"])
 def test_a_process_alone_keeps_all_of_it(mode):
-    assert isinstance(base.build(mode, Ranks(), base.SyncOptions()), Single)
+    assert type(base.build(mode, Ranks(), base.SyncOptions())) is base.GradSync

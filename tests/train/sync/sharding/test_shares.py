@@ -8,7 +8,7 @@ from torch import nn
 
 from train.sync.ranks import Ranks
 from train.sync.sharding.bucket import Bucket
-from train.sync.sharding.shares import Share
+from train.sync.sharding.parts import Share
 
 FORMS = {
     "a number": torch.randn(()),

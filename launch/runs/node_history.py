@@ -1,0 +1,96 @@
+"""Which nodes failures blamed, in one file of this user's: `--exclude auto` avoids the bad ones.
+
+A node is blamed where it was lost, or where a rank's error says that its hardware failed; never for
+what a program did on it. One that was the cause twice in seven days is bad. A node is known by its
+name in Slurm or in the list of hosts, and by its cluster: the name of Slurm's, or `ssh`.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launch.runs import run_record
+from launch.spec import NodeFacts
+from muster import json_lines
+from muster.command import state_folder
+from muster.writing import CannotWrite, write_text
+
+AUTO = "auto"  # in the text of --exclude
+LATELY_S, OFTEN = 7 * 86_400, 2
+HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
+
+
+def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
+    """Write down the node that the end of the run blames, if it does; these were its nodes."""
+    end = run_record.read_end(run_dir) or {}
+    text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
+    at_fault = ""
+    if end.get("cause") == "node_lost":
+        found = [(text.find(f"{one.name} "), one.name) for one in nodes]
+        at_fault = min([pair for pair in found if pair[0] >= 0], default=(0, ""))[1]
+    elif HARDWARE.search(text):
+        at_fault = of_ranks.get(end.get("rank", -1), "")
+    for one in nodes:
+        if one.name == at_fault:
+            last = text.strip().splitlines()[-1].removeprefix("error: ")
+            record = {"time_unix_s": time.time(), "cluster": cluster, "node": one.spec.host}
+            _write([*failures(), {**record, "run_id": run_dir.name, "message": last}])
+
+
+def failures() -> list[dict[str, Any]]:
+    """Those of the last seven days, the last one at the end."""
+    with suppress(OSError, RuntimeError):  # nothing yet, or nobody's home
+        found = json_lines.read(_path())
+        return [one for one in found if one["time_unix_s"] > time.time() - LATELY_S]
+    return []
+
+
+def bad(cluster: str) -> dict[str, str]:
+    """The cluster's nodes that were the cause too often, and what they did last."""
+    of_cluster = [one for one in failures() if one["cluster"] == cluster]
+    names = [one["node"] for one in of_cluster]
+    return {
+        one["node"]: f"the cause of {names.count(one['node'])} failures in seven days, the last "
+        f"in {one['run_id']}: {one['message']}"
+        for one in of_cluster
+        if names.count(one["node"]) >= OFTEN
+    }
+
+
+def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
+    """A line for each bad node among those that a run starts on."""
+    known = bad(cluster)
+    hosts = [one.spec.host for one in nodes if one.spec.host in known]
+    return [f"{host} was {known[host]}; --exclude {AUTO} avoids it" for host in hosts]
+
+
+def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
+    """Those of the hosts that are bad, if so many are left without them; else none."""
+    found = {host for host in hosts if host in bad(cluster)}
+    return found if len(hosts) - len(found) >= least else set()
+
+
+def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
+    """What --exclude says, with the bad nodes in place of `auto`."""
+    names = [] if text is None else text.split(",")
+    if AUTO not in names:
+        return text
+    return ",".join([*(name for name in names if name != AUTO), *bad(cluster())]) or None
+
+
+def forget(names: Collection[str]) -> None:
+    """Forget the failures of these nodes, or of all of them."""
+    _write([one for one in failures() if names and one["node"] not in names])
+
+
+def _write(records: Sequence[dict[str, Any]]) -> None:
+    with suppress(CannotWrite, RuntimeError):  # no reason to end a run
+        write_text(_path(), "".join(f"{json.dumps(one)}\n" for one in records))
+
+
+def _path() -> Path:
+    return state_folder() / "nodes.jsonl"

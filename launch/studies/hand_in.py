@@ -1,0 +1,62 @@
+"""What a course wants handed in: the report, a folder for each part, the code, and an archive.
+
+A part is what an entry of the study's grid is called up to its colon: the runs of "Task 2a: gather
+and scatter" are in `task2a/`, with the code in which that part differs from the others.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.plugins import REPOSITORY
+from launch.studies.progress_record import Note
+from muster import run_files
+from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMARY
+
+FOLDER = "hand_in"
+FORMATS = {"zip": "zip", "tar.gz": "gztar"}
+CODE = ("configs", "muster", "train")  # all that workers run
+OF_MODES = REPOSITORY / "train" / "sync"
+
+
+def pack(folder: Path, cells: list[Note], form: str) -> Path:
+    """Make `hand_in/` of a study's folder anew, of what is done, and its archive."""
+    home = folder / FOLDER
+    shutil.rmtree(home, ignore_errors=True)
+    for note in cells:
+        if note.state == "done":
+            _pack_run(folder / note.run_dir, home / part_of(note), note)
+    for name in ("report.pdf", "report.md"):
+        if (report := run_files.REPORT.path(folder) / name).exists():
+            shutil.copy(report, home)
+    for name in CODE:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / name, home / "code" / name, ignore=ignored)
+    return Path(shutil.make_archive(str(home), FORMATS[form], home))
+
+
+def part_of(note: Note) -> str:
+    """`task2a` of "Task 2a: gather and scatter"; its settings' name where it has no title."""
+    words = (note.name or note.id).partition(":")[0].lower()
+    return re.sub(r"[^a-z0-9]+", "", words) or note.id
+
+
+def _pack_run(run_dir: Path, part: Path, note: Note) -> None:
+    for kind in (CONFIG, SUMMARY, ENVIRONMENT, METRICS, OUTPUT):
+        for file in kind.find(run_dir):
+            target = part / run_dir.name / file.relative_to(run_dir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    command = json.loads(LAUNCH.path(run_dir).read_text(encoding="utf-8"))["command"]
+    text = command if isinstance(command, str) else " ".join(command)
+    (part / run_dir.name / "command.txt").write_text(f"{text}\n", encoding="utf-8")
+    for file in _code_of(note):
+        shutil.copy(file, part)
+
+
+def _code_of(note: Note) -> Iterator[Path]:
+    yield OF_MODES / "modes" / f"{note.settings['sync']}.py"
+    if note.settings.get("bucket_mb") == 0:  # the loop over parameters that assignments ask for
+        yield OF_MODES / "after_backward.py"

@@ -1,0 +1,69 @@
+"""A run behind a login node, from Python: `muster.Job` there is asked, and results come here."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster import arguments
+from muster.command import LOGIN
+from muster.errors import refuse
+from muster.remote_job import MUSTER, Job, Status, run_command
+from muster.run_files import project_of
+
+ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
+SLICE_S = 60.0  # of waiting: who waits there ends so long after a laptop that is gone
+
+
+class LoginJob(Job):
+    """`run_dir` is a folder here, with what its function has returned; `there` is the run's own."""
+
+    def __init__(self, there: str, known: Mapping[str, Any]) -> None:
+        super().__init__(project_of(Path.cwd()) / "logs" / Path(there).name)
+        self.there = there
+        self._login = [
+            f"--{name.replace('_', '-')}={known[name]}" for name in LOGIN if known[name] is not None
+        ]
+
+    def status(self) -> Status:
+        """What it is doing now."""
+        return _status(self._answer("status"))
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Stay until it is over; its exit code. What its function has returned is here then.
+
+        Raises:
+            TimeoutError: it goes on after `timeout_s` seconds.
+        """
+        if timeout_s is not None:
+            refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
+        began = time.monotonic()
+        while True:
+            passed_s = time.monotonic() - began
+            left_s = SLICE_S if timeout_s is None else max(0.0, timeout_s - passed_s)
+            answer = self._answer("wait", str(min(SLICE_S, left_s)))
+            if answer["code"] is not None:
+                break
+            if left_s <= SLICE_S and timeout_s is not None:
+                state = _status(answer)
+                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {state}")
+        into = ("--results", "--to", str(self.run_dir.parent))
+        run_command(MUSTER, "jobs", *self._login, "fetch", self.run_id, *into)
+        return int(answer["code"])
+
+    def cancel(self) -> None:
+        """End it, and everything it started; stays until that is so."""
+        self._answer("cancel")
+
+    def _answer(self, verb: str, *words: str) -> dict[str, Any]:
+        printed = run_command(*ASK, *self._login, verb, self.there, *words)
+        answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return answer
+
+    def _words(self, verb: str) -> list[str]:
+        return [*self._login, "--logs-dir", str(Path(self.there).parent), verb, self.run_id]
+
+
+def _status(answer: Mapping[str, Any]) -> Status:
+    return Status(answer["word"], answer["is_over"], answer["detail"], tuple(answer["notes"]))

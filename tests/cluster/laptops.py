@@ -1,0 +1,124 @@
+"""A laptop beside the testbed: it reaches node0's sshd alone, and shares no disk with the nodes.
+
+How it works: the laptop is a network, a mount and a UTS namespace, which a process that only sleeps
+holds. A veth pair leads from it to node0, which forwards nothing; its one route is for ssh alone.
+Its /tmp and the testbed's own folder are empty file systems, so that it does not see what the nodes
+have there, nor do they see its files; Slurm's commands are no programs there.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from secrets import token_hex
+
+from launch.virtual_cluster import daemons
+from launch.virtual_cluster.cluster_state import STATE
+from launch.virtual_cluster.ssh_daemons import FOLDER
+from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.launch.submit import wait_until
+
+MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
+SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
+HOME = Path("/tmp/home")  # of its user, as it sees it
+CARD = "laptop{}"  # of node0
+
+
+class Laptop:
+    """A user's machine: a project, a folder for state, and the way to node0."""
+
+    def __init__(self, cluster: Cluster, folder: Path, number: int = 0) -> None:
+        self.cluster, self.number = cluster, number
+        self.remote = folder / "remote"  # on the login node
+        self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--uts", "sleep", "infinity"],
+            stdin=subprocess.DEVNULL,
+        )
+        self._begin()
+        self.project, self.home = self.seen(HOME / "project"), self.seen(HOME)
+        self.project.mkdir(parents=True)
+        self.ssh_config = self._ssh_config()
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
+            "HOME": str(HOME),
+            "XDG_STATE_HOME": str(HOME / "state"),
+            "XDG_RUNTIME_DIR": "/tmp/run",  # a short path, as sockets need
+        }
+        self.login = ["--login", "root@node0", "--login-config", str(HOME / "ssh_config")]
+        self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
+
+    def seen(self, path: Path) -> Path:
+        """A file of the laptop's, as this process sees it."""
+        return Path(f"/proc/{self._holder.pid}/root", *path.parts[1:])
+
+    def start(self, word: str, *words: str) -> subprocess.Popen:
+        return self.start_known(word, *self.login, *words)
+
+    def start_known(self, *words: str) -> subprocess.Popen:
+        """A command that names a run alone."""
+        return self.popen(*MUSTER, *words)
+
+    def known(self, *words: str) -> subprocess.CompletedProcess:
+        """The same, to its end."""
+        return self.call(*MUSTER, *words)
+
+    def popen(self, *argv: str) -> subprocess.Popen:
+        """A command on the laptop, in the project."""
+        return subprocess.Popen(
+            [*self._enter(), "env", f"--chdir={HOME / 'project'}", *argv], env=self.env, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def call(self, *argv: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
+        process = self.popen(*argv)
+        out, err = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def link(self, state: str) -> None:
+        """Have the way to node0 `up` or `down`."""
+        card = CARD.format(self.number)
+        done = self.cluster.exec("node0", "ip", "link", "set", card, state)
+        assert done.returncode == 0, done.stderr
+
+    def end(self) -> None:
+        """Have nothing left of it."""
+        with Path(f"/proc/{self._holder.pid}/ns/net").open() as network:
+            daemons.end(lambda: daemons.inside([Path(f"/proc/self/fd/{network.fileno()}")]))
+        self._holder.wait()
+
+    def _begin(self) -> None:
+        pid, card, net = self._holder.pid, CARD.format(self.number), f"10.99.{self.number}"
+        assert wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        node0 = ["ip", "-netns", "muster-node0"]
+        tools = [found for name in SLURM if (found := shutil.which(name))]
+        _run("ip", "link", "add", card, "netns", "muster-node0", "type", "veth",
+             "peer", "name", "eth0", "netns", str(pid))  # fmt: skip
+        _run(*node0, "address", "add", f"{net}.1/30", "dev", card)
+        _run(*node0, "link", "set", card, "up")
+        for words in (
+            f"ip address add {net}.2/32 dev eth0", "ip link set eth0 up", "ip link set lo up",
+            f"ip route add 10.10.1.1/32 via {net}.1 dev eth0 onlink table 22", "hostname laptop",
+            "ip rule add ipproto tcp dport 22 lookup 22",  # no other way out
+            "mount -t tmpfs tmpfs /tmp", f"mount -t tmpfs tmpfs {STATE}",
+            *(f"mount --bind /dev/null {tool}" for tool in tools),
+        ):  # fmt: skip
+            _run(*self._enter(), *words.split())
+        self.seen(Path("/tmp/run")).mkdir(mode=0o700)
+
+    def _ssh_config(self) -> Path:
+        """Its own, with its own copies of the key and of what is known of hosts."""
+        text = self.cluster.ssh_config.read_text().replace(str(FOLDER), str(HOME))
+        for name in ("id_ed25519", "known_hosts"):
+            shutil.copy(FOLDER / name, self.home / name)
+        (self.home / "ssh_config").write_text(text)
+        return self.home / "ssh_config"
+
+    def _enter(self) -> list[str]:
+        return ["nsenter", f"--target={self._holder.pid}", "--net", "--mount", "--uts", "--"]
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, (argv, done.stderr)

@@ -1,0 +1,72 @@
+"""Ports are free, and from the range that was asked for; gloo and nccl are told the interface."""
+
+import socket
+
+import pytest
+
+from configs.settings.launch import LaunchConfig
+from launch.nodes import this_machine
+from launch.nodes.this_machine import PORTS, among, free_port
+from muster.errors import MusterError, UsageError
+
+OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setattr(this_machine, "addresses", lambda: OWN)
+
+
+@pytest.mark.usefixtures("own")
+def test_nccl_does_not_take_eth10_for_eth1():
+    """NCCL takes `eth1` for the beginning of a name, and `=eth1` for a name."""
+    name = this_machine.interface_of("10.10.1.1", "10.10.0.0/16", "node0")
+    found = this_machine.interface_variables(name, "10.10.1.1")
+    assert found == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
+
+
+@pytest.mark.usefixtures("own")
+def test_ipv6():
+    assert this_machine.interface_of("fd00::1", "fd00::/64", "node0") == "eth2"
+    found = this_machine.interface_variables("eth2", "fd00::1")
+    assert found["NCCL_SOCKET_FAMILY"] == "AF_INET6"
+    assert this_machine.own_address_in("fd00::/64", "node0") == "fd00::1"
+
+
+@pytest.mark.usefixtures("own")
+def test_an_address_outside_the_network_that_was_asked_for_is_refused():
+    with pytest.raises(MusterError, match=r"not in --network 10\.10\.2\.0/24; it has .*on eth10"):
+        this_machine.interface_of("10.10.1.1", "10.10.2.0/24", "node1")
+
+
+@pytest.mark.usefixtures("own")
+def test_an_interface_that_nobody_knows_is_not_named():
+    assert (
+        this_machine.interface_variables(
+            this_machine.interface_of("10.9.9.9", None, "node0"), "10.9.9.9"
+        )
+        == {}
+    )
+
+
+def test_a_free_port_of_a_range():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port(0, range(port, port + 5)) in range(port + 1, port + 5)
+        with pytest.raises(MusterError, match=f"no free port between {port} and {port}; give"):
+            free_port(0, range(port, port + 1))
+
+
+def test_a_range_is_two_ports():
+    config = LaunchConfig(port_range="20000:20100")
+    assert config.ports == (20000, 20100)
+    assert (among(config.ports)[0], among(config.ports)[-1]) == (20000, 20100)
+    assert LaunchConfig().ports is None and among(None) == PORTS
+
+
+@pytest.mark.parametrize(
+    "text", ["", "20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"]
+)
+def test_what_is_no_range_is_refused(text):
+    with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
+        LaunchConfig(port_range=text)

@@ -1,0 +1,100 @@
+"""A node that was the cause twice in seven days is bad: it is named, and can be avoided."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from launch.launchers.ssh import Ssh
+from launch.runs import node_history
+from launch.spec import NodeFacts, NodeSpec
+from muster.errors import UsageError
+from tests.launch.submit import REPOSITORY
+
+NODES = [
+    NodeFacts(NodeSpec(host, 1), name, "python", "/muster", 1)
+    for host, name in (("10.0.0.1", "gpu-n1"), ("n1", "n1"), ("n2", "n2"))
+]
+GONE = "error: {} (10.0.0.9) is gone: its agent was killed, or the node went down"
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def end(message, cause="node_lost", rank=None, cluster="ssh"):
+        (tmp_path / "run" / "agents").mkdir(parents=True, exist_ok=True)
+        agent = {"node": "n2", "ranks": [2]}
+        (tmp_path / "run" / "agents" / "node_00002.json").write_text(json.dumps(agent))
+        record = {"code": 1, "message": message, "cause": cause, "rank": rank}
+        (tmp_path / "run" / "exit.json").write_text(json.dumps(record))
+        node_history.note(tmp_path / "run", cluster, NODES)
+        return [one["node"] for one in node_history.failures()]
+
+    return end
+
+
+def test_what_blames_a_node_and_what_does_not(ended):
+    assert ended(GONE.format("n1")) == ["n1"]
+    assert ended("error: heard nothing from gpu-n1 for 15 s: is its link down?")[1:] == ["10.0.0.1"]
+    assert ended("CUDA error: uncorrectable ECC error", "program", 2)[2:] == ["n2"]
+    for cause in ("program", "killed", "out_of_memory", "hang", "stopped"):
+        assert len(ended("error: rank 2 on n2 died", cause, 2)) == 3
+    assert len(ended("error: stopped by SIGTERM")) == 3  # no node is named
+
+
+def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch):
+    ended(GONE.format("n1"))
+    assert node_history.bad("ssh") == {}
+    ended(GONE.format("n1"), cluster="other")
+    assert node_history.bad("ssh") == {}
+    ended(GONE.format("n1"))
+    (line,) = node_history.warnings("ssh", NODES)
+    assert line.startswith("n1 was the cause of 2 failures in seven days, the last in run: n1 (10.")
+    assert node_history.excluded("n7,auto", lambda: "ssh") == "n7,n1"
+    assert node_history.excluded("auto", lambda: "none") is None
+    assert node_history.excluded("n[1,3]", pytest.fail) == "n[1,3]"
+    later = time.time() + node_history.LATELY_S + 1
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert node_history.bad("ssh") == {} and node_history.failures() == []
+
+
+def hosts_of(exclude, nodes, hosts="n1,n2,n3"):
+    launch = LaunchConfig(hosts=hosts, nodes=nodes)
+    made = Ssh(Settings(launch, SshConfig(), SlurmConfig(exclude=exclude)))
+    return [node.spec.host for node in made.assume().nodes]
+
+
+def test_hosts_without_the_excluded(ended):
+    for _ in range(2):
+        ended(GONE.format("n1"))
+    assert hosts_of(None, None) == ["n1", "n2", "n3"]
+    assert hosts_of("auto", None) == ["n2", "n3"]
+    assert hosts_of("auto", 2) == ["n2", "n3"]
+    assert hosts_of("auto", 3) == ["n1", "n2", "n3"]  # without it there are too few
+    assert hosts_of("auto,n2", 1) == ["n3"]
+    assert hosts_of("n[2-3]", None) == ["n1"]
+    with pytest.raises(UsageError, match="--exclude n1 leaves none of n1"):
+        hosts_of("n1", None, "n1")
+    with pytest.raises(UsageError, match="--nodes 3, but n1,n2,n3 has 1"):
+        hosts_of("n[1-2]", 3)
+
+
+def test_they_are_listed_and_forgotten(ended):
+    ended(GONE.format("n1"))
+    ended(GONE.format("n2"))
+
+    def jobs(*words):
+        argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "nodes", *words]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "n1 (ssh), run: n1 (10.0.0.9) is gone" in jobs()
+    assert jobs("--clear", "n1").count("\n") == 1
+    (found,) = map(json.loads, jobs("--json").splitlines())
+    assert found["kind"] == "nodes" and [one["node"] for one in found["failures"]] == ["n2"]
+    assert jobs("--clear") == "" and node_history.failures() == []

@@ -1,0 +1,106 @@
+"""What Slurm is asked, and how often, and what is understood of its answers."""
+
+from datetime import datetime
+
+import pytest
+
+from launch.slurm.controller import (
+    FORGOTTEN,
+    UNKNOWN,
+    JobState,
+    cores_per_gpu,
+    end_unix_s,
+    job_states,
+    scrubbed,
+)
+from launch.slurm.submitted_job import Watcher
+
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+# As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
+QUEUE = (
+    f"2|2|PENDING|N/A|N/A|{DOWN}",
+    "3|3|PENDING|2026-11-22T17:28:36|N/A|BeginTime",
+    "1|1|RUNNING|2026-11-22T16:28:36|2026-11-22T17:28:36|None",
+    "9|7_3|RUNNING|2026-11-22T16:28:36|UNLIMITED|None",
+)
+
+
+@pytest.fixture
+def queue(slurm):
+    slurm.queue_is(*QUEUE)
+    return slurm
+
+
+def test_what_a_job_says_of_itself_does_not_rule_the_next():
+    env = {"SLURM_JOB_ID": "1", "SBATCH_MEM_BIND": "x", "SLURM_CONF": "/c", "PMIX_RANK": "0"}
+    assert scrubbed({**env, "HOME": "/me"}) == {"SLURM_CONF": "/c", "HOME": "/me"}
+
+
+def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
+    own = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "x", "SLURM_CLUSTERS": "c", "SLURM_JWT": "j"}
+    assert scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
+    env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
+    del own["SBATCH_PARTITION"]
+    assert scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
+
+
+def test_one_question_tells_of_all_jobs(queue):
+    found = job_states(["1", "2", "3", "7_3", "9", "99"], queue.env)
+    of_array = JobState("RUNNING", "", "2026-11-22T16:28:36", "UNLIMITED")
+    assert found == {
+        "1": JobState("RUNNING", "", "2026-11-22T16:28:36", "2026-11-22T17:28:36"),
+        "2": JobState("PENDING", DOWN.replace(" ", "_"), "N/A", "N/A"),
+        "3": JobState("PENDING", "BeginTime", "2026-11-22T17:28:36", "N/A"),
+        "7_3": of_array,
+        "9": of_array,  # as the job itself knows it
+        "99": JobState(FORGOTTEN),
+    }
+
+
+def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
+    assert end_unix_s("1", queue.env) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
+    assert end_unix_s("9", queue.env) is None
+    queue.silence()
+    assert end_unix_s("1", queue.env) is None
+
+
+def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue):
+    now = [0.0]
+    watcher = Watcher(queue.env, clock=lambda: now[0])
+    for tick in range(300):  # half a minute of looking, ten times a second
+        now[0] = tick / 10
+        watcher.look_at(["1", "2", "99"])
+        states = [watcher.state(one).name for one in ("1", "2", "99")]
+        assert states == ["RUNNING", "PENDING", FORGOTTEN]
+    assert len(queue.calls("squeue")) == 6 and queue.calls("scontrol") == []
+    assert "--jobs=1,2 " in queue.calls("squeue")[-1]  # one that is over is not asked about again
+    queue.queue_is(QUEUE[1].replace("3|3", "2|2"))
+    watcher.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
+    now[0] += 1.0
+    assert watcher.state("2", sign="exit.json").reason == "BeginTime"
+
+
+def test_while_slurm_is_silent_nothing_is_known(queue):
+    watcher = Watcher(queue.env)
+    queue.silence()
+    watcher.look_at(["1", "2"])
+    assert watcher.state("1").name == watcher.state("2").name == UNKNOWN
+    assert len(queue.calls("squeue")) == 1
+
+
+NODES = ("main* 64 gpu:a100:4(S:0-1)", "main* 128 gpu:4", "main* 8 (null)", "big 96 gpu:h100:8")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores"), [("", 16), ("big", 12), ("main,big", 12), ("elsewhere", None)]
+)
+def test_a_gpu_has_the_cores_that_the_least_of_its_nodes_has_for_each(slurm, wanted, cores):
+    slurm.has_gpus(*NODES, main="JobDefaults=(null)", big="JobDefaults=(null)")
+    assert cores_per_gpu(wanted, slurm.env) == cores
+
+
+def test_a_cluster_that_gives_cores_with_gpus_knows_best(slurm):
+    slurm.has_gpus(*NODES, main="JobDefaults=DefCpuPerGPU=3", big="JobDefaults=(null)")
+    assert cores_per_gpu("", slurm.env) is None and cores_per_gpu("big", slurm.env) == 12
+    slurm.silence()
+    assert cores_per_gpu("big", slurm.env) is None

@@ -1,0 +1,138 @@
+"""HetSeq's command lines mean what they say, start a node's workers, and meet as they say."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from muster.errors import UsageError
+from tests.train.tasks.vision.files import write_mnist
+from tests.train.workers import finish, free_port, records, start
+from train import hetseq, hetseq_flags
+
+# As HetSeq's README and the article give it for the second of two nodes, but for the folders.
+GIVEN = (
+    "--task bert --data /hetseq/test_128/ --dict /hetseq/vocab.txt "
+    "--config_file /hetseq/bert_config.json --max-sentences 32 --fast-stat-sync "
+    "--max-update 900000 --update-freq 4 --valid-subset test --num-workers 4 "
+    "--warmup-updates 10000 --total-num-update 1000000 --lr 0.0001 --weight-decay 0.01 "
+    "--distributed-world-size 8 --device-id 0 --save-dir bert_node2gpu4 "
+    "--distributed-init-method tcp://10.0.0.1:11111 --distributed-rank 4"
+).split()
+LEAST = "--task mnist --data mnist --max-sentences 8 --max-epoch 1".split()
+
+
+def translate(*argv):
+    return hetseq_flags.translate(*hetseq_flags.parse(argv))
+
+
+def refusal(*argv):
+    with pytest.raises(UsageError) as error:
+        translate(*argv)
+    return str(error.value)
+
+
+def test_the_given_command():
+    config = translate(*GIVEN)
+    assert (config.task, config.data_dir) == ("bert", Path("/hetseq/test_128"))
+    assert (config.model, config.tokenizer) == ("/hetseq/bert_config.json", "/hetseq/vocab.txt")
+    assert config.on(8).batch_size == 32 * 4 * 8 and config.accumulation == 4
+    assert (config.max_steps, config.schedule_steps, config.warmup_steps) == (900_000, 10**6, 10**4)
+    assert (config.lr, config.weight_decay, config.decay) == (1e-4, 0.01, "all")
+    assert (config.optimizer, config.schedule, config.sync) == ("adamw", "polynomial", "ddp")
+    assert (config.checkpoint_dir, config.resume) == (Path("bert_node2gpu4"), "auto")
+    assert (config.data_workers, config.seed, config.max_grad_norm) == (4, 19940802, 25)
+    args, _ = hetseq_flags.parse(GIVEN)
+    assert list(hetseq_flags.ranks_here(args)) == [4, 5, 6, 7]
+    alone, _ = hetseq_flags.parse([*GIVEN, "--distributed-no-spawn"])
+    assert list(hetseq_flags.ranks_here(alone)) == [4]
+
+
+def test_mnist_as_hetseq_has_it_and_flags_of_ours():
+    config = translate(
+        *LEAST,
+        *"--optimizer adadelta --lr 1.01 --adadelta_rho 0.8 --adam-betas (0.8,0.9) --cpu".split(),
+        *"--no-save --disable-validation --save-interval-updates=5 --log-every 2".split(),
+    )
+    assert (config.optimizer, config.lr, config.adadelta_rho) == ("adadelta", 1.01, 0.8)
+    assert (config.adam_beta1, config.adam_beta2, config.device) == (0.8, 0.9, "cpu")
+    assert (config.epochs, config.max_steps, config.sync) == (1, None, "single")
+    assert (config.evaluate, config.save_model, config.log_every) == ("never", False, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--max-tokens 4096", "--max-tokens: batches are counted in samples"),
+        ("--hetseq_state_dict a.pt", "--hetseq-state-dict: a pickle can run code"),
+        ("--use-bmuf", "--use-bmuf: give --sync local_sgd"),
+        ("--task BertForELClassification", "known: bert, mnist, BertForTokenClassification"),
+        ("--max-epoch 0", "without both, training never ends"),
+        ("--adam-betas 0.9", "give two numbers"),
+        ("--clip-norm=-1", "--clip-norm must be at least 0"),
+        ("--max-update many", "--max-update/--mu: invalid int value"),
+        ("--distributed-rank 1", "--distributed-rank 1 is not below --distributed-world-size 1"),
+        ("--distributed-world-size 8", "of 8 workers 4 are on this node"),
+        ("--distributed-init-method 10.0.0.1", "give tcp://IP:PORT or file:///PATH"),
+        ("--max-sentence 3", "unknown flag --max-sentence"),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused_with_what_to_use(flags, message):
+    assert message in refusal(*LEAST, *flags.split())
+
+
+def test_every_refused_flag_is_refused_by_its_name():
+    for flag in hetseq_flags.REFUSED:
+        assert f"{flag}: " in refusal(*LEAST, flag, "1")
+
+
+def command(folder, run_id, *flags):
+    given = f"--task mnist --data {folder} --max-sentences 8 --max-epoch 1 --cpu"
+    given += f" --optimizer adadelta --logs-dir {folder}/logs --run-id {run_id} --no-save"
+    words = [str(REPOSITORY / "train" / "hetseq.py"), *given.split(), "--threads", "1", *flags]
+    return start(words, cwd="/")
+
+
+def test_a_nodes_workers_start_and_nodes_meet_through_a_file(tmp_path):
+    folder, meeting = write_mnist(tmp_path, 64), tmp_path / "meeting"
+    two = ("--distributed-world-size", "2")
+    ((code, _, err),) = finish([command(folder, "spawned", *two)])
+    assert code == 0, err
+    where = ("--distributed-init-method", f"file://{meeting}", "--distributed-gpus", "1")
+    nodes = [command(folder, "met", *two, *where, "--distributed-rank", str(n)) for n in (1, 0)]
+    assert [code for code, _, _ in finish(nodes)] == [0, 0]
+    assert not meeting.exists()
+    runs = [records(folder / "logs" / name, 1) for name in ("spawned", "met")]
+    first, second = ([row["loss"] for row in rows if row["kind"] == "step"] for rows in runs)
+    assert first == second and len(first) == 4
+    summary = json.loads((folder / "logs" / "met" / "summary.json").read_text())
+    assert (summary["world_size"], summary["batch_size"]) == (2, 16)
+
+
+def test_a_file_of_another_run_is_left_alone(tmp_path):
+    path = tmp_path / "meeting"
+    path.write_text("theirs")
+    with (
+        pytest.raises(UsageError, match="it is there already"),
+        hetseq.meeting_point(f"file://{path}", range(1), 2, 1.0),
+    ):
+        pass
+    assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_node_that_is_stopped_stops_all_its_workers(tmp_path):
+    folder = write_mnist(tmp_path)
+    port = free_port()
+    flags = ("--distributed-world-size", "2", "--max-update", "100000", "--max-epoch", "100000",
+             "--distributed-init-method", f"tcp://127.0.0.1:{port}")  # fmt: skip
+    process = command(folder, "stopped", *flags)
+    lines = folder / "logs" / "stopped" / "metrics" / "rank_00001.jsonl"
+    while process.poll() is None and not (lines.exists() and lines.read_text()):
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    ((code, _, err),) = finish([process])
+    assert code == 75, err

@@ -1,0 +1,106 @@
+"""Ranks wait for each other, and tell each other values and errors, however slow a disk is.
+
+A collective has a time limit, --timeout-s, so that a rank that hangs is found. Loading and saving
+have none that a slow disk could miss: before the collectives that follow them, all ranks meet here.
+A rank that is gone is noticed at once. Values are sent by torch's object collectives, through gloo:
+between the ranks of one job, and nobody else.
+"""
+
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from muster.errors import MusterError, text_of
+
+from .exit_guard import PeerFailed
+
+T = TypeVar("T")
+
+# Up to torch 2.13 it has another name, which later ones warn of.
+set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+
+# Of preparing, loading and saving; above it a disk is taken to be gone, not slow.
+PATIENCE_S = 3600.0
+POLL_S = 0.005
+
+
+def wait_for_all(world_size: int) -> None:
+    """Return when all ranks are here: a barrier that does not end after --timeout-s.
+
+    Signals are taken meanwhile.
+
+    Raises:
+        RuntimeError: a rank is gone, or did not come within `PATIENCE_S` seconds.
+    """
+    if world_size == 1:
+        return
+    options = dist.BarrierOptions()
+    options.timeout = timedelta(seconds=PATIENCE_S)
+    arrived = gloo_group().barrier(options)
+    while not arrived.is_completed():
+        time.sleep(POLL_S)
+    arrived.wait()
+
+
+def gather(world_size: int, value: T) -> list[T]:
+    """The value of every rank, on every rank."""
+    if world_size == 1:
+        return [value]
+    values: list[Any] = [None] * world_size
+    dist.all_gather_object(values, value, group=gloo_group())
+    return values
+
+
+def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
+    """What `act` returns on each rank, on every rank, however long it takes there.
+
+    Raises:
+        Exception: what `act` raised here; else a PeerFailed with the words of one that failed.
+    """
+    outcome: tuple[Any, str] = None, ""
+    failure = None
+    try:
+        outcome = act(), ""
+        pickle.dumps(outcome)  # what cannot be sent is found before the others wait for it
+    except Exception as error:  # noqa: BLE001  whatever it is: the others wait for it
+        kind = "" if isinstance(error, MusterError) else f"{type(error).__name__}: "
+        host = socket.gethostname()
+        outcome = None, f"a worker on {host} could not go on: {kind}{text_of(error)}"
+        failure = error
+    wait_for_all(world_size)
+    outcomes: list[tuple[Any, str]] = gather(world_size, outcome)
+    if failure is not None:
+        raise failure
+    for _, problem in outcomes:
+        if problem:
+            raise PeerFailed(problem)
+    return [value for value, _ in outcomes]
+
+
+def of_first(rank: int, world_size: int, act: Callable[[], T]) -> T:
+    """What `act` returns on rank 0, on every rank; it raises as `of_each` does."""
+    first: Any = of_each(world_size, act if rank == 0 else lambda: None)[0]
+    answer: T = first
+    return answer
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """A group of all ranks that sends what lies in memory of the CPU. All call it alike.
+
+    Its barriers can have a time limit of their own, and be polled.
+    """
+    everyone = dist.group.WORLD
+    assert everyone is not None  # all have met
+    return everyone if dist.get_backend(everyone) == "gloo" else _beside(everyone)
+
+
+@lru_cache(maxsize=1)
+def _beside(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+    return group
