@@ -124,7 +124,7 @@ class SlurmJob:
         try:
             state = self._watch()
         except KeyboardInterrupt:
-            cancel = f"python launch/jobs.py cancel {self._spec.run_id}"
+            cancel = f"muster jobs cancel {self._spec.run_id}"
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
         ended = run_record.read_end(self._spec.run_dir)
