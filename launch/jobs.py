@@ -124,9 +124,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """
     runs = _runs(root)
     if not runs:
-        raise UsageError(
-            f"no runs in {root or REPOSITORY / 'logs'}; start one with python launch/submit.py"
-        )
+        raise UsageError(f"no runs in {root or REPOSITORY / 'logs'}; start one with muster run")
     if wanted is None:
         return runs[0]
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)

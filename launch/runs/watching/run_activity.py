@@ -41,7 +41,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
     if is_silent(progress):
         yield (
             f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "
-            "hangs; jobs.py stacks says where each rank is"
+            "hangs; muster jobs stacks says where each rank is"
         )
 
 

@@ -90,8 +90,8 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
     assert activity(run)[-1] == (
-        "no step is on record for 5 min: it evaluates, writes, or hangs; jobs.py stacks says where "
-        "each rank is"
+        "no step is on record for 5 min: it evaluates, writes, or hangs; "
+        "muster jobs stacks says where each rank is"
     )
     assert run_activity.brief(run, RUNNING).endswith("no step for 5 min")
 
