@@ -20,23 +20,32 @@ from typing import NoReturn
 from rich.console import Console
 from rich.table import Table
 
+from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
     commands,
     daemons,
     lifecycle,
     namespaces,
-    options,
     slurm_daemons,
     ssh_daemons,
 )
+from launch.virtual_cluster.options import Options, rate, rate_text
 from muster.errors import UsageError
+
+GONE = {
+    "--routed": "make routes with `exec NODE -- ip route`",
+    "--rails": "add a second card with `ip link add muster-exp100 type veth peer name exp1 netns "
+    "muster-node0`, and `down` removes it",
+}
+NODES = range(1, 17)
 
 
 def main() -> int:
     words, command = _split(sys.argv[1:])
-    if "--routed" in words:
-        raise UsageError("there is no --routed any more; make routes with `exec NODE -- ip route`")
+    for word in words:
+        if (flag := word.partition("=")[0]) in GONE:
+            raise UsageError(f"there is no {flag} any more; {GONE[flag]}")
     args = _parser().parse_args(words)
     if args.action == "up":
         return _up(args)
@@ -60,44 +69,42 @@ def _status() -> int:
     """
     cluster, hosts = lifecycle.present()
     states = slurm_daemons.states()
-    rate = options.rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
+    limit = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
-    shared = {name: daemons.pid(name) for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER)}
-    healthy = None not in shared.values()
+    healthy = not lifecycle.dead(cluster)
     for node in hosts:
         state = states.get(node.name, "unknown")
-        alive = [
-            daemons.pid(daemon) for daemon in (slurm_daemons.daemon(node), ssh_daemons.daemon(node))
-        ]
-        held = all(map(daemons.pid, namespaces.anchors(node, private=cluster.options.private_home)))
-        healthy &= held and all(alive) and slurm_daemons.is_usable(state)
+        healthy &= slurm_daemons.is_usable(state)
         table.add_row(
             node.name,
-            " ".join(address for address in (node.address, node.second, node.control) if address),
+            " ".join(address for address in (node.address, node.control) if address),
             ",".join(map(str, node.cores)),
-            *(str(number) if number else "dead" for number in alive),
+            *(_pid_of(one.daemon(node)) for one in (slurm_daemons, ssh_daemons)),
             state,
-            rate,
+            limit,
         )
     console = Console(width=None)
     console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
-    for name, pid in shared.items():
-        console.print(f"{name}: {pid or 'dead'}")
+    for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
+        console.print(f"{name}: {_pid_of(name)}")
     console.print(table)
     return 0 if healthy else 1
 
 
+def _pid_of(daemon: str) -> str:
+    return str(daemons.pid(daemon) or "dead")
+
+
 def _up(args: argparse.Namespace) -> int:
     venv = _venv(os.environ.get("MUSTER_BED_VENV"))
-    wanted = options.read(
-        args.nodes,
-        args.rate,
-        control_network=args.control_network,
-        rails=int(args.rails),
+    wanted = Options(
+        nodes=args.nodes,
+        rate=args.rate,
+        control_network=args.control_network or args.ipv6,
         ipv6=args.ipv6,
-        gpus=int(args.gpus),
+        gpus=args.gpus,
         private_home=args.private_home,
-        venv=str(venv) if venv else None,
+        venv=str(venv) if venv and args.private_home else None,
     )
     commands.refuse_unfit_box()
     slurm_daemons.refuse_gpus(wanted.gpus)
@@ -163,13 +170,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python launch/testbed.py",
         description="Make a cluster of this machine: nodes with their own network, Slurm and sshd.",
         allow_abbrev=False,
@@ -178,18 +180,16 @@ def _parser() -> argparse.ArgumentParser:
     up = actions.add_parser(
         "up", help="make a testbed, or repair the one that is up", allow_abbrev=False
     )
-    up.add_argument("--nodes", default="4", metavar="N", help="1 to 16 nodes (default: 4)")
-    up.add_argument("--rate", metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
+    up.add_argument(
+        "--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)"
+    )
+    up.add_argument(
+        "--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit"
+    )
     up.add_argument(
         "--control-network",
         action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
-    )
-    up.add_argument(
-        "--rails",
-        choices=("1", "2"),
-        default="1",
-        help="cards of each node in the experiment network (default: 1)",
     )
     up.add_argument(
         "--ipv6",
@@ -198,8 +198,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument(
         "--gpus",
-        choices=[str(count) for count in range(9)],
-        default="0",
+        type=int,
+        choices=range(9),
+        default=0,
         help="GPUs that Slurm schedules, though none are there; needs Slurm 24.05 (default: 0)",
     )
     up.add_argument(

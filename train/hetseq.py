@@ -31,7 +31,6 @@ from configs.settings.train import ByHand, TrainConfig
 from muster.errors import MusterError, UsageError
 from train import hetseq_flags, worker
 from train.distributed.address import interfaces
-from train.distributed.exit_guard import die_with_parent
 
 NOT_FROM_OTHERS = ("127.", "::1", "fe80")  # addresses that other nodes do not reach
 
@@ -127,7 +126,7 @@ def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
 
 
 def _train(config: TrainConfig, by_hand: ByHand) -> None:
-    die_with_parent()
+    worker.die_with_parent()
     cli.run(lambda: worker.end_process(worker.train(config, by_hand)))
 
 

@@ -42,7 +42,11 @@ def up(options: Options, checkout: Path, say: Say) -> None:
         cluster = cluster_state.read()
         if cluster and cluster.ready and _lives():
             _refuse_other(cluster, options, checkout)
-            _refuse_dead(cluster)
+            if names := dead(cluster):
+                raise MusterError(
+                    f"of this testbed {', '.join(names)} died; make it anew: python "
+                    f"{cluster.checkout}/launch/testbed.py down, then up"
+                )
             say(f"a testbed with {options} is up already")
             return
         if _remains():
@@ -142,17 +146,13 @@ def _is_in_service(node: Node) -> bool:
     return slurm_daemons.listens(node) and slurm_daemons.is_usable(state)
 
 
-def _refuse_dead(cluster: ClusterState) -> None:
+def dead(cluster: ClusterState) -> list[str]:
+    """The daemons of this testbed that have died."""
     names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
     for node in virtual_nodes.of(cluster.options, cluster.cores):
         names += namespaces.anchors(node, private=cluster.options.private_home)
         names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
-    dead = [name for name in names if daemons.pid(name) is None]
-    if dead:
-        raise MusterError(
-            f"of this testbed {', '.join(dead)} died; make it anew: python "
-            f"{cluster.checkout}/launch/testbed.py down, then up"
-        )
+    return [name for name in names if daemons.pid(name) is None]
 
 
 def _clean() -> None:

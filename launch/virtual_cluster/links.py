@@ -8,9 +8,9 @@ other sends. One end, `exp0`, is in the node's network namespace. The other stay
                                            +-- muster-br0 10.10.1.254
     node1: exp0 10.10.1.2 -- muster-exp1 --+
 
-A second card is a second pair on the same bridge, a control network a second bridge. A rate limits
-what an end sends (`tc`'s token bucket), and so both ends of a pair have one. Namespaces and links
-are found again by their names alone, so that `down` removes what a killed `up` left.
+A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), and so
+both ends of a pair have one. Namespaces and links are found again by their names alone, so that
+`down` removes what a killed `up` left.
 """
 
 import json
@@ -32,7 +32,7 @@ from muster.errors import MusterError
 NAMESPACES = Path("/run/netns")
 # Nothing with another name is ever touched.
 OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
-OUR_LINK = re.compile(r"muster-(br[01]|(exp|sec|ctl)[0-9]+)")
+OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
 # The bucket of tbf: what passes at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
@@ -51,17 +51,13 @@ def make(nodes: Sequence[Node], options: Options) -> None:
         _ip("link set lo up", netns=node.netns)
     _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
     _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
-    if options.rails == 2:
-        _join(nodes, "muster-br0", "sec", "exp1", [str(node.second) for node in nodes])
     if options.control_network:
         _bridge("muster-br1", f"{CONTROL_NET}.")
         _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
     if options.rate is not None:
         for node in nodes:
-            for card in range(options.rails):
-                call(["tc", "-n", node.netns, *_limit(f"exp{card}", options.rate)])
-                ours = f"muster-{('exp', 'sec')[card]}{node.number}"
-                call(["tc", *_limit(ours, options.rate)])
+            call(["tc", "-n", node.netns, *_limit("exp0", options.rate)])
+            call(["tc", *_limit(f"muster-exp{node.number}", options.rate)])
 
 
 def _bridge(bridge: str, net: str) -> None:

@@ -1,12 +1,9 @@
 """What one asks of a testbed is checked as a whole before anything is made."""
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from argparse import ArgumentTypeError
+from dataclasses import dataclass
 
-from muster.errors import refuse
-
-MOST_NODES = 16
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 # Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
 LEAST_RATE = 64 * UNITS["kbit"]
@@ -20,7 +17,6 @@ class Options:
     nodes: int = 4
     rate: int | None = None  # bits per second of each link; None: as fast as it goes
     control_network: bool = False
-    rails: int = 1  # cards of each node in the experiment network
     ipv6: bool = False  # alone on the experiment network; then there is a control network
     gpus: int = 0  # of each node, as Slurm believes
     private_home: bool = False
@@ -30,7 +26,6 @@ class Options:
         flags = [f"--nodes {self.nodes}"]
         flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
         flags += ["--control-network"] if self.control_network and not self.ipv6 else []
-        flags += [f"--rails {self.rails}"] if self.rails > 1 else []
         flags += ["--ipv6"] if self.ipv6 else []
         flags += [f"--gpus {self.gpus}"] if self.gpus else []
         flags += ["--private-home"] if self.private_home else []
@@ -38,31 +33,19 @@ class Options:
         return " ".join(flags)
 
 
-def read(nodes: str, rate: str | None, *, venv: str | None = None, **kind: Any) -> Options:
-    """The options that these words on a command line make; `kind` has further fields of them.
+def rate(text: str) -> int:
+    """Bits per second, as the flag --rate is read.
 
     Raises:
-        UsageError: the number of nodes or the rate is wrong.
+        ArgumentTypeError: `text` is no speed that links can have.
     """
-    problems = []
-    count = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
-    if not 1 <= count <= MOST_NODES:
-        problems.append(
-            f"--nodes {nodes}: a testbed has 1 to {MOST_NODES} nodes; give such a number"
+    bits = rate_bits(text)
+    if not (bits and LEAST_RATE <= bits <= MOST_RATE):
+        raise ArgumentTypeError(
+            f"{text!r}: expected a speed from {rate_text(LEAST_RATE)} to {rate_text(MOST_RATE)} "
+            "like 100mbit or 1gbit; without it links are not limited"
         )
-    bits = None if rate is None else rate_bits(rate)
-    if rate is not None and not (bits and LEAST_RATE <= bits <= MOST_RATE):
-        problems.append(
-            f"--rate {rate}: expected a speed from {rate_text(LEAST_RATE)} to"
-            f" {rate_text(MOST_RATE)} like 100mbit or 1gbit; without --rate links are not limited"
-        )
-    options = Options(nodes=count, rate=bits, **kind)
-    refuse(problems)
-    return replace(
-        options,
-        control_network=options.control_network or options.ipv6,
-        venv=venv if options.private_home else None,
-    )
+    return bits
 
 
 def rate_bits(text: str) -> int | None:

@@ -8,7 +8,6 @@ from launch.virtual_cluster.options import Options
 EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
 EXPERIMENT_NET_6 = "fd00:10:10:1::"
 BOX = 254  # the machine itself, on each of the two networks
-SECOND_RAIL = 100  # more than the last part of the first card's address
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class Node:
 
     number: int
     address: str  # on the experiment network, where training traffic goes
-    second: str | None  # of a second card there
     control: str | None  # on the control network, if the testbed has one
     cores: tuple[int, ...]
 
@@ -48,7 +46,6 @@ def of(options: Options, cores: Sequence[int]) -> list[Node]:
         Node(
             number=number,
             address=f"{net}{number + 1}",
-            second=f"{net}{number + 1 + SECOND_RAIL}" if options.rails == 2 else None,
             control=f"{CONTROL_NET}.{number + 1}" if options.control_network else None,
             cores=tuple(cores[(number * share + i) % len(cores)] for i in range(share)),
         )

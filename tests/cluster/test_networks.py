@@ -40,7 +40,15 @@ def without_torch(cluster: Cluster, hosts: str, folder: Path, per_node: int) -> 
 
 def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_cluster, tmp_path):
     """With two cards the network was not seen, and address= was not heeded."""
-    cluster = other_cluster("--nodes", "2", "--rails", "2")
+    cluster = other_cluster("--nodes", "2")
+    for node in range(2):
+        for words in (
+            f"link add muster-exp10{node} type veth peer name exp1 netns muster-node{node}",
+            f"link set muster-exp10{node} master muster-br0 up",
+            f"-n muster-node{node} address add 10.10.1.10{node + 1}/24 dev exp1",
+            f"-n muster-node{node} link set exp1 up",
+        ):
+            subprocess.run(["ip", *words.split()], check=True)
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("node0 address=10.10.1.101\nnode1 address=10.10.1.102\n")
     code, out, err = ssh(cluster, hosts, tmp_path)

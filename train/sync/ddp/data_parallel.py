@@ -167,6 +167,20 @@ class SyncedDataParallel(DistributedDataParallel):
         self.hook.restore(remembered)
 
 
+def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> None:
+    """Have Accelerate make DDP with what `options()` returns, and call `register` with it."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
+        def to_kwargs(self) -> dict[str, Any]:
+            return {**super().to_kwargs(), **options()}
+
+        def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
+            register(ddp)
+
+    accelerator.ddp_handler = Handler(**given)
+
+
 class Alone(nn.Module):
     """What a script calls of DDP, for a process that has no others and no group."""
 

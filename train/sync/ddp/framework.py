@@ -12,7 +12,7 @@ from muster.errors import UsageError, refuse
 
 from ..base import SyncOptions
 from ..modes.all_reduce import AllReduceHook
-from .data_parallel import VIEWS, Way, option_problems
+from .data_parallel import VIEWS, Way, hand_over, option_problems
 
 
 def sync_ddp(
@@ -85,20 +85,6 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
         )
 
     hand_over(accelerator, lambda: way.buckets() | VIEWS, way.register, **vars(given))
-
-
-def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> None:
-    """Have Accelerate make DDP with what `options()` returns, and call `register` with it."""
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
-        def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **options()}
-
-        def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            register(ddp)
-
-    accelerator.ddp_handler = Handler(**given)
 
 
 def _of_lightning(strategy: Any, way: Way) -> None:

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-from ..ddp.framework import hand_over
+from ..ddp.data_parallel import hand_over
 from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
 from ..ranks import Ranks
 
