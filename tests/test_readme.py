@@ -20,7 +20,8 @@ from launch.ssh.login_node.__main__ import login_parser
 from launch.ssh.login_node.fetching import fetch_parser
 from muster.command import COMMANDS as MUSTER
 from tests.preload import interpreter
-from train import course, hetseq_flags, run_glue
+from train import run_glue
+from train.command_lines import course, hetseq_flags
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -178,7 +179,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
             run_glue.translate(course.parse(flags), env={})
-        case ["python" | "python3", "train/hetseq.py", *flags]:
+        case ["python" | "python3", "train/command_lines/hetseq.py", *flags]:
             hetseq_flags.translate(*hetseq_flags.parse(flags))
         case _ if "train/main.py" in words:
             flags = words[words.index("train/main.py") + 1 :]

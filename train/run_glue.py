@@ -28,7 +28,8 @@ from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY
 from muster.writing import write_text
-from train import course, worker
+from train import worker
+from train.command_lines import course
 from train.distributed.world import World
 
 COURSE_TOTAL = 64  # samples per step that the assignment asks for, however many workers

@@ -58,10 +58,12 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
         cluster = job.cluster or launcher.name
         # of a job that was submitted another process knows the nodes
         nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
-        for line in node_history.warnings(cluster, nodes):
-            print(f"note: {line}", file=sys.stderr)
+        if nodes:
+            for line in node_history.warnings(cluster, nodes):
+                print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
-        node_history.note(spec.run_dir, cluster, nodes)
+        if nodes and outcome.code:
+            node_history.note(spec.run_dir, cluster, nodes)
         if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):

@@ -21,6 +21,7 @@ from muster.writing import CannotWrite, write_text
 
 AUTO = "auto"  # in the text of --exclude
 LATELY_S, OFTEN = 7 * 86_400, 2
+KEYS = {"time_unix_s", "cluster", "node", "run_id", "message"}  # of a failure
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 
 
@@ -44,7 +45,7 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
 def failures() -> list[dict[str, Any]]:
     """Those of the last seven days, the last one at the end."""
     with suppress(OSError, RuntimeError):  # nothing yet, or nobody's home
-        found = json_lines.read(_path())
+        found = [one for one in json_lines.read(_path()) if one.keys() >= KEYS]
         return [one for one in found if one["time_unix_s"] > time.time() - LATELY_S]
     return []
 

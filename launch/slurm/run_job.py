@@ -166,7 +166,7 @@ def where_due(
     """
     if code == STOPPED and continuation.stopped_for_notice(run_dir):
         _requeue("out of time", allocation, job)
-    elif Outcome(code).is_worth_another:
+    elif code and Outcome(code).is_worth_another:
         answer = node_health.answers(hosts, os.environ)
         if gone := [name for name, is_here in answer.items() if not is_here]:
             _requeue(f"no answer from {', '.join(gone)}", allocation, job)

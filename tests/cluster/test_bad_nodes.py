@@ -63,19 +63,21 @@ def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, blamed):
         wanted = ["--exclude", "auto", "--workers", "manual"]
         return ways.slurm(cluster, 2, *wanted, *flags)
 
-    blamed("muster", "node2", 2)
+    blamed("muster", "node0", 2)
     (tmp_path / "runs").mkdir()
     run = Run(cluster, submitted, tmp_path / "runs", program=Script(), ranks=2)
     try:
-        assert hosts(run.run_dir) == ["node0", "node1"]
-        blamed("muster", "node1", 1)
+        assert hosts(run.run_dir) == ["node1", "node2"]
+        blamed("muster", "node2", 1)
         for one in [*slurm_daemons(run, 1), run.agent(1)]:
             one.kill()
         (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
         show = ("scontrol", "show", "job", "--oneliner", job)
         assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
-        assert wait_until(lambda: " ExcNodeList=node1 " in cluster.run(*show).stdout)
-        assert wait_until(lambda: hosts(run.run_dir) == ["node0", "node2"])
+        assert wait_until(lambda: " ExcNodeList=node2 " in cluster.run(*show).stdout)
+        again = run.run_dir / "attempts" / "0"
+        assert wait_until(lambda: again.exists() and len(hosts(run.run_dir)) == 2)
+        assert "node2" not in hosts(run.run_dir)
     finally:
         ways.cancel_all(cluster)
         finish(run.process)

@@ -28,13 +28,8 @@ def doctor(cluster, *flags: str, timeout_s: float = 300) -> subprocess.Completed
     return cluster.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
 
 
-def ssh_flags(cluster, config: Path | None = None, hosts: str | None = None) -> list[str]:
-    return [
-        "--hosts",
-        hosts or ",".join(cluster.hosts),
-        "--ssh-config",
-        str(config or cluster.ssh_config),
-    ]
+def ssh_flags(cluster) -> list[str]:
+    return ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
 
 
 def rows(out: str) -> dict[str, str]:

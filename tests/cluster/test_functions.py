@@ -26,9 +26,6 @@ def work(number):
     dist.barrier()
     return total, dist.get_rank(), os.environ["KEY"]
 
-def square(number):
-    return number * number, os.uname().nodename
-
 def wait():
     time.sleep(5)
     return os.getpid()
@@ -39,11 +36,6 @@ if __name__ == "__main__":
         job = muster.launch(work, 2, env={"KEY": "mine"}, **flags)
         found = [(total.item(), rank, key) for total, rank, key in job.results(timeout_s=300)]
         print(json.dumps(found))
-    elif sys.argv[1] == "map":
-        jobs = muster.map(square, [2, 3, 4], at_once=2, workers="manual", **flags)
-        found = [job.results(timeout_s=300) for job in jobs]
-        hosts = [sorted({host for _, host in one}) for one in found]
-        print(json.dumps([[one[0][0] for one in found], hosts]))
     elif sys.argv[1] == "failure":
         try:
             muster.launch(work, 13, env={"KEY": "mine"}, **flags).results(timeout_s=300)
@@ -89,23 +81,6 @@ def test_results_and_the_exception_of_eight_ranks(cluster, project, way):
     assert (rank, host) == (5, "node2")
     assert cause == "ValueError('sample 17 is empty')"
     assert text.startswith("rank 5 on node2: ValueError: sample 17 is empty\n\nIn the worker:")
-
-
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_each_item_has_a_run_of_its_own(cluster, project, way):
-    flags = {**flags_of(cluster, way), "nodes": 2}
-    code, out, err = run(cluster, project, "map", flags)
-    assert code == 0, err
-    squares, hosts = json.loads(out)
-    assert squares == [4, 9, 16]
-    assert [len(one) for one in hosts] == [2, 2, 2]
-    if way == "ssh":
-        assert not set(hosts[0]) & set(hosts[1])
-    else:
-        jobs = [
-            json.loads(path.read_text()) for path in project.glob("logs/sweeps/*/runs/*/job.json")
-        ]
-        assert len(jobs) == 3 and len({one["job_id"].partition("_")[0] for one in jobs}) == 1
 
 
 @pytest.mark.parametrize("way", ["ssh", "slurm"])

@@ -132,6 +132,20 @@ def test_nodes_behind_it_by_ssh_and_a_run_comes_home(laptop, cluster):
     assert end["code"] == 0
 
 
+def test_a_run_that_is_left_to_itself_is_waited_for_and_followed(laptop, cluster):
+    (laptop.project / "t.py").write_text("import sys; print('begun'); sys.exit(7)\n")
+    hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
+    words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--detach", "--json"]
+    run = laptop.start("run", *words, "--", "t.py")
+    out, err = run.communicate(timeout=300)
+    assert run.returncode == 0 and json.loads(out.splitlines()[0])["kind"] == "submitted", err
+    waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
+    ended = json.loads(waited.stdout.splitlines()[-1])
+    assert waited.returncode == ended["exit_code"] == 7, waited.stderr
+    assert (ended["kind"], ended["cause"]) == ("ended", "program")
+    assert "node1.0| begun" in laptop.known("jobs", "logs", laptop.run_id, "-f").stdout
+
+
 def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "gone.py").write_text("")
     (laptop.project / "a name\nwith a line").write_text("kept")

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-# Where workers that can stop in order say so to the agent above them, by their pid.
-FOLDER = "MUSTER_STOPPABLE"
+from muster.orderly_stop import FOLDER
 
 
 class StoppedCleanly(BaseException):

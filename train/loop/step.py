@@ -53,6 +53,7 @@ class Step:
         self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
         self.device = next(wrapped.parameters()).device
         self.buffers = Buffers(self.ranks, wrapped)
+        self._autocast = state.precision.autocast()
         self.collectives: list[Collective] = []  # of the last step's gradients
         # found once: a walk through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
@@ -77,7 +78,7 @@ class Step:
             is_last = number == len(loaded)
             batchnorm.count_samples(self._batchnorms, plan.micro_batches[number - 1].samples > 0)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
-                with timer.phase("forward"), self.state.precision.autocast():
+                with timer.phase("forward"), self._autocast:
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
                 with timer.phase("backward"):
                     self.grad_sync.backward(self.state.precision.scale(loss))

@@ -19,6 +19,7 @@ from ..distributed.rendezvous import Meeting, meet
 from ..distributed.world import World
 
 RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
+TOLD = ("rank", "world_size", "local_rank", "local_world_size")
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,7 @@ def init(
             given = {
                 RUN_DIR: str(run_dir),
                 CHECKPOINTS: str(run_dir / "checkpoints"),
-                "RANK": str(found.rank),
-                "WORLD_SIZE": str(found.world_size),
-                "LOCAL_RANK": str(found.local_rank),
-                "LOCAL_WORLD_SIZE": str(found.local_world_size),
+                **{name.upper(): str(getattr(found, name)) for name in TOLD},
             }
             added = {name: value for name, value in given.items() if not os.environ.get(name)}
             os.environ.update(added)  # where the rest of `muster`, and the program, look

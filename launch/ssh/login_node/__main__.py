@@ -63,7 +63,7 @@ def main() -> int:
     if "login" not in of_login:  # a cluster that is not reached so
         become(*COMMANDS[word], *rest)
     if "login_config" in of_login:
-        of_login["login_config"] = str(Path(of_login["login_config"]).absolute())
+        of_login["login_config"] = str(Path(of_login["login_config"]).expanduser().absolute())
     connection = Connection(of_login["login"], of_login.get("login_config"))
     has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
     is_own = (program or _typed({"cells"}, words)) and has_python

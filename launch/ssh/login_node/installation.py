@@ -21,7 +21,7 @@ NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submi
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Lines of ours begin with a mark: what a login shell itself prints is passed over.
 MARK = "muster:"
-ASK = """base=${1:-$HOME/.muster}; version=$base/versions/$2
+ASK = """base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
 echo "muster:$base"
 test -d "$version" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready

@@ -46,11 +46,13 @@ def test_what_blames_a_node_and_what_does_not(ended):
     assert len(ended("error: stopped by SIGTERM")) == 3  # no node is named
 
 
-def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch):
+def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path):
     ended(GONE.format("n1"))
     assert node_history.bad("ssh") == {}
     ended(GONE.format("n1"), cluster="other")
     assert node_history.bad("ssh") == {}
+    with (tmp_path / "state" / "muster" / "nodes.jsonl").open("a") as file:
+        file.write('{"node": "n1"}\n{"cut')  # as of another version, and as of a full disk
     ended(GONE.format("n1"))
     (line,) = node_history.warnings("ssh", NODES)
     assert line.startswith("n1 was the cause of 2 failures in seven days, the last in run: n1 (10.")

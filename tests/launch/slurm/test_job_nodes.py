@@ -16,7 +16,7 @@ from launch.agent.agent_job import SchedulersJob
 from launch.agent.membership.client import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
-from launch.slurm import run_job
+from launch.slurm import node_health, run_job
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
@@ -246,3 +246,22 @@ def killed_leader(folder: Path) -> None:
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     here = job_nodes(SchedulersJob("12"), [1, 1])
     here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()
+
+
+def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(node_health, "answers", lambda hosts, env: dict.fromkeys(hosts, True))
+    record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
+    text = json.dumps({**record, "time_unix_s": time.time()}) + "\n"
+    (tmp_path / "muster").mkdir()
+    (tmp_path / "muster" / "nodes.jsonl").write_text(2 * text)
+    for has_started, avoids, least, left in [
+        (True, True, 1, ["node0"]),
+        (True, True, 2, ["node0", "node1"]),  # without it there are too few
+        (True, False, 1, ["node0", "node1"]),
+        (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
+    ]:
+        made = job_nodes(SchedulersJob("12", "here"), (1, 1))
+        made._has_started, made.avoids_bad, made.least = has_started, avoids, least
+        assert [node.name for node in made.probe().nodes] == left
+    assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1

@@ -65,6 +65,7 @@ def test_more_workers_than_gpus_are_refused():
         slurm = SlurmConfig(gpus_per_node=asked)
         launcher = build(Settings(config, SshConfig(), slurm))
         assert bool(list(launcher.problems())) == refused
+    launcher = build(Settings(config, SshConfig(), SlurmConfig()))
     launcher._current = CurrentJob("12", ("a", "b"), gpus=2)
     (line,) = launcher.problems()
     assert "--nproc-per-node 4, but each node has 2 GPUs" in line

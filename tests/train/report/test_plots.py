@@ -117,6 +117,17 @@ def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
     assert sum("gather_scatter" in one.get_text() for one in axis.get_yticklabels()) == 1
 
 
+def test_many_bars_are_several_figures_on_one_scale(drawn):
+    """On paper a figure of all of them would have type that nobody can read."""
+    table = evaluations(*((float(number), None) for number in range(1, 41)))
+    figures = drawn(plots.in_parts, "evaluation", plots.evaluation, table)
+    assert list(figures) == ["evaluation", "evaluation_2", "evaluation_3"]
+    axes = [figure.axes[0] for figure in figures.values()]
+    assert {axis.get_xlim() for axis in axes} == {(0, 1.35 * 40)}
+    assert [len(axis.get_yticklabels()) for axis in axes] == [18, 18, 4]
+    assert [text.get_text() for text in axes[2].texts] == ["37 s", "38 s", "39 s", "40 s"]
+
+
 def test_throughput_is_the_total_by_workers_and_precision(drawn):
     table = frame(
         {"run": f"{precision}, {workers}", "precision": precision, "workers": workers,

@@ -183,12 +183,23 @@ def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_p
 
 
 def test_rows_that_are_left_out_are_where_it_says(tmp_path):
-    rows = [*(step(n) for n in range(1, 4)), folders.collectives()]
+    rows = [step(n) for n in range(1, 4)]
     folder = tmp_path / "report"
-    page.write(subject_of(tmp_path, {"workers": 30, "rows": rows}), folder)
+    page.write(subject_of(tmp_path, {"workers": 46, "rows": rows}), folder)
     text = (folder / "report.md").read_text(encoding="utf-8")
-    assert "6 more rows are in data/collectives.csv of the report." in text
-    assert (folder / "data" / "collectives.csv").is_file()
+    assert "6 more rows are in data/ranks.csv of the report." in text
+    assert (folder / "data" / "ranks.csv").is_file()
+
+
+def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
+    def rows(tokens):
+        return [{**step(n), "local_tokens": tokens} for n in range(1, 4)]
+
+    alike = subject_of(tmp_path / "alike", {"rows": rows(1000)}, {"rows": rows(1010)})
+    assert not [one for one in verdict.build(alike).warnings if "tokens" in one]
+    padded = subject_of(tmp_path / "padded", {"rows": rows(1000)}, {"rows": rows(2000)})
+    (warning,) = [one for one in verdict.build(padded).warnings if "tokens" in one]
+    assert "not of the same work" in warning
 
 
 def test_compare_has_no_data_beside_it_and_shows_every_row(tmp_path, capsys):

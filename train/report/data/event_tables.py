@@ -58,10 +58,10 @@ def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
 
 
 def collectives(subject: Subject) -> pd.DataFrame:
-    """The gradient collectives of a step, one a row."""
+    """The gradient collectives of a step, one a row, as the lowest rank handed them over."""
     made = []
     for entry in subject.entries:
-        for row in entry.run.rows("collectives"):
+        for row in entry.run.first_rank("collectives"):  # all ranks take part in the same ones
             for number, one in enumerate(row["collectives"] or [], start=1):
                 if isinstance(one, list | tuple) and len(one) in (4, 5):
                     operation, shape, dtype, size, *name = one  # older records have no names

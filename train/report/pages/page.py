@@ -78,7 +78,7 @@ def as_anchor(title: str) -> str:
 
 def as_heading(column: str) -> str:
     """`mean_s` as "mean (s)", which does not break before its unit."""
-    column = column.replace("samples_per_s", "samples/s")
+    column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
     for unit in ("s", "ms", "bytes"):
         if column.endswith(f"_{unit}"):
             return column.removesuffix(f"_{unit}").replace("_", " ") + f"\N{NO-BREAK SPACE}({unit})"

@@ -3,7 +3,7 @@
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ EVALUATION_COLOURS = {
 EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
 NAME_LETTERS = 24  # of a bar's name in a line
 PANEL_IN = 2.1
+MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on a page of paper
+ALL = slice(None)
 MOST_POINTS = 30  # of a line, which has markers up to so many
 
 
@@ -101,7 +103,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     if panel.is_log:
         axis.set_yscale("log")
     else:
-        axis.yaxis.set_major_formatter("{x:.4g}")
+        axis.yaxis.set_major_formatter(lambda value, _: as_digits(value))
 
 
 def losses(table: pd.DataFrame) -> str:
@@ -164,13 +166,17 @@ def bars(
     labels: Iterable[str] | None = None,
     ends: pd.DataFrame | None = None,
     beside: bool = False,
+    rows: slice = ALL,
 ) -> str:
     """A bar for each name: its parts, the columns of `sizes`, stacked, or `beside` each other.
 
     Values stand at the ends, or else `labels`. `ends` are those of an interval, in two columns;
-    None where nothing was measured twice.
+    None where nothing was measured twice. Of many, only `rows` are drawn, on the scale of all.
     """
-    names, sizes = [text(name, NAME_LETTERS) for name in names], sizes.reset_index(drop=True)
+    longest = max((sizes if beside else sizes.sum(axis=1)).max().max(), 0 if ends is None else
+                  ends.astype(float).max(axis=None))  # fmt: skip
+    sizes, ends = sizes[rows].reset_index(drop=True), None if ends is None else ends[rows]
+    names = [text(name, NAME_LETTERS) for name in list(names)[rows]]
     parts, whole = (sizes.shape[1] if beside else 1), sizes.sum(axis=1)
     heights = [max(parts, 1 + name.count("\n")) for name in names]
     with drawing.figure_of(0.7 + LINE_IN * sum(heights) + 0.12 * len(names)) as (figure, axes):
@@ -184,12 +190,14 @@ def bars(
             else:
                 left = left + part
         if not beside:
-            unit += _intervals(axis, whole, ends, list(labels or map(as_digits, whole)))
+            unit += _intervals(
+                axis, whole, ends, list(labels)[rows] if labels else list(map(as_digits, whole))
+            )
         if len(drawn) > 1:
             drawing.legend(figure, drawn)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.4, -0.6)
-        axis.set_xlim(0, 1.35 * axis.dataLim.x1 or 1)  # with room for what stands at the ends
+        axis.set_xlim(0, 1.35 * longest or 1)  # with room for what stands at the ends
         axis.set_xlabel(text(unit, 36))
         axis.spines["left"].set_visible(False)
         axis.tick_params(left=False)
@@ -219,17 +227,30 @@ def as_digits(value: float) -> str:
     return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
-def seconds(table: pd.DataFrame) -> str:
+def in_parts(
+    name: str, draw: Callable[[pd.DataFrame, slice], str], table: pd.DataFrame
+) -> dict[str, str]:
+    """Figures of `MOST_BARS` rows of `table` each, by their names."""
+    starts = range(0, len(table), MOST_BARS)
+    return {
+        name + (f"_{number}" if number > 1 else ""): draw(table, slice(at, at + MOST_BARS))
+        for number, at in enumerate(starts, start=1)
+    }
+
+
+def seconds(table: pd.DataFrame, rows: slice = ALL) -> str:
     """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    return _phases(table, PHASE_COLOURS, "mean_s", "seconds per iteration")
+    return _phases(table, PHASE_COLOURS, "mean_s", "seconds per iteration", rows)
 
 
-def evaluation(table: pd.DataFrame) -> str:
+def evaluation(table: pd.DataFrame, rows: slice = ALL) -> str:
     """Seconds of an evaluation of each run by their parts, with their interval."""
-    return _phases(table, EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
+    return _phases(table, EVALUATION_COLOURS, "eval_s", "seconds per evaluation", rows)
 
 
-def _phases(table: pd.DataFrame, colours: Mapping[str, str], whole: str, unit: str) -> str:
+def _phases(
+    table: pd.DataFrame, colours: Mapping[str, str], whole: str, unit: str, rows: slice
+) -> str:
     """Bars of `whole` in parts; what no phase accounts for is "other", all where one is unknown."""
     sizes = table.reindex(columns=[f"{name}_s" for name in colours]).astype(float)
     sizes.columns, total = list(colours), table[whole].astype(float)
@@ -237,24 +258,25 @@ def _phases(table: pd.DataFrame, colours: Mapping[str, str], whole: str, unit: s
     sizes = parts.assign(other=(total - parts.sum(axis=1)).clip(lower=0))
     return bars(
         table["run"], sizes, unit, fills=list(colours.values()),
-        labels=map(duration, table[whole]), ends=table[["low_s", "high_s"]],
+        labels=map(duration, table[whole]), ends=table[["low_s", "high_s"]], rows=rows,
     )  # fmt: skip
 
 
-def memory(table: pd.DataFrame) -> str:
+def memory(table: pd.DataFrame, rows: slice = ALL) -> str:
     """The most that one worker had, of its GPU's memory where it has one, by precision."""
     on_gpu = table["peak_gpu_memory_bytes"].notna().any()
     name = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
     sizes = by_kind(table[name].astype(float) / 2**20, table["precision"].fillna(""))
-    return bars(table["run"], sizes, f"MiB at most, one worker{', of its GPU' if on_gpu else ''}")
+    unit = f"MiB at most, one worker{', of its GPU' if on_gpu else ''}"
+    return bars(table["run"], sizes, unit, rows=rows)
 
 
-def throughput(table: pd.DataFrame) -> str:
+def throughput(table: pd.DataFrame, rows: slice = ALL) -> str:
     """Samples per second of all workers together, by workers, in a colour for each precision."""
     table = table.sort_values("workers", kind="stable")
     rates = table["samples_per_s"].astype(float)
     sizes = by_kind(rates, table["precision"].fillna(""))
-    return bars(table["run"], sizes, "samples per second, all workers")
+    return bars(table["run"], sizes, "samples per second, all workers", rows=rows)
 
 
 def by_kind(values: Any, kinds: Any) -> pd.DataFrame:
@@ -262,10 +284,10 @@ def by_kind(values: Any, kinds: Any) -> pd.DataFrame:
     return pd.DataFrame({str(one): values.where(kinds == one, 0.0) for one in kinds.unique()})
 
 
-def traffic(totals: pd.DataFrame) -> str:
+def traffic(totals: pd.DataFrame, rows: slice = ALL) -> str:
     """Bytes that all hosts of a run should have sent, beside those that were counted."""
     sent = totals[totals["direction"] == "sent"].groupby("run", sort=False)
     table = sent[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
     table.columns = ["expected", "counted"]
     unit, fills = "MB sent, all hosts and epochs", (EXPECTED, COLOURS[0])
-    return bars(table.index, table, unit, fills=fills, beside=True)
+    return bars(table.index, table, unit, fills=fills, beside=True, rows=rows)

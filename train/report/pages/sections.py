@@ -16,7 +16,7 @@ OF_TRAINING = {
 }
 OF_EVALUATION = {
     "evaluation_per_device": ("samples_per_s_per_worker", "samples per second, each worker"),
-    "evaluation_speedup": ("speedup", "speed-up"),
+    "evaluation_speedup": ("speedup", "speed-up over its fewest workers"),
     "prediction_time": ("predict_s", "seconds of predictions"),
     "metric_time": ("metric_s", "seconds of the metric"),
     "broadcast_time": ("sync_s", "seconds until all have the metric"),
@@ -60,7 +60,7 @@ def build(subject: Subject) -> list[Section]:
         _evaluation(subject),
         _memory(subject),
         _traffic(subject),
-        Section("Collectives of a step", "collectives", collectives, longest=24),
+        Section("Collectives of a step", "collectives", collectives, longest=40),
         Section("Balance", "balance", event_tables.balance(subject)),
         Section("Drift between ranks", "drift", event_tables.drift(subject), [DRIFT]),
         Section("Checkpoints", "checkpoints", event_tables.checkpoints(subject)),
@@ -96,9 +96,9 @@ def _seconds(table: pd.DataFrame) -> Section:
         "of one run or the means of its repeats. Exposed communication is waited for, overlapped "
         "communication is not; the shares are of a step, and of all communication."
     )
-    shown = "run runs steps mean_s median_s spread_s low_s high_s sync_s overlapped_s exposed_s"
+    shown = "run runs steps mean_s median_s spread_s low_s high_s overlapped_s exposed_s"
     shown += " waited_share hidden_share"
-    figures = {"seconds": plots.seconds(table)} if len(table) else {}
+    figures = plots.in_parts("seconds", plots.seconds, table)
     return Section("Seconds per iteration", "seconds", table, [line], figures, shown.split())
 
 
@@ -108,7 +108,9 @@ def _training(table: pd.DataFrame) -> Section:
         "Seconds are those of all samples, of an epoch and of the training, at the rate of all "
         "steps but the first; the speed-up is one of samples per second, over the run named last."
     )
-    shown = [name for name in table if name not in ("run", "series", "samples_per_s_per_worker")]
+    alike = len(table) and table.duplicated(["workers", "precision", "batch_of_each"]).any()
+    hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker")
+    shown = [name for name in table if name not in hidden]
     figures = plots.over_workers(table, {"epoch_time": ("epoch_s", "seconds of an epoch")})
     of_several = table if over_workers.has_widths(table) else table[:0]
     return Section("Devices, accuracy and time", "training", of_several, [line], figures, shown)
@@ -118,7 +120,7 @@ def _throughput(table: pd.DataFrame) -> Section:
     """Samples per second: over workers where there are several numbers of them, else bars."""
     figures = plots.over_workers(table, OF_TRAINING) if len(table) else {}
     if len(table) > 1 and not figures:
-        figures = {"throughput": plots.throughput(table)}
+        figures = plots.in_parts("throughput", plots.throughput, table)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     return Section("Throughput", "throughput", table.reindex(columns=columns), figures=figures)
 
@@ -138,7 +140,7 @@ def _evaluation(subject: Subject) -> Section:
         "in the place of a metric that one process computes and broadcasts."
     )
     table = over_workers.evaluation(subject)
-    figures = {"evaluation": plots.evaluation(table)} if len(table) > 1 else {}
+    figures = plots.in_parts("evaluation", plots.evaluation, table) if len(table) > 1 else {}
     figures |= plots.over_workers(table, OF_EVALUATION) if len(table) else {}
     shown = [name for name in table if name not in ("series", "base_workers")]
     return Section("Evaluation", "evaluation", table, [line], figures, shown)
@@ -147,7 +149,7 @@ def _evaluation(subject: Subject) -> Section:
 def _memory(subject: Subject) -> Section:
     line = "The most that any worker of a run had resident, libraries and samples included."
     table = over_workers.memory(subject)
-    figures = {"memory": plots.memory(table)} if len(table) > 1 else {}
+    figures = plots.in_parts("memory", plots.memory, table) if len(table) > 1 else {}
     return Section("Memory", "memory", table, [line], figures)
 
 

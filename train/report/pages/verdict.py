@@ -1,5 +1,6 @@
 """What a report says first: what ran on what, one row for each group of repeats, warnings."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
 from train.report.pages.units import duration, link_rate, with_interval
 
+SAME_TOKENS = 1.02  # times as many are the same work
 MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
@@ -43,6 +45,7 @@ def build(subject: Subject) -> Verdict:
             *_shared_cores(subject),
             *_doubts([*gains, *_evaluation_gains(subject)]),
             *_unequal_lengths(subject),
+            *_unequal_tokens(subject),
             *_uneven(seconds),
         ],
     )
@@ -103,6 +106,23 @@ def _unequal_lengths(subject: Subject) -> list[str]:
         "of other amounts of training. Losses are compared at the steps that both have."
     )
     return [text]
+
+
+def _unequal_tokens(subject: Subject) -> Iterator[str]:
+    """A warning where samples of one task have other numbers of tokens: other padding, mostly."""
+    found: dict[str, dict[float, str]] = {}
+    for entry in subject.entries:
+        rows = [row for row in entry.run.rows("step") if row["local_tokens"]]
+        if samples := sum(row["local_samples"] for row in rows):
+            tokens = sum(row["local_tokens"] for row in rows) / samples
+            found.setdefault(str(entry.settings.get("task")), {})[tokens] = entry.name
+    for task, of_task in found.items():
+        low, high = min(of_task), max(of_task)
+        if high > SAME_TOKENS * low:
+            yield (
+                f"A sample of {task} has {low:.1f} tokens in {of_task[low]} and {high:.1f} in "
+                f"{of_task[high]}, padding included: their seconds are not of the same work."
+            )
 
 
 def _seconds(row: Row, column: str) -> str | None:

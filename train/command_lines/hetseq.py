@@ -1,8 +1,9 @@
 """HetSeq's own command lines run as they are given, on the same trainer as all others.
 
-python train/hetseq.py --task bert --data wiki --dict vocab.txt --config_file bert_config.json \
-    --max-sentences 32 --max-update 20000 --lr 1e-4 --distributed-world-size 8 \
-    --distributed-gpus 4 --distributed-init-method tcp://10.0.0.1:11111 --distributed-rank 0
+python train/command_lines/hetseq.py --task bert --data wiki --dict vocab.txt \
+    --config_file bert_config.json --max-sentences 32 --max-update 20000 --lr 1e-4 \
+    --distributed-world-size 8 --distributed-gpus 4 --distributed-rank 0 \
+    --distributed-init-method tcp://10.0.0.1:11111
 
 It starts the workers of this node, from --distributed-rank on.
 """
@@ -20,7 +21,7 @@ from types import FrameType
 
 if __name__ == "__main__":
     # A script's own folder comes first on the path, where it could hide a library.
-    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
 
     from muster import errors
 
@@ -29,7 +30,8 @@ if __name__ == "__main__":
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import MusterError, UsageError
-from train import hetseq_flags, worker
+from train import worker
+from train.command_lines import hetseq_flags
 from train.distributed.address import interfaces
 
 NOT_FROM_OTHERS = ("127.", "::1", "fe80")  # addresses that other nodes do not reach

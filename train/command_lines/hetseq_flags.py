@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from configs import cli
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError, refuse
-from train.course import Parser
+from train.command_lines.course import Parser
 
 TASKS = {"bert": "bert", "mnist": "mnist", "BertForTokenClassification": "ner"}
 # By ours of another name and the same value; those of one name need no line.
@@ -89,7 +89,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """
     same = ", ".join(f"{theirs} ({ours})" for theirs, ours in SAME.items())
     parser = Parser(
-        prog="python train/hetseq.py",
+        prog="python train/command_lines/hetseq.py",
         description="Train with HetSeq's command line; all flags of train.worker work here, too.",
         epilog=f"Also, with ours in brackets: {same}. Not needed: {', '.join(NOT_NEEDED)}.",
         allow_abbrev=False,

@@ -12,7 +12,7 @@ from configs.plugins import REPOSITORY
 from muster.errors import UsageError
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.workers import finish, free_port, records, start
-from train import hetseq, hetseq_flags
+from train.command_lines import hetseq, hetseq_flags
 
 # As HetSeq's README and the article give it for the second of two nodes, but for the folders.
 GIVEN = (
@@ -93,7 +93,13 @@ def test_every_refused_flag_is_refused_by_its_name():
 def command(folder, run_id, *flags):
     given = f"--task mnist --data {folder} --max-sentences 8 --max-epoch 1 --cpu"
     given += f" --optimizer adadelta --logs-dir {folder}/logs --run-id {run_id} --no-save"
-    words = [str(REPOSITORY / "train" / "hetseq.py"), *given.split(), "--threads", "1", *flags]
+    words = [
+        str(REPOSITORY / "train" / "command_lines" / "hetseq.py"),
+        *given.split(),
+        "--threads",
+        "1",
+        *flags,
+    ]
     return start(words, cwd="/")
 
 
