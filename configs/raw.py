@@ -17,7 +17,7 @@ GONE = {
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
 }
 # Values that were, likewise.
-GONE_VALUES = {("bucket_mb", "auto"): "no size is found by trying any more; leave it out"}
+GONE_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 
 
 class Given(NamedTuple):

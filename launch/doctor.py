@@ -60,8 +60,8 @@ def main() -> int:
         [*CLASSES, DoctorConfig],
         flags,
         prog="python launch/doctor.py",
-        description="Look at the nodes of a run, given the flags of that run, its program too. "
-        "Those that matter to the run alone are accepted, and named.",
+        description="Check the nodes of a run. Takes the flags of that run, and its program. "
+        "Flags that only the run uses are accepted, and named.",
         first=names(DoctorConfig) | HEEDED,
     )
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
@@ -77,7 +77,7 @@ def main() -> int:
     unheeded = dict.fromkeys(f"--{dashed(one.name)}" for one in line.typed(OF_RUN - HEEDED))
     if words or unheeded:
         more = [shlex.join(["--", *words])] if words else []
-        print(f"for the run alone, not looked at here: {', '.join([*unheeded, *more])}")
+        print(f"only for the run itself, not checked here: {', '.join([*unheeded, *more])}")
     # The nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)

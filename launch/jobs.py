@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)
-    printed.add_argument("--json", action="store_true", help="for programs: a document a line")
-    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and what they do")
+    printed.add_argument("--json", action="store_true", help="print one JSON object a line")
+    listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and their state")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
     gone = verbs.add_parser("top", parents=[printed])
     gone.add_argument("-n")
@@ -88,10 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")
     wait = verbs.add_parser("wait", parents=[one], help="stay until it ends, with its exit code")
-    wait.add_argument("--for", dest="patience", metavar="2h", help="no longer; then exit code 124")
+    wait.add_argument("--for", dest="patience", metavar="2h", help="limit; then exit code 124")
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
-    logs.add_argument("--rank", type=int, help="of this rank only")
+    logs.add_argument("--rank", type=int, help="the output of this rank only")
     stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
@@ -121,9 +121,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """
     runs = _runs(root)
     if not runs:
-        raise UsageError(
-            f"no runs in {root or REPOSITORY / 'logs'}; start one with python launch/submit.py"
-        )
+        raise UsageError(f"no runs in {root or REPOSITORY / 'logs'}; start one with muster run")
     if wanted is None:
         return runs[0]
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)

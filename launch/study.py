@@ -29,7 +29,7 @@ def main() -> int:
     own, program = split(dashed_flags(own_arguments()))
     if program:
         raise UsageError(
-            f"a study is of the trainer that comes with Muster; {program[0]} with several values: "
+            f"a study runs the trainer that comes with Muster; for values of {program[0]}: "
             "muster sweep"
         )
     args, more = _parser().parse_known_args(own)
@@ -63,7 +63,7 @@ def _taken(words: list[str]) -> Iterator[str]:
         if name in ("--logs-dir", "--run-id"):
             yield f"{name} is set by the study for each of its runs; use --output FOLDER"
         if name == "--detach":
-            yield "--detach: a study stays with its runs; nohup leaves it to itself"
+            yield "--detach: a study waits for its runs; use nohup to run it in the background"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
         help="also pack report, code and a folder for each part: zip (default) or tar.gz",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="for programs: a document a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
 
 

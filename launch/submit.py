@@ -91,7 +91,7 @@ def _spec(
 def _problems(line: CommandLine) -> Iterator[str]:
     nodes, split = line.launch.nodes or 1, line.train.split if line.train else "even"
     if line.launch.least_nodes < nodes and split not in ("even", "auto"):
-        yield f"--split {split} is for so many workers; with --nodes {nodes} use auto or even"
+        yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"

@@ -93,7 +93,7 @@ def _go_on_in_background(folder: Path) -> bool:
     if child := os.fork():
         json_output.emit("submitted", folder=str(folder), pid=child)
         print(f"in the background, as process {child}; sweep folder: {folder}")
-        print(f"  the same command shows what came of it; to end it: kill {child}")
+        print(f"  the same command shows the results; to end it: kill {child}")
         return False
     run_record.leave_terminal(folder / "sweep.log")
     return True
@@ -125,9 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         "--logs-dir", type=Path, help="its folder is DIR/sweeps/NAME (default: logs of the project)"
     )
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
-    parser.add_argument("--detach", action="store_true", help="give the terminal back at once")
+    parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--json", action="store_true", help="for programs: a document a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser

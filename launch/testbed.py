@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser(
-        "up", help="make a testbed, or heal the one that is up", allow_abbrev=False
+        "up", help="make a testbed, or repair the one that is up", allow_abbrev=False
     )
     up.add_argument(
         "--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)"
@@ -201,18 +201,18 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         choices=range(9),
         default=0,
-        help="GPUs of each node, as Slurm believes; needs Slurm 24.05 or newer (default: 0)",
+        help="GPUs that Slurm schedules, though none are there; needs Slurm 24.05 (default: 0)",
     )
     up.add_argument(
         "--private-home",
         action="store_true",
         help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
-    actions.add_parser("status", help="what is alive; exit code 1 if something is not")
+    actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
     actions.add_parser("down", help="end the testbed; nothing of it is left")
     actions.add_parser("env", help='the variables that tools need: eval "$(... env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
-    run.add_argument("--private", action="store_true", help="see what a session of ssh sees")
+    run.add_argument("--private", action="store_true", help="as a session of ssh does it")
     run.add_argument("node", metavar="NODE")
     return parser
 

@@ -62,7 +62,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (whatever its own code does)
-        return "<its text cannot be had>"
+        return "<its text could not be read>"
 
 
 def refuse(problems: Iterable[str], where: str = "") -> None:

@@ -50,10 +50,20 @@ def launch(
     ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
     from the snapshot of the project where there is one.
 
-    `nodes` are machines (default: 1), or simulated ones with launcher="local"; `launcher` is auto
-    (the default), local, ssh (with hosts=...) or slurm. `flags` are any others of `muster run`,
-    such as login="me@cluster", on="cluster" of muster.toml, hosts="node[0-3]", partition="gpu",
-    time=30, snapshot=False, or env={"NAME": "value"}, whose values nobody else sees.
+        >>> job = muster.launch(max, 2, 3, launcher="local")
+        >>> job.results()  # of each rank
+        [3]
+
+    Args:
+        function: called with `args` and `kwargs`; both and its result must be picklable.
+        args: its arguments.
+        nodes: number of machines (default: 1); simulated ones with launcher="local".
+        nproc_per_node: workers on each of them.
+        launcher: auto (the default), local, ssh (with hosts=...) or slurm.
+        kwargs: its arguments by name.
+        flags: any others of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
+            hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
+            env={"NAME": "value"}, whose values nobody else sees.
 
     Raises:
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
@@ -85,6 +95,10 @@ def map_items(
 
     It returns at once, with a job for each item, in their order. On Slurm they are one job array;
     over ssh those that run at the same time have hosts of their own. The rest is as for `launch`.
+
+        >>> jobs = muster.map(abs, [-1, -2], launcher="local")
+        >>> [job.rank(0) for job in jobs]
+        [1, 2]
 
     Raises:
         UsageError: a flag is wrong, or the runs could not start; one line for every problem.

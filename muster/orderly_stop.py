@@ -78,18 +78,30 @@ request = StopRequest()
 
 
 def stopping() -> bool:
-    """Whether this process was asked to stop; then save, and end with exit code 75.
+    """Whether this process was asked to stop; if so, save, and end with exit code 75.
 
     The ranks of a run are asked at about the same time, not at the same step: before one of them
-    leaves a collective loop, they should agree, by a reduction of this value for instance.
+    leaves a loop of collectives, they should agree, for example by a reduction of this value.
+
+        >>> muster.stopping()
+        False
+
+    Raises:
+        MusterError: the first call is not in the main thread.
     """
     request.listen()
     return bool(request.why)
 
 
 def on_stop(save: Callable[[], object]) -> None:
-    """Have `save` called when this process is asked to stop, which then ends with exit code 75.
+    """Call `save()` when this process is asked to stop; the process then ends with exit code 75.
 
     It is called between two lines of Python, wherever the main thread is.
+
+        >>> muster.on_stop(lambda: print("saving"))
+
+    Raises:
+        UsageError: `save` is not a function.
+        MusterError: this is not the main thread.
     """
     request.on_stop(save)

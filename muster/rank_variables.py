@@ -143,7 +143,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     found |= _address(env)
     if size != "1" and "MASTER_ADDR" not in found:
         raise UsageError(
-            f"rank {rank} of {size}: nothing says for certain where rank 0 is; give its address, "
+            f"rank {rank} of {size}: where rank 0 runs is not known; give its address, "
             f"NODE0: {remedy}"
         )
     return found

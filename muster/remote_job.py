@@ -74,7 +74,11 @@ class Status:
 
 
 def job(run: str) -> Job:
-    """The run with this id, or the beginning of one; also of another process, or from the shell.
+    """Find the run with this id, or with an id that begins so, whoever started it.
+
+        >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
+        >>> muster.job(run_id).wait()  # its exit code
+        0
 
     Raises:
         UsageError: no run fits, or several do.
@@ -138,7 +142,7 @@ class Job:
         if is_cancelled and note.get("state") != "running" and not self.run_dir.exists():
             return Status("stopped", True, "cancelled before it began")
         if not _is_locked(self._sweep_lock) and not self._has_begun():
-            return Status("lost", True, "what was to start it has ended")
+            return Status("lost", True, "the process that was to start it has ended")
         return Status("waiting", False)
 
     @property
@@ -216,7 +220,7 @@ class Job:
                     yield line.rstrip("\n")
                 if code := process.wait():
                     kind = UsageError if code == UsageError.exit_code else MusterError
-                    raise kind(f"logs: {self.run_id}: exit code {code}; on stderr is why")
+                    raise kind(f"logs: {self.run_id}: exit code {code}; see its message on stderr")
             finally:
                 process.terminate()
 
@@ -244,7 +248,7 @@ class Job:
             failure, cause = self._failure(code)
             raise failure from cause
         if not FUNCTION.path(self.run_dir).is_dir():
-            raise UsageError(f"{self.run_id} is not of a function; what it left is in its run_dir")
+            raise UsageError(f"{self.run_id} runs no function; its files are in its run_dir")
 
     def _has_begun(self) -> bool:
         return JOB.path(self.run_dir).exists()

@@ -193,7 +193,7 @@ def test_a_figure_has_a_bar_for_each_case_that_counts(found, tmp_path):
     # Names and numbers are drawn as curves, each after itself as a comment.
     assert "<!-- DDP, by hand -->" in drawn
     assert "<!-- Muster, all_reduce -->" in drawn
-    assert "0.50 x" in drawn
+    assert "(0.50)" in drawn
     assert "Trainer, with" not in drawn
 
 

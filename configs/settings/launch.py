@@ -50,7 +50,7 @@ class LaunchConfig(Config):
     )
     nodes: Nodes | None = setting(
         None,
-        "machines, simulated by the local launcher; 2:4: as many as come (default: all, or 1)",
+        "machines, simulated by the local launcher; 2:4: two to four (default: all, or 1)",
         affects="sharing",
         aliases=["-N"],
     )
@@ -59,7 +59,7 @@ class LaunchConfig(Config):
         "workers per node: 4, gpu (one a GPU), or 2,1 of two nodes (default: 1, or a job's GPUs)",
     )
     program: Literal["worker", "bench_collectives"] = setting(
-        "worker", "what each worker runs: training, or the bench of collectives"
+        "worker", "what each worker runs: training, or the benchmark of collectives"
     )
     workers: str = setting(
         "torchrun", "what starts workers, a file of launch/starters/", files="launch.starters"
@@ -72,13 +72,13 @@ class LaunchConfig(Config):
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network of the gradients: 10.10.1.0/24 (default: the nodes' own)", affects="sharing"
+        None, "network of gradients: 10.10.1.0/24 (default: one all nodes share)", affects="sharing"
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     port_range: str | None = setting(
         None, "ports of agents and workers, for a firewall: 20000:20100"
     )
-    preflight: bool = setting(True, "look at every node before anything starts there")
+    preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
         0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
     )
@@ -91,14 +91,14 @@ class LaunchConfig(Config):
         least=0,
     )
     on_hang: OnHang = setting(
-        "warn", "what to do then, besides saying where each rank is: warn, stop, or restart"
+        "warn", "what to do at a hang, besides saying where each rank is: warn, stop, or restart"
     )
-    detach: bool = setting(False, "give the terminal back at once; see launch/jobs.py")
-    dry_run: bool = setting(False, "print the commands that would run, and run nothing")
+    detach: bool = setting(False, "return at once; see muster jobs")
+    dry_run: bool = setting(False, "print the commands, and run nothing")
     on: str | None = setting(
-        None, "cluster of muster.toml, whose settings these are where no flag says otherwise"
+        None, "cluster in muster.toml whose settings are used; flags take precedence"
     )
-    json: bool = setting(False, "for programs: print what happens as JSON, a document a line")
+    json: bool = setting(False, "for other programs: print what happens as JSON, one object a line")
 
     def _problems(self) -> Iterator[str]:
         if self.preload is not None:
@@ -106,7 +106,7 @@ class LaunchConfig(Config):
         if self.nodes is not None:
             yield from too_low("nodes", self.least_nodes, 1)
             if self.least_nodes > self.nodes:
-                yield f"--nodes {self.nodes}: the first number is the smaller one"
+                yield f"--nodes {self.nodes}: the first number must be the smaller one"
             if self.nodes > MAX_NODES:
                 yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
         yield from self._nproc_problems()
@@ -115,7 +115,7 @@ class LaunchConfig(Config):
         yield from port_problems(self.master_port)
         yield from _range_problems(self.port_range)
         if self.on_hang == "restart" and not self.max_restarts:
-            yield "--on-hang restart needs --max-restarts, which is 0: say how often"
+            yield "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"
 
     def _nproc_problems(self) -> Iterator[str]:
         raw = self.nproc_per_node
@@ -127,7 +127,7 @@ class LaunchConfig(Config):
             if count != "gpu":
                 yield from too_low("nproc_per_node", int(count), 1)
         if len(counts) > 1 and self.nodes not in (None, len(counts)):
-            yield f"--nproc-per-node {raw} is of {len(counts)} nodes, but --nodes is {self.nodes}"
+            yield f"--nproc-per-node {raw} is for {len(counts)} nodes, but --nodes is {self.nodes}"
 
     @property
     def least_nodes(self) -> int:
@@ -158,7 +158,7 @@ class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and where Muster lies on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "login, where hosts do not say or a manifest has several")
+    user: str | None = setting(None, "login name, where hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
         "the checkout's folder on the nodes (default: this one where they see it, or ~/muster)",
@@ -191,7 +191,7 @@ class SlurmConfig(Config):
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
     slurm: str = setting("", "any other option of sbatch, KEY=VALUE; may be repeated", repeats="\n")
-    wait: bool = setting(False, "stay, show the workers' output, and end with the job's exit code")
+    wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
 
     def _problems(self) -> Iterator[str]:
         for name, value in vars(self).items():
@@ -222,7 +222,7 @@ class SlurmConfig(Config):
 class DoctorConfig:
     """How much of the nodes is looked at."""
 
-    quick: bool = setting(False, "look at the nodes and their ways to each other; measure nothing")
+    quick: bool = setting(False, "check nodes and connections between them; measure nothing")
 
 
 @dataclass(frozen=True)

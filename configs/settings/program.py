@@ -31,7 +31,7 @@ class RunConfig(Config):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    run_id: str | None = neutral(None, "name of the run folder (default: time, what runs, size)")
+    run_id: str | None = neutral(None, "name of the run folder (default: time, program, size)")
     logs_dir: Path | None = neutral(
         None, "where run folders go (default: logs/ of this checkout, or of your program's project)"
     )
@@ -39,10 +39,10 @@ class RunConfig(Config):
         None, "where checkpoints go (default: checkpoints/ of the run folder)"
     )
     overwrite: bool = neutral(
-        False, "clear the run folder of an earlier run (its checkpoints stay with --resume)"
+        False, "remove an earlier run's files from the run folder (not checkpoints, with --resume)"
     )
     join_timeout_s: float = neutral(
-        300.0, "seconds that workers and nodes may take to come", positive=True
+        300.0, "seconds within which all workers and nodes must have started", positive=True
     )
     quiet: bool = neutral(False, "print errors only", aliases=["-q"])
 
@@ -90,7 +90,7 @@ class ProgramConfig(Config):
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
     include: str = setting(
-        "", "pattern of files that the snapshot takes as well; may be repeated", repeats="\n"
+        "", "pattern of further files to copy into the snapshot; may be repeated", repeats="\n"
     )
 
     def _problems(self) -> Iterator[str]:
@@ -99,7 +99,7 @@ class ProgramConfig(Config):
             if not NAME.fullmatch(name):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in OURS:
-                yield f"--env {name}: that is what the launcher tells each worker"
+                yield f"--env {name}: the launcher sets this variable for each worker; leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from _text_problems(option, path)

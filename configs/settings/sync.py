@@ -16,7 +16,7 @@ class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
     sync: str = sharing(
-        "ddp", "how gradients become equal, a file of train/sync/modes/", files="train.sync.modes"
+        "ddp", "how gradients are averaged, a file of train/sync/modes/", files="train.sync.modes"
     )
     bucket_mb: float | None = sending(
         None, "MiB per collective; 0: one per parameter (default: the mode's own)", least=0
@@ -29,7 +29,7 @@ class SyncingConfig:
     )
     compress: str = gradients(
         "none",
-        "send less than the gradients: none, or a file of train/sync/compression/",
+        "compress gradients: none, or a file of train/sync/compression/",
         files="train.sync.compression",
     )
     compress_rank: int = gradients(4, "rank of PowerSGD's matrices", least=1)
@@ -40,7 +40,7 @@ class SyncingConfig:
     outer_lr: float = gradients(
         1.0, "local_sgd's step towards the average; DiLoCo: 0.7", positive=True
     )
-    outer_momentum: float = gradients(0.0, "its Nesterov momentum; DiLoCo: 0.9", share=True)
+    outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
     equalize_every: int = sharing(
         0, "measure how far parameters have drifted apart, and make them equal, every n-th step; "

@@ -12,8 +12,8 @@ from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
 TWO_SIZES = (
-    "--batch-size does not go with --local-batch-size: it is of all workers together, the other of "
-    "each; give one of them"
+    "--batch-size does not go with --local-batch-size: it counts the samples of all workers, "
+    "the other those of each; give one of them"
 )
 INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
 
@@ -26,9 +26,9 @@ class LearningConfig:
     lr: float = setting(5e-5, "peak learning rate", positive=True)
     schedule: Literal["linear", "polynomial", "constant"] = setting("linear", "after the warm-up")
     warmup_steps: int = setting(0, "steps of linear warm-up", least=0)
-    power: float = setting(1.0, "of the polynomial schedule; 1 is linear", positive=True)
+    power: float = setting(1.0, "power of the polynomial schedule; 1 is linear", positive=True)
     end_lr: float = setting(0.0, "learning rate at the end of the polynomial schedule", least=0)
-    weight_decay: float = setting(0.0, "decay of what --decay names", least=0)
+    weight_decay: float = setting(0.0, "weight decay of the parameters that --decay names", least=0)
     decay: Literal["matrices", "all"] = setting(
         "matrices", "all: biases and norms, too, unlike BERT"
     )
@@ -94,7 +94,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
     # what it tells
     evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
-    metrics: str | None = neutral(None, "also these of `evaluate`: f1:average=macro,./my_metric.py")
+    metrics: str | None = neutral(None, "add metrics of evaluate: f1:average=macro,./my_metric.py")
     log_every: int = neutral(0, "print every n-th step's loss; 0: of the first five only", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
@@ -105,7 +105,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
     timeout_s: float = neutral(
         120.0,
-        "seconds a worker may be late for a collective (but for loading and saving)",
+        "seconds a worker may be late for a collective (loading and saving may take longer)",
         positive=True,
     )
 
@@ -194,7 +194,7 @@ class ByHand(Config):
     master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(
-        None, "which one this is, from 0; -1: a single process", aliases=["--local-rank"]
+        None, "rank of this worker, from 0; -1: a single process", aliases=["--local-rank"]
     )
 
     def _problems(self) -> Iterator[str]:

@@ -237,7 +237,7 @@ class AgentJob:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
-                    how = f"stopping: workers have SIGTERM, and {message['stopping']:g} s to end"
+                    how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
             self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
         elif message.get("waiting"):

@@ -10,8 +10,8 @@ FIREWALL = "is a firewall between them? allow all TCP between the nodes on {netw
 REMEDIES = {
     "no answer": FIREWALL,
     "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
-    "no route to host": "is its link up, and is it on {network}? there: ip -br addr",
-    "network is unreachable": "the way to {network} is missing there: ip route",
+    "no route to host": "is its link up, and is it on {network}? Run there: ip -br addr",
+    "network is unreachable": "the way to {network} is missing; run there: ip route",
     "stalls": "small packets pass and large ones do not: set the same MTU on all of {network}",
 }
 
@@ -42,7 +42,7 @@ def network(findings: Findings) -> Row:
         if findings.interface(node)["state"] == "down"
     ]
     if down:
-        return Row("network", "FAIL", tuple(down), "there: sudo ip link set INTERFACE up")
+        return Row("network", "FAIL", tuple(down), "run there: sudo ip link set INTERFACE up")
     interfaces = groups(
         {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
     )
@@ -68,7 +68,7 @@ def pairs(findings: Findings) -> Row:
         return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), fix)
     if failed:
         on = (findings.chosen and findings.chosen.network) or "the network"
-        otherwise = "there: ip -br addr; ip route"
+        otherwise = "run there: ip -br addr; ip route"
         fixes = {REMEDIES.get(why, otherwise).format(network=on) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not directions:
@@ -76,7 +76,7 @@ def pairs(findings: Findings) -> Row:
     slowest = max(directions, key=lambda pair: directions[pair].connect_s or 0.0)
     took_ms = (directions[slowest].connect_s or 0.0) * 1000
     how = f"slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
-    return Row("every pair", "ok", (f"{len(directions)} of {wanted} ways work; {how}",))
+    return Row("every pair", "ok", (f"{len(directions)} of {wanted} connections work; {how}",))
 
 
 def clocks(findings: Findings) -> Row:
@@ -97,7 +97,7 @@ def clocks(findings: Findings) -> Row:
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        return Row("clocks", "warn", shortened(each), "there: sudo timedatectl set-ntp true")
+        return Row("clocks", "warn", shortened(each), "run there: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 
@@ -106,7 +106,7 @@ def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[s
     """What went wrong: one line for a node that no other reaches, or that reaches no other."""
     found: list[str] = []
     left, others = dict(failed), len(findings.nodes) - 1
-    for end, says in ((1, "nobody reaches {} ({})"), (0, "{} reaches nobody")):
+    for end, says in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):
         least = others - len(found)
         for node in findings.nodes:
             ways = {pair: why for pair, why in left.items() if pair[end] == node.name}

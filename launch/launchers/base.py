@@ -112,7 +112,7 @@ class Launcher(ABC):
         Raises:
             UsageError: this launcher has no way to ask its nodes.
         """
-        raise UsageError(f"--launcher {self.name}: the doctor knows no way to its nodes")
+        raise UsageError(f"--launcher {self.name}: the doctor cannot reach its nodes")
 
     def set_up(self) -> None:
         """Make the environment on the nodes.
@@ -138,7 +138,7 @@ def launcher_of(line: CommandLine) -> Launcher:
     )
     name = chosen(line.launch)
     made: Launcher = plugins.load("launch.launchers", name)(line.settings)
-    why = f"does nothing with --launcher {name}; leave it out, or choose another launcher"
+    why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
     refuse(line.without_use(made.unused, why))
     return made
 

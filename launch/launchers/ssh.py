@@ -132,8 +132,8 @@ class Ssh(Launcher):
         (slots, *others) = config.nproc(nodes=1)
         if others:
             raise UsageError(
-                f"--nproc-per-node {config.nproc_per_node}: over ssh nodes have their number in "
-                "the hosts file: node0 slots=2"
+                f"--nproc-per-node {config.nproc_per_node}: over ssh the hosts file gives each "
+                "node's number: node0 slots=2"
             )
         more = {"user": self._ssh.user}
         if _is_file(config.hosts):
@@ -221,7 +221,7 @@ def _require_what_starts_workers(
     no_rsync = [name for name, _, one in nodes if not one["shared"] and not one["rsync"]]
     problems = {
         "slots=gpu, but it shows no GPU; give a number of workers": no_gpu,
-        "has no rsync; there: sudo apt-get install rsync": no_rsync,
+        "has no rsync; run there: sudo apt-get install rsync": no_rsync,
     }
     lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items() if having]
     if lines:

@@ -159,7 +159,7 @@ class Survey:
     def _why_silent(self, index: int) -> str:
         name = self._transport.names[index]
         if index in self._failed:
-            return f"{name}: its Python could not describe it: {self._failed[index]}"
+            return f"{name}: its Python could not report on the node: {self._failed[index]}"
         process, channel, errors = self._starts[min(index, len(self._starts) - 1)]
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(END_S if channel.ended else 0)
@@ -167,7 +167,7 @@ class Survey:
             lines = [*channel.noise, errors.read().decode(errors="replace")]
             return self._transport.explain(index, code, "\n".join(lines))
         within = f"no answer within {ANSWER_S:.0f} s"
-        return f"{name}: {within}; is it overloaded, or does its login shell ask?"
+        return f"{name}: {within}; is it overloaded, or does its login shell wait for input?"
 
     def _whole(self, part: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer whose last part this is."""
@@ -184,7 +184,7 @@ def here(count: int) -> Transport:
 
     def explain(index: int, code: int, error_text: str) -> str:
         lines = error_text.strip().splitlines()
-        return f"node{index}: python failed: {lines[-1] if lines else 'without a word'}; see above"
+        return f"node{index}: python failed: {lines[-1] if lines else 'no message'}; see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]

@@ -24,7 +24,7 @@ NAMES = ("resume", "model", "tokenizer")
 
 
 class OwnProgram:
-    """`train.worker`, or the bench of collectives."""
+    """`train.worker`, or the benchmark of collectives."""
 
     def __init__(self, launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> None:
         self._launch, self._bench = launch, bench

@@ -88,7 +88,7 @@ def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
-    """The nodes that began, but left no word of how they ended."""
+    """The nodes that began, but did not say how they ended."""
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"

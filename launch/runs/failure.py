@@ -280,7 +280,7 @@ def _text(path: Path) -> str:
 
 
 def _node_lost(message: str, silent: Sequence[int]) -> Failure:
-    context = (f"{_ranks(silent)} left no word",) if silent else ()
+    context = (f"{_ranks(silent)} ended without a message",) if silent else ()
     return Failure(1, _lines(message), context)
 
 
@@ -297,7 +297,7 @@ def _killed(
     files = ", ".join(map(str, outputs.values()))
     why = _starved(agents) or "killed? out of memory?"
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
-    text = f"{_ranks(outputs)} ended without a word ({why}){' on ' * bool(nodes)}{nodes}"
+    text = f"{_ranks(outputs)} ended without a message ({why}){' on ' * bool(nodes)}{nodes}"
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
 
 

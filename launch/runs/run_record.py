@@ -108,7 +108,7 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     """How to go on with a run that was left to itself."""
     print(f"{where}; run folder: {spec.run_dir}")
     for verb in ("status", "logs -f", "cancel"):
-        print(f"  python launch/jobs.py {verb} {spec.run_id}")
+        print(f"  muster jobs {verb} {spec.run_id}")
     sys.stdout.flush()
 
 

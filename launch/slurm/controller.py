@@ -92,7 +92,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
 def last_line(text: str) -> str:
     """What a command of Slurm said last, which is why it failed."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "without a word"
+    return lines[-1] if lines else "no message"
 
 
 def name(env: Mapping[str, str]) -> str:

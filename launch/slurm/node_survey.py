@@ -34,7 +34,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
     def explain(index: int, code: int, error_text: str) -> str:
         lines = error_text.splitlines()
         lines = [line.removeprefix("srun: ").removeprefix("error: ") for line in lines]
-        why = lines[0] if lines else "without a word"
+        why = lines[0] if lines else "no message"
         return f"srun failed: {why}; see sinfo and squeue, or take fewer --nodes"
 
     names = [f"node{index}" for index in range(count)]

@@ -89,7 +89,7 @@ class SlurmRunWatcher(LeaderWatcher):
         state = self._jobs.state(job_id, run_record.signs(run_dir))
         if state.name == FORGOTTEN:
             return State(
-                "lost", True, f"Slurm has forgotten job {job_id}, and nothing says how it ended"
+                "lost", True, f"Slurm forgot job {job_id}, and no record says how it ended"
             )
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", why)))

@@ -124,12 +124,12 @@ class SlurmJob:
         try:
             state = self._watch()
         except KeyboardInterrupt:
-            cancel = f"python launch/jobs.py cancel {self._spec.run_id}"
+            cancel = f"muster jobs cancel {self._spec.run_id}"
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
         ended = run_record.read_end(self._spec.run_dir)
         if ended is None and state.name == FORGOTTEN:
-            self.trouble = f"Slurm has forgotten job {self.job_id}, and nothing says how it ended"
+            self.trouble = f"Slurm forgot job {self.job_id}, and no record says how it ended"
             return 1
         if ended is None:
             self.trouble = f"Slurm says {state.name} of job {self.job_id}"

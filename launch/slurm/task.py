@@ -92,7 +92,7 @@ def first_address(num_nodes: int, network: str | None) -> str:
         return "127.0.0.1"
     here = ", ".join(f"{one} on {name}" for one, name in own.items())
     raise MusterError(
-        f"which of its addresses other nodes reach {host} by is not known; it has {here}; "
+        f"by which address other nodes reach {host} is not known; it has {here}; "
         "choose with --network, such as --network 10.10.1.0/24"
     )
 

@@ -38,5 +38,5 @@ def _make(node: NodeFacts, config: SshConfig) -> str | None:
         return None
     if done.returncode == openssh.FAILED:
         return openssh.explain(node.spec, done.stderr)
-    last = (done.stderr.strip().splitlines() or ["without a word"])[-1].strip()
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
     return last if last.startswith(node.name) else f"{node.name}: {last}"

@@ -32,12 +32,12 @@ for candidate in python3.14 python3.13 python3.12 python3.11 python3; do
     fi
 done
 if [[ -z $python ]]; then
-    say "has no Python 3.11 or newer; there: sudo apt-get install python3.11 python3.11-venv"
+    say "has no Python 3.11 or newer; run there: sudo apt-get install python3.11 python3.11-venv"
     exit 1
 fi
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-    say "$version cannot make environments; there: sudo apt-get install $version-venv"
+    say "$version cannot make environments; run there: sudo apt-get install $version-venv"
     exit 1
 fi
 

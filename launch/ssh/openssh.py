@@ -70,9 +70,9 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
         if code == FAILED:
             return explain(nodes[index], error_text)
         if "python3" in error_text and "not found" in error_text:
-            return f"{name}: has no python3; there: sudo apt-get install python3 python3-venv"
-        last = error_text.strip().splitlines()[-1:] or ["without a word"]
-        return f"{name}: its Python could not describe it: {last[0]}"
+            return f"{name}: has no python3; run there: sudo apt-get install python3 python3-venv"
+        last = error_text.strip().splitlines()[-1:] or ["no message"]
+        return f"{name}: its Python could not report on the node: {last[0]}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # `ssh -G` runs for each
         commands = list(pool.map(start, range(len(nodes))))
@@ -130,7 +130,7 @@ def explain(node: NodeSpec, error_text: str) -> str:
             port = f"-p {node.port} " if node.port else ""
             return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
     lines = [line.strip() for line in error_text.splitlines() if line.strip()]
-    return f"{node.name}: ssh failed: {lines[-1] if lines else 'without a word'}"
+    return f"{node.name}: ssh failed: {lines[-1] if lines else 'no message'}"
 
 
 @functools.cache

@@ -143,9 +143,9 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
     if sent.returncode == 0:
         return None
     if "rsync: not found" in sent.stderr or "rsync: command not found" in sent.stderr:
-        return f"{node.name}: has no rsync; there: sudo apt-get install rsync"
+        return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
     lines = [line for line in sent.stderr.splitlines() if line.strip()]
-    return f"{node.name}: sending the code failed: {lines[0] if lines else 'without a word'}"
+    return f"{node.name}: sending the code failed: {lines[0] if lines else 'no message'}"
 
 
 def fail(problems: Sequence[str]) -> None:

@@ -110,7 +110,7 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"this sweep goes on already: {folder}; see muster jobs list, or give this one "
+                f"this sweep is running already: {folder}; see muster jobs list, or give this one "
                 "another --name"
             ) from None
         except OSError as error:  # Lustre that is mounted without flock, say

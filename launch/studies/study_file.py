@@ -116,6 +116,6 @@ def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(busy, int) or busy < 0:
         yield f"busy is a number of nodes (got {busy!r})"
     elif busy > 1 and isinstance(nodes, int) and busy > nodes:
-        yield f"busy is {busy}, but it has {nodes} nodes; give at most so many"
+        yield f"busy is {busy}, but it has {nodes} nodes; give at most that many"
     elif busy and settings.get(RATE) is None:
         yield "busy is for nodes of a testbed; give a rate, such as unlimited"

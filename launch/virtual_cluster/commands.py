@@ -28,7 +28,7 @@ def refuse_unfit_box() -> None:
     """
     if sys.platform != "linux":
         raise MusterError(
-            f"a testbed is made of Linux namespaces, but this is {sys.platform}; use a Linux box"
+            f"a testbed is made of Linux namespaces, but this is {sys.platform}; use a Linux host"
         )
     problems = []
     if os.geteuid() != 0:

@@ -184,4 +184,4 @@ def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> No
 
 def _refuse_inside() -> None:
     if os.getpid() in daemons.inside(links.namespaces()):
-        raise MusterError("this is a node of the testbed; run the command on the box")
+        raise MusterError("this is a node of the testbed; run this outside of it")

@@ -152,5 +152,5 @@ def _refuse_foreign(net: str) -> None:
             if address["local"].startswith(net):
                 raise MusterError(
                     f"{link['ifname']} has {address['local']} already, and a testbed uses all that"
-                    f" begins with {net}; make the testbed on another box"
+                    f" begins with {net}; make the testbed on another machine"
                 )

@@ -24,10 +24,11 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     table = pd.DataFrame(rows).sort_values("s", ascending=False, ignore_index=True)
     base = fmean(results.seconds(BASE))
     sizes = plots.by_kind(table["s"], table["side"])
+    unit = f"seconds per step (times DDP's), links of {link_rate(results.rate)}"
     drawn = plots.bars(
-        table["title"], sizes, f"seconds per step, links of {link_rate(results.rate)}",
+        table["title"], sizes, unit,
         fills=[COLOURS[side] for side in sizes],
-        labels=[f"{one:.2f} s   {one / base:.2f} x" for one in table["s"]],
+        labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]],
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(drawing.alone(drawn), encoding="utf-8")

@@ -71,7 +71,7 @@ def ready(model: str, data: Path | None, folder: Path, seed: int, **shape: int) 
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
     from transformers.utils import logging
 
-    from train.model.precision import set_dropout
+    from train.model.rng import set_dropout
 
     given = None if data is None else _given(data)
     logging.disable_progress_bar()

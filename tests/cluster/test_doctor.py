@@ -62,7 +62,7 @@ def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher
     assert done.returncode == 0, (done.stdout, done.stderr)
     message = rows(done.stdout)
     assert message["reach"].endswith("works on 4 of 4")
-    assert "12 of 12 ways work" in message["every pair"]
+    assert "12 of 12 connections work" in message["every pair"]
     assert f"10.10.1.0/24 on {INTERFACE}: node0 10.10.1.1, node1 10.10.1.2" in message["network"]
     assert "FAIL" not in done.stdout and "busbw(GB/s)" in done.stdout
     (run_dir,) = tmp_path.iterdir()
@@ -91,7 +91,7 @@ def test_nodes_without_this_file_system_send_their_numbers_back(
     assert done.returncode == 0, (done.stdout, done.stderr)
     message = rows(done.stdout)
     assert "each run sends it first" in message["code"]
-    assert "6 of 6 ways work" in message["every pair"]
+    assert "6 of 6 connections work" in message["every pair"]
     (run_dir,) = tmp_path.iterdir()
     assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
 
@@ -115,7 +115,7 @@ def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
     message = rows(done.stdout)
     assert f"node2: {INTERFACE} (10.10.1.3) is down" in message["network"]
     assert "sudo ip link set" in message["network"]
-    assert "nobody reaches node2 (10.10.1.3)" in message["every pair"]
+    assert "no node reaches node2 (10.10.1.3)" in message["every pair"]
     assert "node0 to node1" not in message["every pair"]
 
 

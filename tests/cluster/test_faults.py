@@ -56,7 +56,7 @@ FAULTS = {
     "a_worker_raises": Fault(tell(2, "raise"), "^ValueError: sample 17 is empty$", script="ssh"),
     "a_worker_is_killed": Fault(
         lambda run: run.worker(2).kill(),
-        r"rank 2 ended without a word \(killed\? out of memory\?\)",
+        r"rank 2 ended without a message \(killed\? out of memory\?\)",
         code=137,
         trainer="sbatch",
     ),
@@ -235,7 +235,7 @@ def test_a_script_that_eats_all_memory(begin, way, small_node):
     (small_node / "memory.limit_in_bytes").write_text(str(used + 200_000_000))
     tell(2, "eat")(run)
     run.ends()
-    says = "rank 2 ended without a word (out of memory on node2: the kernel killed it for that)"
+    says = "rank 2 ended without a message (out of memory on node2: the kernel killed it for that)"
     assert says in last_words(message(run))
     assert says in json.loads((run.run_dir / "exit.json").read_text())["message"]
 

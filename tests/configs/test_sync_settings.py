@@ -45,7 +45,7 @@ def test_what_does_not_go_is_refused(flags, message):
     ("words", "message"),
     [
         (["--levels", "2"], "there is no --levels any more: all workers are one ring; leave it"),
-        (["--bucket-mb", "auto"], "expected NUMBER, got 'auto'; no size is found by trying any mo"),
+        (["--bucket-mb", "auto"], "expected NUMBER, got 'auto'; sizes are no longer searched for"),
         (["--local-group", "node"], "there is no --local-group any more: each worker of --sync l"),
         (["--local_group", "node"], "there is no --local-group any more: each worker"),
     ],

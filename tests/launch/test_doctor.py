@@ -26,7 +26,7 @@ def doctor(*flags, timeout_s=300):
 def test_two_pretended_nodes_are_looked_at_and_measured(tmp_path):
     code, out, err = doctor("--nodes", "2", "--logs-dir", str(tmp_path))
     assert code == 0 and err == "", (out, err)
-    assert "FAIL" not in out and re.search(r"every pair +ok +2 of 2 ways work", out)
+    assert "FAIL" not in out and re.search(r"every pair +ok +2 of 2 connections work", out)
     assert re.search(r"all_reduce +1048576 +262144 +float +sum", out) and "busbw(GB/s)" in out
     assert re.search(r"all pairs carry [\d. to]+ Gbit/s; slowest: node0-node1\n", out)
     (run_dir,) = tmp_path.iterdir()
@@ -49,18 +49,18 @@ def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path
     code, out, err = doctor(*flags, "--lr", "1e-3", "--max-restarts", "1")
     assert code == 0 and err == "", (out, err)
     first, _, table = out.partition("\n")
-    assert first == "for the run alone, not looked at here: --lr, --max-restarts"
+    assert first == "only for the run itself, not checked here: --lr, --max-restarts"
     assert "every pair" in table
     code, out, err = doctor(*flags[:3], "--env", "X=1", "--", "train.py", "--lr", "1")
     assert code == 0 and err == "", (out, err)
-    assert out.startswith("for the run alone, not looked at here: --env, -- train.py --lr 1\n")
+    assert out.startswith("only for the run itself, not checked here: --env, -- train.py --lr 1\n")
 
 
 def test_what_the_run_would_refuse_is_refused():
     code, _, err = doctor("--quick", "--partition", "gpu", "--epochs", "2", "--", "train.py")
     assert code == 2 and "--epochs is a setting of the trainer" in err
     code, _, err = doctor("--quick", "--partition", "gpu")
-    assert code == 2 and "--partition does nothing with --launcher local" in err
+    assert code == 2 and "--partition has no effect with --launcher local" in err
 
 
 def test_a_dry_run_of_the_doctor_makes_no_sense():

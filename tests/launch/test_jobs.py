@@ -109,7 +109,7 @@ def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
     code, out, err = submit(*flags, "--logs-dir", str(tmp_path), python=sys.executable)
     assert code == 0, err
     run = next(path.parent for path in tmp_path.glob("*/config.yaml"))
-    assert f"python launch/jobs.py cancel {run.name}" in out
+    assert f"muster jobs cancel {run.name}" in out
     assert wait_until((run / "metrics" / "rank_00000.jsonl").exists)
     code, out, _ = jobs(tmp_path, "status")
     assert code == 0 and out.startswith(f"{run.name}: running (led by process")

@@ -256,7 +256,7 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
         assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
     monkeypatch.undo()
     with cell_runs.alone(tmp_path):
-        with pytest.raises(UsageError, match="goes on already"), cell_runs.alone(tmp_path):
+        with pytest.raises(UsageError, match="is running already"), cell_runs.alone(tmp_path):
             pass
         assert not capsys.readouterr().err
 
@@ -269,7 +269,7 @@ def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
     leader = int(out.partition("as process ")[2].partition(";")[0])
     try:
         code, _, err = sweep(project, *words)
-        assert code == 2 and "this sweep goes on already: " in err
+        assert code == 2 and "this sweep is running already: " in err
         assert wait_until(lambda: begun(project) == ["1 2 None"])
     finally:
         os.kill(leader, signal.SIGTERM)

@@ -53,7 +53,7 @@ def test_mpirun():
 def test_half_of_them_is_refused():
     with pytest.raises(UsageError, match="RANK is not set and WORLD_SIZE is 4"):
         torchrun_variables({"WORLD_SIZE": "4"})
-    with pytest.raises(UsageError, match="nothing says for certain where rank 0 is"):
+    with pytest.raises(UsageError, match="where rank 0 runs is not known"):
         torchrun_variables({"RANK": "0", "WORLD_SIZE": "4"})
     with pytest.raises(UsageError, match="but its variables do not say which one this is"):
         torchrun_variables({name: SRUN[name] for name in SRUN if name != "SLURM_NODEID"})

@@ -220,6 +220,7 @@ def run(asked: dict[str, Any]) -> None:
     unbuffered = words[0] == "-u" or "PYTHONUNBUFFERED" in os.environ
     words = words[1:] if words[0] == "-u" else words
     sys.executable = asked["executable"]
+    sys.orig_argv = [sys.executable, *asked["argv"]]
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
     random.seed()
     for name, generator in (("numpy", "random"), ("torch", "default_generator")):

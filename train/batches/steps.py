@@ -39,6 +39,12 @@ def steps(
     multiplied by its `weight`, the plain mean of gradients over ranks, which `muster.sync`
     computes, is the gradient of the mean loss over all M samples.
 
+        >>> for step in muster.steps(10, batch_size=4):
+        ...     print(step.step, [len(micro.indices) for micro in step.micro_batches])
+        1 [4]
+        2 [4]
+        3 [2]
+
     Args:
         dataset: what has a length, or that length.
         batch_size: samples of a step, over all ranks.
@@ -46,8 +52,9 @@ def steps(
         epochs: how often all samples are gone through.
         split: the ranks' parts as ratios, such as [8, 4, 4, 1], "even", or "auto": by the speeds
             that are measured while it trains, which needs `model`.
-        lengths: tokens of each sample: with them, samples of like lengths are computed together.
-        accumulation: micro-batches that each rank's part is cut into at least.
+        lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
+            then computed together.
+        accumulation: least number of micro-batches that each rank's part is cut into.
         model: what `muster.sync` returned.
 
     Raises:

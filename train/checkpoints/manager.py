@@ -171,7 +171,7 @@ class CheckpointManager:
         writer = self._writer
         if writer is not None and writer.is_busy and writer.busy_s >= SLOW_S and not self._told:
             self._told = True
-            warn(f"step {step}: no checkpoint, for the disk is slow: {writer.progress}")
+            warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint, once the last one is on the disk of every rank that writes.

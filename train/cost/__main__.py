@@ -23,7 +23,7 @@ GONE = "{} is gone: steps are predicted for the runs that were made, over the li
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m train.cost", description="What steps should cost, beside what they did."
+        prog="python -m train.cost", description="Seconds of a step, predicted and measured."
     )
     parser.add_argument("folder", help="a run's or a study's folder")
     parser.add_argument(

@@ -67,17 +67,17 @@ class World:
         world = cls.from_env({**env, **given})
         if (typed and world.world_size == 1) or (is_agents and (typed or given)):
             refuse(
-                f"{flag} is missing: to start workers by hand, say {what} on each node"
+                f"{flag} is missing: to start workers by hand, give {what} on each node"
                 for flag, what in missing.items()
             )
         if world.world_size == 1 and master_port is not None:
             raise UsageError(
-                f"--master-port {master_port}: this process is alone and meets nobody; leave it "
+                f"--master-port {master_port}: this is the only process; leave it "
                 "out, or give --rank --world-size --master-ip, too"
             )
         flags = {"--rank": (rank, world.rank), "--world-size": (world_size, world.world_size)}
         refuse(
-            f"{flag} {asked}, but the launcher of this process has made it {found}; leave {flag} "
+            f"{flag} {asked}, but the launcher of this process has set it to {found}; leave {flag} "
             "out, or give all of --rank --world-size --master-ip"
             for flag, (asked, found) in flags.items()
             if asked not in (None, found)

@@ -34,10 +34,13 @@ def evaluate(
     config_name: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """What a metric of `evaluate` says of the samples of all ranks, on every rank.
+    """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
     Every rank of torch's default group calls it, with its own samples: any number of them, also
-    none. A process without a group is alone.
+    none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
+
+        >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
+        {'f1': 0.6666666666666666, 'n': 4}
 
     Args:
         metric: a file (`./my_metric.py`), a name (`f1`), a loaded module, or several of them in a
@@ -52,8 +55,8 @@ def evaluate(
         more: further columns that the module takes, and arguments of its `compute`.
 
     Raises:
-        UsageError: there is no such metric, or the samples do not fit it; other ranks say so, too.
-        MusterError: it failed; the message has its words (on every rank).
+        UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
+        MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
     columns = {"predictions": predictions, "references": references}

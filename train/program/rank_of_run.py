@@ -50,17 +50,21 @@ def init(
     timeout_s: float = 1800.0,
     join_timeout_s: float = 300.0,
 ) -> Iterator[RankOfRun]:
-    """This rank of the run, inside one process group of all; `with muster.init() as run:`.
+    """Join the process group of all ranks, and give this rank of the run.
 
     Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
-    `muster.rank_variables`), and for a process alone. All ranks leave the block together. A rank
-    that fails says so to the others at once.
+    `muster.rank_variables`), and for a single process. All ranks leave the block together. If a
+    rank fails, the others are told at once.
+
+        >>> with muster.init(device="cpu") as run:
+        ...     print(run.rank, run.world_size, run.device)
+        0 1 cpu
 
     Args:
         device: "cuda", "cpu", or "auto": a GPU for each rank if all have one, else the CPU.
         backend: "nccl", "gloo", or "auto": nccl between GPUs.
-        timeout_s: how long a rank may be late for a collective.
-        join_timeout_s: how long ranks may start after one another.
+        timeout_s: seconds that a rank may be late for a collective.
+        join_timeout_s: seconds within which all ranks must have started.
 
     Raises:
         UsageError: an argument that makes no sense, variables that contradict each other, or a

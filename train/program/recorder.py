@@ -47,6 +47,10 @@ def record(
     A step has a `loss`: the mean over ranks of what they hand in, computed here with one small
     collective, is recorded and returned. An evaluation has `metrics`, the same on every rank.
 
+        >>> with muster.init(device="cpu"):
+        ...     muster.record(1, loss=0.5)  # the mean over ranks
+        0.5
+
     Args:
         step: of `muster.steps`, which knows samples and epoch; or its number, from 1; by default
             one more than the last.

@@ -42,15 +42,22 @@ def checkpoints(
     keep_last: int = 2,
     **objects: Stateful,
 ) -> "Checkpoints":
-    """Saves and resumes `objects`; every rank calls this, and its methods, alike.
+    """Save and resume `objects`; every rank calls this, and its methods, at the same places.
 
-    Objects are the same on every rank, as under data parallelism they are: one rank of each file
-    system writes. Random generators are saved for each rank.
+    Objects must be the same on every rank, as with data parallelism: one rank of each file system
+    writes them. Random generators are saved for each rank.
+
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
+        ...     for step in range(checkpoints.resume() + 1, 101):
+        ...         checkpoints.after_step(step)
+        >>> os.listdir("saved")
+        ['step_00000100']
 
     Args:
         folder: by default `MUSTER_CHECKPOINTS`, which a run that is started again finds again.
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
-        keep_last: how many stay.
+        keep_last: how many of the latest are kept.
         objects: by a name each, such as model=model, optimizer=optimizer, steps=steps.
 
     Raises:

@@ -42,7 +42,7 @@ def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
         return False, "no step in common: losses cannot be compared"
     text = f"(largest difference {max(apart.values()):.3g})"
     if over:
-        return False, f"losses part at step {min(over)} by more than {tolerance:g} {text}"
+        return False, f"losses differ from step {min(over)} by more than {tolerance:g} {text}"
     return True, f"losses agree within {tolerance:g} at all {len(apart)} steps of both {text}"
 
 

@@ -92,7 +92,7 @@ def slow_ones(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
 
 
 def _place(view: RankView) -> str:
-    return f"in {view.place}" if view.place else "somewhere that it does not tell"
+    return f"in {view.place}" if view.place else "at an unknown place"
 
 
 def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
@@ -174,7 +174,7 @@ def condition(view: RankView) -> str:
         return "it imports its modules"
     if not view.answers:
         if view.is_command:
-            return f"it {view.words}; it is no Python program that could say where"
+            return f"it {view.words}; it is not a Python program, so its place is not known"
         if not place:
             return f"it does not answer, and {view.words}: it starts, or its interpreter is held"
         held = "its interpreter is held by other code, such as C"

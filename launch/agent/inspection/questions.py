@@ -89,13 +89,13 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
             return seen, why
-    raise MusterError(f"{run_dir.name} is over, and nothing was seen to hang in it")
+    raise MusterError(f"{run_dir.name} is over, and no hang was recorded")
 
 
 def _silence(run_dir: Path) -> str:
     return (
-        f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: whoever leads it is held up, or sees "
-        f"another folder than this one: {run_dir}"
+        f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: the process that leads it is held "
+        f"up, or sees another folder than this one: {run_dir}"
     )
 
 

@@ -131,9 +131,7 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
     if not knock.is_in:
-        raise MusterError(
-            f"{place}: the leader closed the connection; see what the leader itself says"
-        )
+        raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
     return link.keep()
 
 

@@ -127,7 +127,7 @@ class Coordinator(Peers):
     def _welcome(self, link: Link, index: int) -> None:
         if index in self._clients or not 0 < index < self.assignment.count:
             self._lose(
-                f"two agents say they are number {index}: {link.place} and "
+                f"two agents have number {index}: {link.place} and "
                 f"{self._clients[index].place if index in self._clients else 'this one'}; "
                 "name each node once"
             )

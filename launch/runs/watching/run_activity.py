@@ -42,7 +42,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
     if progress.silent_s > max(SILENT_S, SILENT_STEPS * progress.step_s):
         yield (
             f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "
-            "hangs; jobs.py stacks says where each rank is"
+            "hangs; muster jobs stacks says where each rank is"
         )
 
 
@@ -77,8 +77,8 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
         meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
-            return f"nodes meet: node 0 is {text}, said {duration(since_s)} ago"
-        return "its nodes start, or meet: none of them has started workers yet"
+            return f"nodes connect: node 0 is {text}, {duration(since_s)} ago"
+        return "its nodes start, or connect: none of them has started workers yet"
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
     nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"

@@ -34,7 +34,7 @@ class Connection:
 
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
-            raise UsageError(f"--login {login!r}: give it as ssh takes it, such as me@cluster")
+            raise UsageError(f"--login {login!r}: give it as for ssh, such as me@cluster")
         self.login, self.file = login, file
         self._spec = NodeSpec(login, 1)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
@@ -132,5 +132,5 @@ def _private_folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.lstat()
     if state.st_uid != os.getuid() or state.st_mode & 0o077 or folder.is_symlink():
-        raise UsageError(f"{folder}: it is to be this user's alone; remove it")
+        raise UsageError(f"{folder}: it must belong to this user alone; remove it")
     return folder

@@ -110,7 +110,7 @@ class RemoteCommand:
         if code == "lost":
             login = self._connection.login
             raise MusterError(
-                f"{login} has ended the command, by a restart perhaps; what it had submitted goes "
+                f"{login} ended the command, perhaps by a restart; a job that was submitted goes "
                 f"on: muster jobs list --login {login}"
             )
         return int(code)

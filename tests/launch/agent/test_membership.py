@@ -105,7 +105,7 @@ def test_two_that_say_they_are_the_same_node(meet):
     agents = meet(3)
     agents[2] = CoordinatorClient(assignment(1, 3, agents[0].port))
     assert tick(agents, lambda: agents[0].trouble)
-    assert "two agents say they are number 1" in agents[0].trouble
+    assert "two agents have number 1" in agents[0].trouble
     agents[2].close()
 
 

@@ -24,7 +24,7 @@ def test_this_machine_as_three_nodes_is_well(tmp_path):
     found = look(here(3), tmp_path)
     assert found.problems == [] and len(found.rows) == 8
     lines = {row.check: row.found[0] for row in found.rows}
-    assert lines["every pair"].startswith("6 of 6 ways work")
+    assert lines["every pair"].startswith("6 of 6 connections work")
     assert re.search(r"\d GB", lines["free disk"]) and list(tmp_path.iterdir()) == []
     assert lines["code"] == "all see this checkout"
     assert re.fullmatch(r"within \d+ ms of this machine", lines["clocks"])

@@ -103,7 +103,7 @@ def test_a_pair_that_cannot_connect_is_named_with_its_direction():
 def test_a_node_that_nobody_reaches_is_one_line():
     others = ("node0", "node1", "node3")
     row = network_checks.pairs(findings(unreached={(one, "node2"): "no answer" for one in others}))
-    assert row.found == ("nobody reaches node2 (10.10.1.3): no answer",)
+    assert row.found == ("no node reaches node2 (10.10.1.3): no answer",)
     both = {("node2", one): "no route to host" for one in others}
     row = network_checks.pairs(
         findings(unreached={(one, "node2"): "no answer" for one in others} | both)
@@ -135,7 +135,9 @@ def test_nodes_that_agree_with_each_other_but_not_with_this_machine_are_told_apa
     assert row.verdict == "warn" and row.fix.startswith("here: ")
     assert row.found == ("the nodes agree within 200 ms, and are +3600.1 s against this machine",)
     row = network_checks.clocks(findings(3, skews={0: 0.0, 1: 3600.0, 2: 0.1}))
-    assert row.found == ("node1: +3600.0 s against this machine",) and row.fix.startswith("there:")
+    assert row.found == ("node1: +3600.0 s against this machine",) and row.fix.startswith(
+        "run there:"
+    )
 
 
 def test_clocks_more_than_a_second_apart_warn():

@@ -24,9 +24,11 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
         answers = survey.ask(node_facts.listen, addresses=addresses)
         assert answers.keys() == {0}
         (line,) = survey.silent(answers).values()
-        assert line.startswith("node1: its Python could not describe it: ") and "assign" in line
+        assert (
+            line.startswith("node1: its Python could not report on the node: ") and "assign" in line
+        )
         assert survey.ask(node_facts.listen) == {}
-        assert survey.silent({})[0] == "node0: its Python could not describe it: 'addresses'"
+        assert survey.silent({})[0] == "node0: its Python could not report on the node: 'addresses'"
         assert survey.ask(node_facts.tell_time).keys() == {0, 1}
         processes = [process for process, _, _ in survey._starts]
     assert [process.returncode for process in processes] == [0, 0]  # they end with the survey

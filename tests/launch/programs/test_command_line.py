@@ -129,7 +129,7 @@ def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
 def test_what_the_launcher_has_no_use_for_is_refused(launcher, words):
     hosts = ["--hosts", "node0"] if launcher == "ssh" else []
     (line,) = refusal("--launcher", launcher, *hosts, *words, *PROGRAM)
-    assert f"does nothing with --launcher {launcher}" in line
+    assert f"has no effect with --launcher {launcher}" in line
 
 
 def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
@@ -142,7 +142,7 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(path.read_text().replace("partition: null", "partition: gpu"))
     (found,) = refusal("--config", str(other))
-    assert "partition does nothing with --launcher local" in found
+    assert "partition has no effect with --launcher local" in found
 
 
 @pytest.mark.parametrize(

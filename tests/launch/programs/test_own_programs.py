@@ -343,7 +343,10 @@ def test_a_command_stands_in_front_of_every_worker(project):
     ("flags", "message"),
     [
         (["--env", "1=2"], "--env '1': use NAME=VALUE, or NAME to pass on"),
-        (["--env", "RANK=2"], "--env RANK: that is what the launcher tells each worker"),
+        (
+            ["--env", "RANK=2"],
+            "--env RANK: the launcher sets this variable for each worker; leave it out",
+        ),
         (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: it is not set here"),
         (["--env-file", "none"], "--env-file none: no such file"),
         (

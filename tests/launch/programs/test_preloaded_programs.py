@@ -91,11 +91,11 @@ def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
     assert wait_until(lambda: alive(project) == [])
     last = err.splitlines()[-1]
     if victim == "worker":
-        assert "error: rank 2 ended without a word (killed? out of memory?)" in last
+        assert "error: rank 2 ended without a message (killed? out of memory?)" in last
     elif victim == "agent":
-        assert "is gone: its agent was killed" in last or "ended without a word" in last
+        assert "is gone: its agent was killed" in last or "ended without a message" in last
     else:
-        assert "ended without a word" in last or "preload.py on" in last, err
+        assert "ended without a message" in last or "preload.py on" in last, err
 
 
 @pytest.mark.parametrize(("number", "moment"), ENDS)

@@ -69,7 +69,7 @@ def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path
     ended(1, "lost_peer", 1.0, "lost another worker")
     failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
     assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)
-    assert failure.text.startswith("error: ranks 0, 2 ended without a word")
+    assert failure.text.startswith("error: ranks 0, 2 ended without a message")
     assert str(tmp_path / "workers" / "rank_00002.err") in failure.text
 
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_lost_is_named_by_those_that_noticed(ended, tmp_path):
     agent(tmp_path, 0, "peer", message)
     failure = explain(tmp_path, 2, 1)
     assert failure.text == f"error: {message}" and failure.code == 1
-    assert failure.context == ("rank 1 left no word",)
+    assert failure.context == ("rank 1 ended without a message",)
 
 
 def test_a_killed_torchrun_is_named_and_not_what_others_heard_of_it(ended, tmp_path):
@@ -222,7 +222,7 @@ def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
     how = {2: victim(), 3: victim(number="SIGTERM")}
     agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
     failure = explain(tmp_path, 4, 1)
-    assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a word")
+    assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a message")
 
 
 def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):

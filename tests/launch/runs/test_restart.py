@@ -62,7 +62,7 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     assert process.returncode == 0, err
     assert "restart 1 of 2: 2 nodes go on from the last checkpoint\n" in out
     assert "going on from step " in out, out
-    assert f"rank {rank} ended without a word" in err, err
+    assert f"rank {rank} ended without a message" in err, err
     # what the other rank says of it is no cause, and is in its own log
     assert "lost rank" not in err and "lost another worker" not in err, err
     log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"
@@ -170,10 +170,13 @@ def test_a_range_of_nodes():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--nodes", "4:2"], "--nodes 4:2: the first number is the smaller one"),
+        (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
         (["--nodes", "2:x"], "--nodes: expected N or MIN:MAX, got '2:x'"),
         (["--nodes", "0:2"], "--nodes must be at least 1 (got 0)"),
-        (["--nodes", "1:2", "--split", "1,2"], "--split 1,2 is for so many workers; with --nodes"),
+        (
+            ["--nodes", "1:2", "--split", "1,2"],
+            "--split 1,2 has one part for each worker; with --nodes",
+        ),
         (["--max-restarts", "-1"], "--max-restarts must be at least 0 (got -1)"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
     process = start(slurm, tmp_path, "--wait", "--no-preflight")
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 1 and "Slurm has forgotten job 12" in err
+    assert process.returncode == 1 and "Slurm forgot job 12" in err
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):

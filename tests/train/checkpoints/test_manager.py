@@ -70,7 +70,9 @@ def test_while_one_is_written_others_are_skipped_with_one_warning_and_the_end_wa
         else (found[0], found[-1]) == (16, 1) and not {2, 5} & set(found)
     )
     warned = [line for line in capsys.readouterr().err.splitlines() if "is slow" in line]
-    assert warned[0].startswith(f"warning: {warnings}: no checkpoint, for the disk is slow: step ")
+    assert warned[0].startswith(
+        f"warning: {warnings}: no checkpoint, since the disk is slow: step "
+    )
     assert len(warned) == 1
 
 

@@ -73,9 +73,9 @@ def test_flags_as_the_two_courses_prescribe(argv):
         (None, "--rank 4 --world-size 4", "ranks go from 0 to 3"),
         (None, "--rank 0 --master-port 1023", "between 1024 and 65535 (got 1023)"),
         (MPIRUN, "--num-nodes 4", "--world-size 4, but the launcher of this process"),
-        (MPIRUN, "--rank 0", "--rank 0, but the launcher of this process has made it 1"),
+        (MPIRUN, "--rank 0", "--rank 0, but the launcher of this process has set it to 1"),
         ({}, "--master-port 6585", "--rank is missing"),
-        (None, "--master-port 6585", "--master-port 6585: this process is alone"),
+        (None, "--master-port 6585", "--master-port 6585: this is the only process"),
     ],
 )
 def test_what_is_incomplete_broken_or_contradicts_the_launcher_is_named(env, argv, message):

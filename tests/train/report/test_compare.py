@@ -20,7 +20,7 @@ def test_the_step_from_which_losses_part_is_named(tmp_path, capsys, wanted, code
     rows = [step(n, loss=1 / n + (1e-3 if n >= 7 else 0)) for n in range(1, 21)]
     paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", rows=rows)]
     assert compare.main(paths, wanted) == code
-    assert ("part at step 7" in capsys.readouterr().out) == (wanted != 1e-2)
+    assert ("differ from step 7" in capsys.readouterr().out) == (wanted != 1e-2)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_each_run_has_a_row_with_what_is_known(tmp_path):
     assert rows["all_reduce, 4 workers"]["efficiency"] == pytest.approx(1)
     assert rows["single, 1 worker"]["losses"] == "reference"
     assert rows["ddp, 4 workers"]["losses"] == "equal"
-    assert found.base == "Speed-up and efficiency are against single, 1 worker."
+    assert found.base == "Speed-up and efficiency are relative to single, 1 worker."
     assert found.warnings == []
 
 

@@ -82,8 +82,8 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
 
 def _against(bases: list[str]) -> str:
     if len(bases) > MOST_NAMED:
-        return "Speed-up and efficiency are against the same work on the fewest workers."
-    return "Speed-up and efficiency are against " + "; ".join(bases) + "." if bases else ""
+        return "Speed-up and efficiency are relative to the same work on the fewest workers."
+    return "Speed-up and efficiency are relative to " + "; ".join(bases) + "." if bases else ""
 
 
 def _evaluation_gains(subject: Subject) -> list[Row]:
@@ -196,7 +196,7 @@ def _doubts(gains: list[Row]) -> list[str]:
         for row in gains
         if row["efficiency"] > DOUBTFUL
     ]
-    text = f"An efficiency above {DOUBTFUL:.0%} is seldom real, its base was slowed more likely: "
+    text = f"An efficiency above {DOUBTFUL:.0%} is seldom real; its base was probably slowed: "
     return [text + ", ".join(over) + "."] if over else []
 
 

@@ -42,22 +42,29 @@ def sync(
     timeout_s: float = 1800.0,
     **ddp_options: Any,
 ) -> "DistributedDataParallel | Alone":
-    """`DistributedDataParallel(model, **ddp_options)`, whose gradients travel by `mode`.
+    """Return `DistributedDataParallel(model, **ddp_options)`, which averages gradients by `mode`.
 
-    The process group must exist already. A process alone, without one, gets a wrapper that has
-    `module` and `no_sync()` as well, and nothing to synchronise.
+    After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
+    the same bits on every rank. The process group must exist already. A single process without a
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing.
+
+        >>> model = muster.sync(torch.nn.Linear(2, 1))
+        >>> model(torch.ones(3, 2)).sum().backward()
+        >>> model.module.weight.grad
+        tensor([[3., 3.]])
 
     Args:
         model: on its device.
         mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
         compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
-            that are about the mean.
-        compress_rank: of PowerSGD's matrices.
-        compress_share: of the gradients' values, that topk sends.
-        bucket_mb: MiB of gradients per collective; None: the mode's own. 0: one per parameter.
-        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+            that are approximately the mean.
+        compress_rank: rank of PowerSGD's matrices.
+        compress_share: share of the gradients' values that topk sends, above 0, at most 1.
+        bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
+            0: one per parameter.
+        sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
         synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
-        timeout_s: how long a rank may come late to a collective of the mode's own groups.
+        timeout_s: seconds that a rank may be late for a collective of the mode's own groups.
         **ddp_options: of DDP, such as `find_unused_parameters`, `static_graph`, `process_group`.
 
     Raises:

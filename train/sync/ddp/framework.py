@@ -34,6 +34,9 @@ def sync_ddp(
         muster.sync_ddp(trainer)                       # before trainer.train()
         L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
 
+        >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
+        >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
+
     Args:
         framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
         model: nothing is done with it any more; scripts that give it go on.
@@ -42,7 +45,7 @@ def sync_ddp(
         compress_share: likewise.
         bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
         sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
-        timeout_s: how long a rank may come late to a collective of a compressor's own group.
+        timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 
     Raises:
         UsageError: another kind of object, an option that makes no sense, a hook that is there

@@ -42,10 +42,10 @@ def activity(run: Path, state: State = RUNNING) -> list[str]:
 
 def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
-    assert activity(run) == ["its nodes start, or meet: none of them has started workers yet"]
+    assert activity(run) == ["its nodes start, or connect: none of them has started workers yet"]
     meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
     (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
-    assert activity(run) == ["nodes meet: node 0 is waiting for node 2, node 3, said 10 min ago"]
+    assert activity(run) == ["nodes connect: node 0 is waiting for node 2, node 3, 10 min ago"]
 
 
 def test_workers_without_a_step_import(tmp_path):
@@ -91,8 +91,8 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
     steps(run, 60)
     os.utime(run / "metrics" / "rank_00000.jsonl", (time.time() - 300,) * 2)
     assert activity(run)[-1] == (
-        "no step is on record for 5 min: it evaluates, writes, or hangs; jobs.py stacks says where "
-        "each rank is"
+        "no step is on record for 5 min: it evaluates, writes, or hangs; "
+        "muster jobs stacks says where each rank is"
     )
 
 

@@ -1,0 +1,36 @@
+"""The example in the docstring of each public function runs, and gives what stands there."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+import muster
+from tests.preload import REPOSITORY, interpreter
+
+EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
+FUNCTIONS = [name for name in muster.__all__ if name not in (*EXCEPTIONS, "Job")]
+RUN = """
+import doctest, os, sys, accelerate, torch, muster
+known = {"accelerate": accelerate, "muster": muster, "os": os, "torch": torch}
+name = sys.argv[1]
+tests = doctest.DocTestFinder(recurse=False).find(getattr(muster, name), name, globs=known)
+for one in tests:
+    print(len(one.examples), "examples")
+    doctest.DocTestRunner().run(one)
+"""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_its_example_runs(name, tmp_path):
+    page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
+    (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
+    (tmp_path / "my_metric.py").write_text(metric)
+    done = subprocess.run(
+        [interpreter(), "-c", RUN, name],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"[1-9]\d* examples\n", done.stdout), done.stdout
