@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from muster.run_files import state_folder
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that has them, as an object of JSON
@@ -45,15 +47,9 @@ name: muster jobs logs RUN -f, muster jobs fetch RUN.
 """
 
 
-def state_folder() -> Path:
-    """Of what is remembered of this user's runs; raises RuntimeError where he has no home."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "muster")
-
-
 def logins() -> Path:
     """The folder with a file for each run that was started from here through --login."""
-    return state_folder() / "logins"
+    return state_folder(os.environ) / "logins"
 
 
 def is_elsewhere(words: list[str]) -> bool:

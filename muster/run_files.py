@@ -5,7 +5,7 @@ All that writes, reads, mirrors, puts aside or clears such a file takes its name
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -216,3 +216,12 @@ def project_of(cwd: Path) -> Path:
     except OSError:
         return cwd
     return cwd if done.returncode else Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
+
+
+def state_folder(env: Mapping[str, str]) -> Path:
+    """Where this user's runs, and nodes that failed, are remembered.
+
+    Raises:
+        RuntimeError: the user has no home, as in some containers.
+    """
+    return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "muster")

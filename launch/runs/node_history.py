@@ -6,6 +6,7 @@ name in Slurm or in the list of hosts, and by its cluster: the name of Slurm's, 
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from launch.runs import run_record
 from launch.spec import NodeFacts
 from muster import json_lines
-from muster.command import state_folder
+from muster.run_files import state_folder
 from muster.writing import CannotWrite, write_text
 
 AUTO = "auto"  # in the text of --exclude
@@ -44,9 +45,10 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
 
 def failures() -> list[dict[str, Any]]:
     """Those of the last seven days, the last one at the end."""
-    with suppress(OSError, RuntimeError):  # nothing yet, or nobody's home
-        found = [one for one in json_lines.read(_path()) if one.keys() >= KEYS]
-        return [one for one in found if one["time_unix_s"] > time.time() - LATELY_S]
+    with suppress(OSError, RuntimeError):  # another user's, or nobody's home
+        found = json_lines.read(_path()) if _path().exists() else []
+        since_s = time.time() - LATELY_S
+        return [one for one in found if one.keys() >= KEYS and one["time_unix_s"] > since_s]
     return []
 
 
@@ -94,4 +96,4 @@ def _write(records: Sequence[dict[str, Any]]) -> None:
 
 
 def _path() -> Path:
-    return state_folder() / "nodes.jsonl"
+    return state_folder(os.environ) / "nodes.jsonl"

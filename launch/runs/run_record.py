@@ -235,5 +235,4 @@ def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
 
 def _links(env: Mapping[str, str]) -> Path:
     """Raises RuntimeError where the user has no home, as in some containers."""
-    state = env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "muster", "runs")
+    return run_files.state_folder(env) / "runs"
