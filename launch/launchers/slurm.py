@@ -59,6 +59,8 @@ class Slurm(Launcher):
     @cached_property
     def _asked(self) -> SlurmConfig:
         """What Slurm is asked for, with names in place of --exclude auto."""
+        if self._slurm.exclude is None:
+            return self._slurm
         cluster = partial(controller.name, self._env)
         return replace(self._slurm, exclude=node_history.excluded(self._slurm.exclude, cluster))
 

@@ -1,5 +1,6 @@
-"""The processes that train one model together, the collectives that they all call alike, and
-account of what this one hands to them: a step's gradients one by one, all in all by operation.
+"""The processes that train one model together, and the collectives that they all call alike.
+
+Account is kept of what this process hands to them: a step's gradients one by one, all by operation.
 
 A collective costs a fixed time beside its bytes, so one for each of a model's hundreds of
 parameters is slow: tensors go side by side in one (`groups`, `flatten`, `spread`).
