@@ -5,7 +5,6 @@ what a program did on it. One that was the cause twice in seven days is bad. A n
 name in Slurm or in the list of hosts, and by its cluster: the name of Slurm's, or `ssh`.
 """
 
-import json
 import os
 import re
 import time
@@ -16,9 +15,8 @@ from typing import Any
 
 from launch.runs import run_record
 from launch.spec import NodeFacts
-from muster import json_lines
 from muster.run_files import state_folder
-from muster.writing import CannotWrite, write_text
+from muster.writing import CannotWrite, read_json, write_json
 
 AUTO = "auto"  # in the text of --exclude
 LATELY_S, OFTEN = 7 * 86_400, 2
@@ -45,10 +43,11 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
 
 def failures() -> list[dict[str, Any]]:
     """Those of the last seven days, the last one at the end."""
-    with suppress(OSError, RuntimeError):  # another user's, or nobody's home
-        found = json_lines.read(_path()) if _path().exists() else []
+    with suppress(RuntimeError):  # nobody's home
+        found = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - LATELY_S
-        return [one for one in found if one.keys() >= KEYS and one["time_unix_s"] > since_s]
+        known = [one for one in found["failures"] if one.keys() >= KEYS]
+        return [one for one in known if one["time_unix_s"] > since_s]
     return []
 
 
@@ -92,8 +91,8 @@ def forget(names: Collection[str]) -> None:
 
 def _write(records: Sequence[dict[str, Any]]) -> None:
     with suppress(CannotWrite, RuntimeError):  # no reason to end a run
-        write_text(_path(), "".join(f"{json.dumps(one)}\n" for one in records))
+        write_json(_path(), {"failures": records})
 
 
 def _path() -> Path:
-    return state_folder(os.environ) / "nodes.jsonl"
+    return state_folder(os.environ) / "nodes.json"

@@ -16,13 +16,13 @@ from tests.launch.submit import wait_until
 @pytest.fixture
 def blamed():
     """Have a node of a cluster so often in the record of failures."""
-    path = Path(os.environ["XDG_STATE_HOME"], "muster", "nodes.jsonl")
+    path = Path(os.environ["XDG_STATE_HOME"], "muster", "nodes.json")
 
     def blame(cluster, node, times):
         record = {"time_unix_s": time.time(), "cluster": cluster, "node": node}
-        line = json.dumps({**record, "run_id": "earlier", "message": f"{node} is gone"})
+        record |= {"run_id": "earlier", "message": f"{node} is gone"}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{line}\n" * times)
+        path.write_text(json.dumps({"failures": times * [record]}))
 
     yield blame
     path.unlink(missing_ok=True)

@@ -51,8 +51,9 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
     assert node_history.bad("ssh") == {}
     ended(GONE.format("n1"), cluster="other")
     assert node_history.bad("ssh") == {}
-    with (tmp_path / "state" / "muster" / "nodes.jsonl").open("a") as file:
-        file.write('{"node": "n1"}\n{"cut')  # as of another version, and as of a full disk
+    path = tmp_path / "state" / "muster" / "nodes.json"
+    found = json.loads(path.read_text())["failures"]
+    path.write_text(json.dumps({"failures": [*found, {"node": "n1"}]}))  # as of another version
     ended(GONE.format("n1"))
     (line,) = node_history.warnings("ssh", NODES)
     assert line.startswith("n1 was the cause of 2 failures in seven days, the last in run: n1 (10.")

@@ -252,9 +252,9 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(node_health, "answers", lambda hosts, env: dict.fromkeys(hosts, True))
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
-    text = json.dumps({**record, "time_unix_s": time.time()}) + "\n"
+    text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
     (tmp_path / "muster").mkdir()
-    (tmp_path / "muster" / "nodes.jsonl").write_text(2 * text)
+    (tmp_path / "muster" / "nodes.json").write_text(text)
     for has_started, avoids, least, left in [
         (True, True, 1, ["node0"]),
         (True, True, 2, ["node0", "node1"]),  # without it there are too few
