@@ -183,8 +183,9 @@ def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> Non
     os.umask(asked["umask"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    # A worker looks whether it descends from this process. The asker does, and ends it.
-    os.environ.pop("MUSTER_LAUNCHER", None)
+    if "MUSTER_LAUNCHER" in os.environ:
+        # A worker looks whether it descends from that process. The asker does, and ends it.
+        os.environ["MUSTER_LAUNCHER"] = str(os.getppid())
     os.sched_setaffinity(0, asked["cores"])
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)

@@ -43,5 +43,5 @@ def test_ddp_says_how_much_of_its_communication_is_hidden(tmp_path):
     steps = [one for one in records if one["kind"] == "step"]
     assert all(0 < one["overlapped_s"] <= one["comm_s"] for one in steps[1:])
     (collectives,) = (one for one in records if one["kind"] == "collectives")
-    sizes = [nbytes for _, _, _, nbytes in collectives["collectives"]]
+    sizes = [nbytes for _, _, _, nbytes, _ in collectives["collectives"]]
     assert sum(sizes) == steps[0]["payload_bytes"]
