@@ -29,7 +29,7 @@ from muster.run_files import SWEEPS, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, write_json
 
-# Where nothing else is said; a cluster that `on` names says it itself.
+# A cluster that `on` names has its own.
 DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}
 # Of a command line only: who waits, and what is run.
 NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
@@ -197,9 +197,9 @@ def _new_run_id(name: str) -> str:
 
 
 def _with_defaults(given: Mapping[str, Any], on: object) -> Mapping[str, Any]:
-    """What is left open is said by the cluster, where one is named."""
-    said = {name: one for name, one in given.items() if one is not None}
-    return said if on is not None else DEFAULTS | said
+    """With our defaults for what is left open; a cluster that is named has its own."""
+    chosen = {name: one for name, one in given.items() if one is not None}
+    return chosen if on is not None else DEFAULTS | chosen
 
 
 def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:

@@ -17,11 +17,11 @@ SLICE_S = 60.0  # of waiting: who waits there ends so long after a laptop that i
 
 
 class LoginJob(Job):
-    """`run_dir` is a folder here, with what its function has returned; `there` is the run's own."""
+    """`run_dir` is a folder here, with what its function has returned; `remote_dir` the run's."""
 
-    def __init__(self, there: str, known: Mapping[str, Any]) -> None:
-        super().__init__(project_of(Path.cwd()) / "logs" / Path(there).name)
-        self.there = there
+    def __init__(self, remote_dir: str, known: Mapping[str, Any]) -> None:
+        super().__init__(project_of(Path.cwd()) / "logs" / Path(remote_dir).name)
+        self.remote_dir = remote_dir
         self._login = [
             f"--{name.replace('_', '-')}={known[name]}" for name in LOGIN if known[name] is not None
         ]
@@ -57,12 +57,12 @@ class LoginJob(Job):
         self._answer("cancel")
 
     def _answer(self, verb: str, *words: str) -> dict[str, Any]:
-        printed = run_command(*ASK, *self._login, verb, self.there, *words)
+        printed = run_command(*ASK, *self._login, verb, self.remote_dir, *words)
         answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return answer
 
     def _words(self, verb: str) -> list[str]:
-        return [*self._login, "--logs-dir", str(Path(self.there).parent), verb, self.run_id]
+        return [*self._login, "--logs-dir", str(Path(self.remote_dir).parent), verb, self.run_id]
 
 
 def _status(answer: Mapping[str, Any]) -> Status:

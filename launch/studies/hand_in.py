@@ -2,6 +2,9 @@
 
 A part is what an entry of the study's grid is called up to its colon: the runs of "Task 2a: gather
 and scatter" are in `task2a/`, with the code in which that part differs from the others.
+
+Records and report are packed anew each time. Code that is there stays: a student puts their own in
+the place of ours.
 """
 
 import json
@@ -22,18 +25,19 @@ OF_MODES = REPOSITORY / "train" / "sync"
 
 
 def pack(folder: Path, cells: list[Note], form: str) -> Path:
-    """Make `hand_in/` of a study's folder anew, of what is done, and its archive."""
+    """Pack what is done into `hand_in/` of a study's folder, and that into the archive returned."""
     home = folder / FOLDER
-    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(exist_ok=True)
     for note in cells:
         if note.state == "done":
             _pack_run(folder / note.run_dir, home / part_of(note), note)
     for name in ("report.pdf", "report.md"):
         if (report := run_files.REPORT.path(folder) / name).exists():
             shutil.copy(report, home)
-    for name in CODE:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(REPOSITORY / name, home / "code" / name, ignore=ignored)
+    if not (home / "code").exists():
+        for name in CODE:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(REPOSITORY / name, home / "code" / name, ignore=ignored)
     return Path(shutil.make_archive(str(home), FORMATS[form], home))
 
 
@@ -44,6 +48,7 @@ def part_of(note: Note) -> str:
 
 
 def _pack_run(run_dir: Path, part: Path, note: Note) -> None:
+    shutil.rmtree(part / run_dir.name, ignore_errors=True)
     for kind in (CONFIG, SUMMARY, ENVIRONMENT, METRICS, OUTPUT):
         for file in kind.find(run_dir):
             target = part / run_dir.name / file.relative_to(run_dir)
@@ -53,7 +58,8 @@ def _pack_run(run_dir: Path, part: Path, note: Note) -> None:
     text = command if isinstance(command, str) else " ".join(command)
     (part / run_dir.name / "command.txt").write_text(f"{text}\n", encoding="utf-8")
     for file in _code_of(note):
-        shutil.copy(file, part)
+        if not (part / file.name).exists():
+            shutil.copy(file, part)
 
 
 def _code_of(note: Note) -> Iterator[Path]:

@@ -2,8 +2,8 @@
 
 How it works: the laptop is a network, a mount and a UTS namespace, which a process that only sleeps
 holds. A veth pair leads from it to node0, which forwards nothing; its one route is for ssh alone.
-Its /tmp and the testbed's own folder are empty file systems, so that it does not see what the nodes
-have there, nor do they see its files; Slurm's commands are no programs there.
+Its home, the test's folder and the testbed's own are empty file systems, so that it does not see
+what the nodes have in them, nor do they see its files; Slurm's commands are no programs there.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.launch.submit import wait_until
 
 MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
 SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
-HOME = Path("/tmp/home")  # of its user, as it sees it
+HOME = Path("/run/laptop")  # of its user, as it sees it; short, as sockets need
 CARD = "laptop{}"  # of node0
 
 
@@ -30,6 +30,7 @@ class Laptop:
 
     def __init__(self, cluster: Cluster, folder: Path, number: int = 0) -> None:
         self.cluster, self.number = cluster, number
+        self._folder = folder
         self.remote = folder / "remote"  # on the login node
         self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
         self._holder = subprocess.Popen(
@@ -44,7 +45,7 @@ class Laptop:
             **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
             "HOME": str(HOME),
             "XDG_STATE_HOME": str(HOME / "state"),
-            "XDG_RUNTIME_DIR": "/tmp/run",  # a short path, as sockets need
+            "XDG_RUNTIME_DIR": str(HOME / "run"),
         }
         self.login = ["--login", "root@node0", "--login-config", str(HOME / "ssh_config")]
         self.login += ["--login-dir", str(self.remote), "--login-python", sys.executable]
@@ -92,6 +93,8 @@ class Laptop:
         pid, card, net = self._holder.pid, CARD.format(self.number), f"10.99.{self.number}"
         assert wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
         node0 = ["ip", "-netns", "muster-node0"]
+        HOME.mkdir(exist_ok=True)
+        hidden = (HOME, self._folder, STATE)
         tools = [found for name in SLURM if (found := shutil.which(name))]
         _run("ip", "link", "add", card, "netns", "muster-node0", "type", "veth",
              "peer", "name", "eth0", "netns", str(pid))  # fmt: skip
@@ -101,11 +104,11 @@ class Laptop:
             f"ip address add {net}.2/32 dev eth0", "ip link set eth0 up", "ip link set lo up",
             f"ip route add 10.10.1.1/32 via {net}.1 dev eth0 onlink table 22", "hostname laptop",
             "ip rule add ipproto tcp dport 22 lookup 22",  # no other way out
-            "mount -t tmpfs tmpfs /tmp", f"mount -t tmpfs tmpfs {STATE}",
+            *(f"mount -t tmpfs tmpfs {folder}" for folder in hidden),
             *(f"mount --bind /dev/null {tool}" for tool in tools),
         ):  # fmt: skip
             _run(*self._enter(), *words.split())
-        self.seen(Path("/tmp/run")).mkdir(mode=0o700)
+        self.seen(HOME / "run").mkdir(mode=0o700)
 
     def _ssh_config(self) -> Path:
         """Its own, with its own copies of the key and of what is known of hosts."""

@@ -86,11 +86,10 @@ def _write(path: Path, text: str) -> None:
         new.write_text(text, encoding="ascii")
         os.link(new, path)
     except OSError as error:
-        there = isinstance(error, FileExistsError)
-        why = "it is there already, of another run; delete it, or name another"
-        raise UsageError(
-            f"--distributed-init-method file://{path}: {why if there else error.strerror}"
-        ) from None
+        why = str(error.strerror).lower()
+        if isinstance(error, FileExistsError):
+            why = "another run has written it; delete it, or name another"
+        raise UsageError(f"--distributed-init-method file://{path}: {why}") from None
     finally:
         new.unlink(missing_ok=True)
 

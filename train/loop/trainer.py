@@ -167,7 +167,7 @@ class Trainer:
     def _split_anew(self) -> None:
         """Give faster ranks more, by the forward passes since the last time; collective.
 
-        What follows these may be waiting for others.
+        Those alone are timed: all that follows them in a step may wait for other ranks.
         """
         if self._splitter is None:
             return

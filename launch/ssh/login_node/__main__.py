@@ -55,22 +55,13 @@ def main() -> int:
     program = rest[at:]
     options, words = login_parser().parse_known_args(rest[:at])
     cluster = [] if options.on is None else cli.cluster(options.on)
-    of_login = {one.name: one.text for one in cluster if one.name in LOGIN}
-    of_login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
+    of_login = _login_of(options, cluster)
     known = None if of_login or options.on else _known_run(words)
     if known is not None:
         of_login = {name: known[name] for name in LOGIN if known[name]}
     if "login" not in of_login:  # a cluster that is not reached so
         become(*COMMANDS[word], *rest)
-    if "login_config" in of_login:
-        of_login["login_config"] = str(Path(of_login["login_config"]).expanduser().absolute())
-    connection = Connection(of_login["login"], of_login.get("login_config"))
-    has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
-    is_own = (program or _typed({"cells"}, words)) and has_python
-    whole = word in ("study", "report") or (word in STARTING and not is_own)
-    installation = install(
-        connection, of_login.get("login_dir"), of_login.get("login_python"), whole=whole, say=say
-    )
+    installation = _installed(word, words, program, cluster, of_login)
     env: dict[str, str] = {}
     if options.on is not None and word not in ("jobs", "report", QUESTION):
         words = [*words, "--on", options.on]
@@ -86,12 +77,45 @@ def main() -> int:
     is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
     if is_following and known is not None and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
+    return _run(installation, [*_argv(word, words, installation), *program], env)
+
+
+def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
+    """What flags, or else the cluster, say of the login node, by the names of LOGIN."""
+    found = {one.name: one.text for one in cluster if one.name in LOGIN}
+    found |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
+    if "login_config" in found:
+        found["login_config"] = str(Path(found["login_config"]).expanduser().absolute())
+    return found
+
+
+def _installed(
+    word: str,
+    words: Sequence[str],
+    program: Sequence[str],
+    cluster: Sequence[Given],
+    of_login: Mapping[str, str],
+) -> Installation:
+    """Muster on the login node; with torch, unless what starts brings a Python of its own."""
+    connection = Connection(of_login["login"], of_login.get("login_config"))
+    has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
+    is_own = (program or _typed({"cells"}, words)) and has_python
+    whole = word in ("study", "report") or (word in STARTING and not is_own)
+    return install(
+        connection, of_login.get("login_dir"), of_login.get("login_python"), whole=whole, say=say
+    )
+
+
+def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command that is over soon, through a login shell; its exit code."""
     given = [f"{name}={value}" for name, value in env.items()]
-    argv = [*("env", *given), *("bash", "-lc", 'exec "$@"', "bash")]
-    argv += [*_argv(word, words, installation), *program]
-    code = subprocess.call(connection.command(argv, terminal=sys.stdout.isatty()))
+    shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
+    connection = installation.connection
+    code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
     if code == openssh.FAILED:
-        raise ConnectionLost(f"{connection.login}: the connection was lost")
+        raise ConnectionLost(
+            f"{connection.login}: the connection was lost; give the same command again"
+        )
     return code
 
 

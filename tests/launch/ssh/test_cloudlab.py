@@ -161,7 +161,7 @@ def test_a_user_must_be_a_member_on_every_node():
         ),
     ],
 )
-def test_what_is_wrong_is_said(text, expected):
+def test_a_wrong_manifest_is_refused(text, expected):
     found = refused(text)
     assert found[0].startswith(expected)
     assert ";" in found[0]
@@ -190,7 +190,7 @@ def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(what, text
     assert all(each.isprintable() for each in problems)
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_named_at_once():
     bare = node("b", login("bob", "b"))
     assert len(refused(manifest(node("a", login("-a", "b", "0")), node("c", "")))) == 2
     assert len(refused(manifest(several(0), bare), user="carol")) == 2

@@ -175,7 +175,7 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_what_to_do(problems, text, expected):
+def test_a_wrong_line_is_named_with_what_to_do(problems, text, expected):
     (problem,) = problems(text)
     assert problem.startswith(expected)
     assert ";" in problem
@@ -199,7 +199,7 @@ def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(text):
         assert problem.isprintable()
 
 
-def test_all_problems_are_told_at_once(problems):
+def test_all_problems_are_named_at_once(problems):
     found = problems("ok\na;b\nn[3-1],u@\nok\n")
     places = [problem.partition(": ")[0] for problem in found]
     assert places == ["hosts:2", "hosts:3", "hosts:4"]

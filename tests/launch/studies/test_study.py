@@ -127,8 +127,11 @@ def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_pa
     of_run = {f"task2b/{run}/{name}" for name in ("command.txt", "config.yaml", "summary.json")}
     assert of_run | {"task2b/all_reduce.py", "task2b/after_backward.py"} <= names
     assert {"report.pdf", "code/train/worker.py", "code/configs/rte.yaml"} <= names
+    own = folder / "hand_in" / "task2b" / "all_reduce.py"
+    own.write_text("mine = True\n")
     again = study(*words)
     assert again.returncode == 0 and "measuring" not in again.stdout
+    assert own.read_text() == "mine = True\n"  # a student's own code stays
 
 
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):

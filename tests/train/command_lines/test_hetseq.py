@@ -123,7 +123,7 @@ def test_a_file_of_another_run_is_left_alone(tmp_path):
     path = tmp_path / "meeting"
     path.write_text("theirs")
     with (
-        pytest.raises(UsageError, match="it is there already"),
+        pytest.raises(UsageError, match="another run has written it"),
         hetseq.meeting_point(f"file://{path}", range(1), 2, 1.0),
     ):
         pass
