@@ -116,8 +116,17 @@ def hang_cause(run_dir: Path) -> Cause | None:
 
 
 def timeout_cause(run_dir: Path, waited: Sequence[str]) -> Cause | None:
-    """Whom ranks waited for whose collective timed out; `waited` is what they said of it."""
+    """Whom ranks waited for whose collective timed out; `waited` is how these ended.
+
+    All of them may have been ended before that was written down, for one that lost them failed
+    first; then what they said as they were looked at counts.
+    """
     seen = stacks_seen(run_dir, "timeout")
+    waited = waited or [
+        f"rank {one['rank']}: {one['gave_up']['message']}"
+        for one in seen.get("reports", ())
+        if one.get("gave_up")
+    ]
     if not waited or not seen:
         return None
     first, *more = seen["sentences"]

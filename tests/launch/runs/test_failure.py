@@ -118,6 +118,18 @@ def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
     assert explain(tmp_path, 2, 1).text == "Traceback: first"
 
 
+def test_a_collective_timed_out_though_only_one_that_lost_those_ranks_says_how_it_ended(ended):
+    folder = ended(0, "crash", 2.0, "RuntimeError: Connection closed by peer [10.0.0.2]:99")
+    assert explain(folder, 4).cause != "timeout"
+    gave_up = {"rank": 1, "gave_up": {"message": "RuntimeError: Timed out waiting 8000ms"}}
+    seen = {"sentences": ["rank 2 on node2 has not come"], "reports": [{"rank": 0}, gave_up]}
+    (folder / "stacks").mkdir()
+    (folder / "stacks" / "timeout.json").write_text(json.dumps(seen))
+    failure = explain(folder, 4)
+    assert (failure.cause, failure.text) == ("timeout", "error: rank 2 on node2 has not come")
+    assert failure.context[0] == "rank 1: RuntimeError: Timed out waiting 8000ms"
+
+
 def test_ranks_that_failed_alike_are_one_failure(ended):
     for rank in range(4):
         ended(rank, "refused", float(rank), "train.tsv:7: unknown label", code=2)
