@@ -55,20 +55,24 @@ def test_lightning_starts_its_second_rank_itself(project):
 
 
 def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project):
-    def losses(ranks: int, text: str = WHOLE_LOOP) -> list[float]:
-        found = re.findall(r"step (?:6|12|18): (.*)", run(project, text, ranks))
-        return [float(one) for one in found]
+    def losses(ranks: int, text: str = WHOLE_LOOP) -> dict[int, float]:
+        found = re.findall(r"step (\d+): (.*)", run(project, text, ranks))
+        return {int(step): float(loss) for step, loss in found}
 
     alone = losses(0)
-    assert len(alone) == 3
+    assert list(alone) == [6, 12, 18]
     if "WHOLE_MATRIX" in os.environ:
         assert losses(2) == pytest.approx(alone, abs=2e-4)
     begun = WHOLE_LOOP.replace(
         "    with muster.checkpoints(\n", '    with muster.checkpoints("kept",\n'
     )
     until = begun.replace("epochs=3", "epochs=2")
-    assert losses(3, until) == pytest.approx(alone[:2], abs=2e-4)
-    assert losses(2, begun) == pytest.approx(alone[1:], abs=2e-4)  # from step 10
+    assert losses(3, until) == pytest.approx({6: alone[6], 12: alone[12]}, abs=2e-4)
+    # that of step 10 is left out where that of step 5 is still being written: the disk is slow
+    newest = max(int(path.name.removeprefix("step_")) for path in (project / "kept").iterdir())
+    assert newest in (5, 10)
+    rest = {step: loss for step, loss in alone.items() if step > newest}
+    assert losses(2, begun) == pytest.approx(rest, abs=2e-4)
     runs = sorted((project / "logs").iterdir())
     report = [Path(sys.executable).with_name("muster"), "report", runs[0]]
     done = subprocess.run(report, cwd=project, capture_output=True, text=True, timeout=300)
