@@ -58,7 +58,7 @@ class OwnProgram:
         make: bool,
         snapshot: bool = False,
         is_sent: bool = False,
-        earlier: Path | None = None,
+        shared: Path | None = None,
     ) -> LaunchSpec:
         """The run, which has its id; `is_sent`: nodes have disks of their own.
 

@@ -85,22 +85,20 @@ class UserProgram:
         make: bool,
         snapshot: bool = False,
         is_sent: bool = False,
-        earlier: Path | None = None,
+        shared: Path | None = None,
     ) -> LaunchSpec:
         """The run, which has its id; its folder is filled with `make`.
 
         `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
-        nodes have disks of their own. `earlier`: the folder of the same job's first run, whose
-        snapshot a requeued job goes on with.
+        nodes have disks of their own. `shared`: the folder with the snapshot, of several runs.
         """
         run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
         root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
-            root = SNAPSHOT.path(earlier) if earlier is not None else run_dir
-            if not root.is_dir() or earlier is None:
-                taken = take(project, run_dir, self._config.patterns)
-                root = taken.root
+            root = SNAPSHOT.path(shared or run_dir)
+            if shared is None or not root.is_dir():
+                taken = take(project, shared or run_dir, self._config.patterns)
                 if not run.quiet:
                     print(taken, file=sys.stderr)
             root = sent_to(run.run_id) if is_sent else root

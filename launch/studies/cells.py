@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import shlex
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,13 +19,18 @@ from launch.spec import NodeSpec
 from launch.studies import grid
 from muster import run_files
 from muster.errors import UsageError, refuse
+from muster.writing import write_json
 
 LONGEST_NAME = 60
 
 
-@dataclass(frozen=True)
+# Of a cell, what is written down as it is.
+RECORDED = "id settings nodes repeat run_dir name state seconds message place results".split()
+
+
+@dataclass(eq=False)
 class Cell:
-    """One run of a study or sweep."""
+    """One run of a study or sweep, and what came of it."""
 
     id: str
     settings: Mapping[str, Any]  # of the grid, and for a study what is common to all runs
@@ -33,16 +41,36 @@ class Cell:
     name: str | None = None  # of its entry; None: it is called by its settings
     rate: str | None = None  # the link rate of the testbed that it runs on, such as 1gbit
     busy: int = 0  # nodes of its testbed, the last ones, on which another program runs
+    # What came of it.
+    state: str = "waiting"  # running, done, failed, stopped
+    seconds: float = 0.0
+    message: str = ""
+    place: str | None = None  # its hosts, or its job
+    results: dict[str, Any] | None = None
 
     @property
     def nodes(self) -> int | None:
         """How many it asks for; None: all of --hosts."""
-        return self.parsed.launch.nodes and int(self.parsed.launch.nodes)
+        asked = self.parsed.launch.nodes
+        return int(asked) if asked else None if self.repeat is None else 1
+
+    @property
+    def run_dir(self) -> str:
+        """Within the folder of the study or sweep."""
+        return f"runs/{self.id}"
+
+    def record(self) -> dict[str, Any]:
+        """What is written down of it; of a study the settings are all that makes a run another."""
+        words = self.parsed.what_runs if self.repeat is None else None
+        return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sweep:
-    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file."""
+    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file.
+
+    What came of them is in a file of its folder, which is written again after each change.
+    """
 
     name: str
     cells: tuple[Cell, ...]
@@ -51,15 +79,42 @@ class Sweep:
     texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
     collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
     is_study: bool = False
+    folder: Path = Path()
+    started_unix_s: float = field(default_factory=time.time)
 
     @property
     def first(self) -> CommandLine:
         return self.cells[0].parsed
 
     @property
-    def record(self) -> str:
-        """The file of its folder that says what came of each run."""
-        return run_files.STUDY if self.is_study else run_files.SWEEP
+    def file(self) -> Path:
+        """The record."""
+        return self.folder / (run_files.STUDY if self.is_study else run_files.SWEEP)
+
+    def record(self) -> dict[str, Any]:
+        """What is written down of it."""
+        script = "launch/study.py" if self.is_study else "launch/sweep.py"
+        found = {name: getattr(self, name) for name in ("name", "title", "about", "texts")}
+        return {
+            **found,
+            "command": shlex.join(["python", script, *sys.argv[1:]]),
+            "started_unix_s": self.started_unix_s,
+            "cells": [one.record() for one in self.cells],
+        }
+
+    def write(self) -> None:
+        write_json(self.file, self.record())
+
+    def run_dir(self, cell: Cell) -> Path:
+        return self.folder / cell.run_dir
+
+    def log(self, cell: Cell) -> Path:
+        """What launching the run printed."""
+        return self.folder / "logs" / f"{cell.id}.log"
+
+    def checkpoints(self, cell: Cell) -> Path:
+        """Of a run, through all calls of the sweep."""
+        return self.folder / "checkpoints" / cell.id
 
     @property
     def all_hosts(self) -> tuple[NodeSpec, ...]:

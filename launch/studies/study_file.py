@@ -1,7 +1,6 @@
 """A study's file says what to run; here it becomes cells, each a command line of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,12 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         cells = checked(found)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    own = [
-        replace(cell, name=name, repeat=repeat, busy=int(settings.get(BUSY, 0)),
-                rate=None if settings.get(RATE) is None else str(settings[RATE]))
-        for cell, (_, name, settings, repeat) in zip(cells, points, strict=True)
-    ]  # fmt: skip
+    for cell, (_, name, settings, repeat) in zip(cells, points, strict=True):
+        cell.name, cell.repeat, cell.busy = name, repeat, int(settings.get(BUSY, 0))
+        cell.rate = None if settings.get(RATE) is None else str(settings[RATE])
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
-    return Sweep(path.stem, tuple(own), title, about, texts, tuple(collectives), is_study=True)
+    return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
 
 
 def _unknown(collectives: list[Any]) -> Iterator[str]:
