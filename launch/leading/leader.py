@@ -86,9 +86,9 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
             explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
         )
     if failure is None:
-        run_record.end(spec, 0, "")
+        run_record.end(spec.run_dir, 0, "")
         return Outcome(0)
-    run_record.end(spec, failure.code, failure.text, failure.rank, failure.cause)
+    run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
@@ -106,7 +106,7 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal.Signals(code - 128).name
-    run_record.end(spec, code, f"stopped by {name}")
+    run_record.end(spec.run_dir, code, f"stopped by {name}")
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 

@@ -100,7 +100,7 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int, cwd: Path) -> st
         array, cluster = launcher.submit_array(specs, facts, submission, at_once)
     except MusterError as error:
         for spec in specs.values():
-            run_record.end(spec, error.exit_code, str(error))
+            run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
     for index, spec in specs.items():
         job = run_record.read_job(spec.run_dir) or {}

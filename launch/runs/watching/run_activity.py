@@ -1,18 +1,14 @@
 """What a run that is not over is doing, in words, from its folder alone."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
-from launch.runs.watching.step_progress import (
-    StepProgress,
-    checkpoints,
-    settings_of,
-    step_progress,
-)
+from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import run_files
 from muster.writing import read_json
 
@@ -34,14 +30,14 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         return
     yield _pace(progress)
     if settings is not None:
-        saved = checkpoints(run_dir, settings)
-        if saved.step is not None:
-            yield f"last checkpoint after step {saved.step}, {duration(saved.age_s)} ago"
-        elif saved.wanted:
+        saved = checkpoint(run_dir, settings)
+        if saved["step"] is not None:
+            yield f"last checkpoint after step {saved['step']}, {duration(saved['age_s'])} ago"
+        elif saved["wanted"]:
             yield "no checkpoint yet"
-    if progress.silent_s > max(SILENT_S, SILENT_STEPS * progress.step_s):
+    if progress["silent_s"] > max(SILENT_S, SILENT_STEPS * progress["step_s"]):
         yield (
-            f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "
+            f"no step is on record for {duration(progress['silent_s'])}: it evaluates, writes, or "
             "hangs; muster jobs stacks says where each rank is"
         )
 
@@ -54,14 +50,12 @@ def brief(run_dir: Path, state: State) -> str:
     return words[0] if state.notes else "; ".join(words)
 
 
-def _pace(progress: StepProgress) -> str:
+def _pace(progress: Mapping[str, Any]) -> str:
     """Where it is, how fast it goes by the median of its last steps, and until when at that."""
-    step = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
-    if progress.step_s >= 1:
-        pace = f"{progress.step_s:.3g} s per step"
-    else:
-        pace = f"{1 / max(progress.step_s, 1e-9):.3g} steps per second"
-    left_s = progress.left_s
+    total, step_s, left_s = progress["total"], progress["step_s"], progress["left_s"]
+    step = f"step {progress['step']}" + (f" of {total}" if total else "")
+    pace = f"{1 / max(step_s, 1e-9):.3g} steps per second"
+    pace = f"{step_s:.3g} s per step" if step_s >= 1 else pace
     left = "time left not known" if left_s is None else f"{duration(left_s)} left"
     return f"{step}, {pace}, {left}"
 
