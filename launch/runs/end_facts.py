@@ -38,7 +38,11 @@ class Facts:
         self.own = [record for record in self.ordered if record["cause"] in OWN_CAUSES]
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))
-        self.ended = _ended(self.agents)  # which of them were alive until their agents ended them
+        self.node = {rank: one["host"] for rank, one in self.exits.items()}
+        self.node |= {int(rank): one["node"] for one in self.agents for rank in one["ranks"]}
+        # the workers that were alive until their agents ended them: how they ended
+        ended = (how for one in self.agents for how in one.get("ended", {}).items())
+        self.ended = {int(rank): how for rank, how in ended}
         # where a worker sends its stderr is the first file that it makes
         errors = {one: ERRORS.path(run_dir, rank=one) for one in self.silent}
         self.begun = {
@@ -76,15 +80,6 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for those whose agent could still say so."""
     return _records(AGENT_END.find(run_dir))
-
-
-def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The workers that were alive until their agents ended them: how, and on which node."""
-    return {
-        int(rank): {**how, "node": one["node"]}
-        for one in agents
-        for rank, how in one.get("ended", {}).items()
-    }
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -132,8 +127,3 @@ def timeout_cause(run_dir: Path, waited: Sequence[str]) -> Cause | None:
     first, *more = seen["sentences"]
     table = f"what each rank did: muster jobs stacks {run_dir.name}"
     return 1, f"error: {first}", (waited[0][:300], *more, table)
-
-
-def seen_at_the_end(run_dir: Path) -> list[str]:
-    """What workers did that had to be ended."""
-    return list(stacks_seen(run_dir, "end").get("sentences", ()))
