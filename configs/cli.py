@@ -291,9 +291,8 @@ def _value(hint: Any, text: str) -> Any:
 
 
 def _wrong(one: Given, kind: str) -> str:
-    name = one.name if one.where else "--" + dashed(one.name)
     gone = GONE_VALUES.get((one.name, one.text))
-    return f"{one.where}{name}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
+    return f"{one.spelt}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
 def _word(name: str, value: Any) -> str:

@@ -24,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli
-from configs.cli import dashed
 from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import id_of
@@ -74,7 +73,7 @@ def main() -> int:
     as_asked = launcher_of(line)
     refuse(as_asked.problems())
     name, build = as_asked.name, type(as_asked)
-    unheeded = dict.fromkeys(f"--{dashed(one.name)}" for one in line.typed(OF_RUN - HEEDED))
+    unheeded = dict.fromkeys(one.spelt for one in line.typed(OF_RUN - HEEDED))
     if words or unheeded:
         more = [shlex.join(["--", *words])] if words else []
         print(f"only for the run itself, not checked here: {', '.join([*unheeded, *more])}")
