@@ -16,7 +16,7 @@ errors.begin()
 import os
 from dataclasses import asdict
 
-from configs.settings.program import ProgramConfig, id_of
+from configs.settings.program import ProgramConfig, with_id
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
@@ -83,7 +83,7 @@ def _spec(
         UsageError: the program cannot start, or the folder is not free.
     """
     program.check(facts.nodes[0].python, facts.world_size)
-    program.change(run_id=id_of(program.run, program.name, facts.size, make=make))
+    program.run = with_id(program.run, program.name, facts.size, make=make)
     is_sent = not facts.shared
     return program.spec(make=make, snapshot=launcher.takes_snapshot, is_sent=is_sent)
 

@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
+    # Of muster.map, beside --name: {"cells": [{"id": ID, "words": [what follows submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser
 

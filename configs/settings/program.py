@@ -7,8 +7,9 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
@@ -64,6 +65,9 @@ class RunConfig(Config):
     def inputs(self) -> dict[str, Path]:
         """The files and folders that it reads, by the settings that name them."""
         return {}
+
+
+Run = TypeVar("Run", bound=RunConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,17 +190,17 @@ def new_run_id(run: RunConfig, what: str, size: str, *, make: bool = False) -> s
     return run_id
 
 
-def id_of(run: RunConfig, what: str, size: str, *, make: bool) -> str:
-    """The id of a run, which is made up where it has none; with `make`, its folder is made, too.
+def with_id(run: Run, what: str, size: str, *, make: bool) -> Run:
+    """The run with an id, which is made up where it has none; with `make`, its folder is made, too.
 
     Raises:
         UsageError: the folder is in use, or cannot be made.
     """
     if run.run_id is None:
-        return new_run_id(run, what, size, make=make)
+        return replace(run, run_id=new_run_id(run, what, size, make=make))
     if make:
         claim(run.logs_root / run.run_id, run)
-    return run.run_id
+    return run
 
 
 def claim(run_dir: Path, run: RunConfig) -> None:

@@ -48,10 +48,6 @@ class OwnProgram:
                 "on with another batch; give --batch-size"
             )
 
-    def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
-        self.run = replace(self.run, **settings)
-
     def spec(
         self,
         *,

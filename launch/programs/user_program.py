@@ -46,6 +46,7 @@ class UserProgram:
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._python = config.python or own_python(cwd, launch.workers, os.environ)
+        self._wrap = tuple(shlex.split(config.wrap or ""))
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
             run,
@@ -66,18 +67,11 @@ class UserProgram:
             [
                 *_problems(self._words, self._cwd, python),
                 *python_problems(python, self._launch.workers),
-                *starter_of(self._launch.workers).problems(self._planned()),
+                *starter_of(self._launch.workers).problems(
+                    replace(of_words(self._words, self._cwd), wrap=self._wrap)
+                ),
             ]
         )
-
-    def _planned(self) -> Program:
-        """What is known of the program before there is a run folder."""
-        wrap = tuple(shlex.split(self._config.wrap or ""))
-        return replace(of_words(self._words, self._cwd), wrap=wrap)
-
-    def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
-        self.run = replace(self.run, **settings)
 
     def spec(
         self,
@@ -107,11 +101,10 @@ class UserProgram:
         if words[0] == "--function":
             words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
-        wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(words, cwd),
             python=self._config.python if is_sent else self._python,
-            wrap=tuple(_filled(word, places) for word in wrap),
+            wrap=tuple(_filled(word, places) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
@@ -121,14 +114,8 @@ class UserProgram:
         )
 
     def settings(self, *launch: Any) -> str:
-        """The settings of the launch, and where the run has its checkpoints.
-
-        The program is in launch.json.
-        """
-        folder = self.run.checkpoint_dir
-        return cli.to_yaml(*launch) + (
-            f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
-        )
+        """Those of the run and its launch; the program is in launch.json."""
+        return cli.to_yaml(self.run, *launch)
 
 
 def sent_to(run_id: str | None, what: str = "snapshot") -> Path:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
 from launch.programs.command_line import CommandLine
@@ -116,7 +116,7 @@ def _prepare(
     program = one.program(cwd)
     if isinstance(program, OwnProgram):  # the others were looked at before
         program.check(facts.nodes[0].python, facts.world_size)
-    id_of(program.run, program.name, facts.size, make=True)
+    program.run = with_id(program.run, program.name, facts.size, make=True)
     spec = program.spec(make=True, snapshot=True, shared=submission)
     settings = program.settings(one.launch, one.ssh, one.slurm)
     run_record.write_down(spec, launcher.plan(spec, facts), "slurm", settings)

@@ -171,24 +171,17 @@ def from_grid(
     return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
 
 
-def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
-    """The cells of a file: {"name": ..., "cells": [{"id": ..., "words": [...]}, ...]}.
+def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
+    """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
     `flags` come before the words of each.
 
     Raises:
-        UsageError: it is not such a file, or no run could be like that; every problem at once.
+        UsageError: no run could be like that; every problem at once.
     """
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        found = [(str(one["id"]), [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
-        name = name or str(raw["name"])
-    except OSError as error:
-        raise UsageError(f"--cells {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--cells {path}: not a file of cells: {error!r}") from None
-    cells = checked([(cell_id, {}, words) for cell_id, words in found])
-    return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    found = [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
+    return Sweep(checked_name("--name ", name), checked(found), f"sweep {name}")
 
 
 def _placed(words: Sequence[Any], file: Path) -> list[str]:

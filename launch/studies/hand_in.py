@@ -7,7 +7,6 @@ Records and report are packed anew each time. Code that is there stays: a studen
 the place of ours.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from configs.plugins import REPOSITORY
 from launch.studies.cells import Cell, Sweep
 from muster import run_files
 from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMARY
+from muster.writing import read_json
 
 FOLDER = "hand_in"
 FORMATS = {"zip": "zip", "tar.gz": "gztar"}
@@ -54,9 +54,8 @@ def _pack_run(run_dir: Path, part: Path, cell: Cell) -> None:
             target = part / run_dir.name / file.relative_to(run_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, target)
-    command = json.loads(LAUNCH.path(run_dir).read_text(encoding="utf-8"))["command"]
-    text = command if isinstance(command, str) else " ".join(command)
-    (part / run_dir.name / "command.txt").write_text(f"{text}\n", encoding="utf-8")
+    command = (read_json(LAUNCH.path(run_dir)) or {}).get("command")
+    (part / run_dir.name / "command.txt").write_text(f"{command}\n", encoding="utf-8")
     for file in _code_of(cell):
         if not (part / file.name).exists():
             shutil.copy(file, part)

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from configs.settings.bench import OPERATIONS
+from configs.settings.launch import MAX_NODES
 from configs.settings.train import TrainConfig
 from launch.studies import grid
 from launch.studies.cells import Sweep, checked
@@ -49,10 +50,10 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
     points = list(_points(base, blocks, repeats))
     collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list):
+    if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     problems = [line for _, _, settings, _ in points for line in _busy_problems(settings)]
-    refuse(dict.fromkeys([*problems, *_unknown(collectives)]), where=f"{path}: ")
+    refuse(dict.fromkeys(problems), where=f"{path}: ")
     found = [(one, settings, [*_flags(settings), *more]) for one, _, settings, _ in points]
     try:
         cells = checked(found)
@@ -64,12 +65,6 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
-
-
-def _unknown(collectives: list[Any]) -> Iterator[str]:
-    for name in collectives:
-        if name not in OPERATIONS:
-            yield f"collectives: unknown {name!r}; known: {', '.join(OPERATIONS)}"
 
 
 def _name_problems(blocks: list[Mapping[str, Any]]) -> Iterator[str]:
@@ -110,9 +105,7 @@ def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     busy, nodes = settings.get(BUSY, 0), settings.get("nodes", 1)
-    if not isinstance(busy, int) or busy < 0:
-        yield f"busy is a number of nodes (got {busy!r})"
-    elif busy > 1 and isinstance(nodes, int) and busy > nodes:
-        yield f"busy is {busy}, but it has {nodes} nodes; give at most that many"
+    if busy not in range(nodes + 1 if isinstance(nodes, int) else MAX_NODES):
+        yield f"busy is a number of the {nodes} nodes (got {busy!r})"
     elif busy and settings.get(RATE) is None:
         yield "busy is for nodes of a testbed; give a rate, such as unlimited"
