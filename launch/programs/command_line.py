@@ -55,12 +55,9 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class CommandLine:
+class CommandLine(Settings):
     """The settings of one run, and its program: no words for one of Muster's own."""
 
-    launch: LaunchConfig
-    ssh: SshConfig
-    slurm: SlurmConfig
     words: Sequence[str]
     given: Sequence[Given]  # what was typed, or is in the file of --config, whatever its value
     run: RunConfig  # of a program of Muster's own: `train`
@@ -85,11 +82,6 @@ class CommandLine:
             made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         refuse(made.foreign())
         return made
-
-    @property
-    def settings(self) -> Settings:
-        """What a launcher is made from."""
-        return Settings(self.launch, self.ssh, self.slurm)
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """What the workers become; `cwd`: the folder that the command was called in."""

@@ -12,9 +12,10 @@ from launch.launchers.slurm import Slurm
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.runs import run_record, run_state
+from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
 from launch.spec import Facts, LaunchSpec
-from launch.studies.cell_runs import command_of, conclude
+from launch.studies.cell_runs import command_of, conclude, going_on
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster.errors import MusterError, UsageError, refuse
@@ -56,9 +57,11 @@ def run(sweep: Sweep, at_once: int, cwd: Path, *, wait: bool) -> bool:
         UsageError: Slurm would not take the job.
         KeyboardInterrupt: after saying that the job goes on.
     """
-    left = [cell for cell in sweep.cells if cell.state != "done"]
-    states = run_state.of_all([sweep.run_dir(cell) for cell in left], run_state.Watchers())
-    wanted = [cell for cell, state in zip(left, states, strict=True) if state.over]
+    left, going = (
+        [cell for cell in sweep.cells if cell.state != "done"],
+        going_on(sweep, Watchers()),
+    )
+    wanted = [cell for cell in left if cell not in going]
     if wanted:
         job_id = _submit(sweep, wanted, at_once, cwd)
         print(f"job {job_id}: {len(wanted)} of {len(sweep.cells)} runs, {at_once} at a time")
@@ -124,7 +127,7 @@ def _prepare(
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
-    watchers = run_state.Watchers()
+    watchers = Watchers()
     while waiting:
         states = run_state.of_all([sweep.run_dir(cell) for cell in waiting], watchers)
         for cell, state in zip(waiting, states, strict=True):

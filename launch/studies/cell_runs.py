@@ -19,7 +19,7 @@ from launch.studies.cell_process import Work
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster import json_lines, json_output, run_files
-from muster.errors import STOPPED, UsageError, refuse
+from muster.errors import STOPPED, UsageError
 from muster.writing import read_json, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
@@ -48,25 +48,19 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     sweep.write()
 
 
-def wait_for_last(sweep: Sweep) -> None:
-    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves.
+def going_on(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
+    """Those whose runs are not over: of an earlier call, or jobs that wait."""
+    states = run_state.of_all([sweep.run_dir(cell) for cell in sweep.cells], watchers)
+    return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.over]
 
-    Raises:
-        UsageError: a run goes on after a while, or is on another machine.
-    """
-    watchers, deadline = run_state.Watchers(), time.monotonic() + run_state.PATIENCE_S
-    dirs = [sweep.run_dir(cell) for cell in sweep.cells]
-    while going := {
-        run_dir.name: state
-        for run_dir, state in zip(dirs, run_state.of_all(dirs, watchers), strict=True)
-        if not state.over
-    }:
-        if time.monotonic() > deadline or any(one.word != "running" for one in going.values()):
-            refuse(
-                f"{name} goes on: {state.word}, {state.detail}; wait for it, or end it: "
-                f"muster jobs cancel {name}"
-                for name, state in going.items()
-            )
+
+def wait_for_last(sweep: Sweep) -> None:
+    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves."""
+    watchers, seen = run_state.Watchers(), list[Cell]()
+    while going := going_on(sweep, watchers):
+        for cell in (one for one in going if one not in seen):
+            print(f"{cell.id} goes on; to end it: muster jobs cancel {cell.id}", file=sys.stderr)
+        seen = going
         time.sleep(1)
 
 
