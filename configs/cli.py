@@ -124,15 +124,40 @@ def dashed_flags(words: Sequence[str]) -> list[str]:
     ] + list(words[own:])
 
 
-def from_argv(
-    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
-) -> tuple[list[Given], list[str]]:
-    """The settings in `argv`, and one line for each word that is none.
+def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
+    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
 
-    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
-    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
-    is what is said further of a word that is neither a flag nor a value.
+
+def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
+    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
+    texts: dict[str, list[str]] = {}
+    for one in raw:
+        texts.setdefault(one.name, []).append(one.text)
+    return [
+        *(one for one in raw if not separators[one.name]),
+        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
+    ]
+
+
+def _typed_in(
+    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
+) -> tuple[list[Given], list[str]]:
+    """What `argv` sets, and a line for each of its words that are wrong.
+
+    Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
+    errors are.
     """
+    flags = {"--help": "help", "-h": "help", "--config": "config"}
+    flags |= {"--help-all": "help_all"} if has_more else {}
+    switches = {"help", "help_all"}
+    for cls in classes:
+        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
+        for item in fields(cls):
+            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+            spellings += [f"--no-{item.name}"] if item.name in switches else []
+            flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    program = "; a program of your own follows after --: -- train.py"
+    hint = program if ProgramConfig in classes else ""
     raw, problems = [], []
     rest = list(argv)
     while rest:
@@ -159,38 +184,6 @@ def from_argv(
     return raw, problems
 
 
-def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
-    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
-
-
-def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
-    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
-    texts: dict[str, list[str]] = {}
-    for one in raw:
-        texts.setdefault(one.name, []).append(one.text)
-    return [
-        *(one for one in raw if not separators[one.name]),
-        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
-    ]
-
-
-def _typed_in(
-    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
-) -> tuple[list[Given], list[str]]:
-    """What `argv` sets, and a line for each of its words that are wrong."""
-    flags = {"--help": "help", "-h": "help", "--config": "config"}
-    flags |= {"--help-all": "help_all"} if has_more else {}
-    switches = {"help", "help_all"}
-    for cls in classes:
-        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
-        for item in fields(cls):
-            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
-            spellings += [f"--no-{item.name}"] if item.name in switches else []
-            flags |= dict.fromkeys(map(dashed, spellings), item.name)
-    program = "; a program of your own follows after --: -- train.py"
-    return from_argv(argv, flags, switches, program if ProgramConfig in classes else "")
-
-
 def recipe_of(task: str | None) -> Path | None:
     """The file that is read where --config names none: configs/TASK.yaml, if there is one."""
     path = REPOSITORY / "configs" / f"{Path(task or TrainConfig.task).name}.yaml"
@@ -205,7 +198,7 @@ def to_argv(config: TrainConfig) -> list[str]:
     for item in fields(config):
         value = getattr(config, item.name)
         if value != getattr(recipe, item.name) and item.name not in _void(config):
-            argv.append(_word(item.name, value))
+            argv.append(word(item.name, value))
     return argv
 
 
@@ -219,7 +212,7 @@ def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[s
     if program != "bench_collectives":
         return to_argv(train)
     own = [
-        _word(item.name, getattr(bench, item.name))
+        word(item.name, getattr(bench, item.name))
         for item in fields(bench)
         if getattr(bench, item.name) != item.default
     ]
@@ -295,7 +288,7 @@ def _wrong(one: Given, kind: str) -> str:
     return f"{one.spelt}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
-def _word(name: str, value: Any) -> str:
+def word(name: str, value: Any) -> str:
     """`--name=value`, as the parser reads it."""
     if isinstance(value, bool):
         return ("--" if value else "--no-") + dashed(name)

@@ -24,6 +24,10 @@ from muster import json_output
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
 
+OWN = " is set by the study for each of its runs; use --output FOLDER"
+WAITS = ": a study waits for its runs; use nohup to run it in the background"
+TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
+
 
 def main() -> int:
     own, program = split(dashed_flags(own_arguments()))
@@ -53,12 +57,9 @@ def main() -> int:
 
 def _taken(words: list[str]) -> Iterator[str]:
     """Flags that a study gives to each of its runs itself."""
-    for word in words:
-        name = word.partition("=")[0]
-        if name in ("--logs-dir", "--run-id"):
-            yield f"{name} is set by the study for each of its runs; use --output FOLDER"
-        if name == "--detach":
-            yield "--detach: a study waits for its runs; use nohup to run it in the background"
+    for name in (word.partition("=")[0] for word in words):
+        if name in TAKEN:
+            yield f"{name}{TAKEN[name]}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """What one setting is made of, and the questions that all of them answer alike."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Literal
@@ -40,6 +40,11 @@ neutral, computing, sharing, sending, gradients = (
 def flag(name: str) -> str:
     """The spelling of a field on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def holding(rules: Mapping[str, object]) -> Iterator[str]:
+    """The lines of which what stands beside them is so."""
+    yield from (line for line, holds in rules.items() if holds)
 
 
 class Config:

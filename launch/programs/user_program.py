@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,14 +22,7 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
-# What is wrong with the script on stdin, after the number of the line, or 0.
-COMPILE = """
-import sys
-try:
-    compile(sys.stdin.buffer.read(), "script", "exec", dont_inherit=True)
-except (SyntaxError, ValueError) as error:
-    print(getattr(error, "lineno", 0) or 0, getattr(error, "msg", error))
-"""
+COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
 class UserProgram:
@@ -215,10 +209,9 @@ def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
         return
     if not Path(python).exists():
         return
-    asked = [python, "-Ic", COMPILE]
+    asked = [python, "-Ic", COMPILE, name]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
-    for line in done.stdout.splitlines()[-1:]:  # a Python may say more at its start
-        number, _, problem = line.decode(errors="replace").partition(" ")
-        if number.isdigit() and problem:
-            where = f":{number}" if number != "0" else ""
-            yield f"{name}{where}: {problem}: it does not compile"
+    said = done.stderr.decode(errors="replace").strip()
+    if found := re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE):
+        line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
+        yield f"{name}{f':{line[1]}' if line else ''}: {found[1]}: it does not compile"

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from configs import cli
 from configs.settings.bench import OPERATIONS
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import TrainConfig
@@ -95,12 +96,7 @@ def _points(
 
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """The settings as launch/submit.py takes them."""
-    for name, value in settings.items():
-        dashed = name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{dashed}" if value else f"--no-{dashed}"
-        elif name not in OF_TESTBED:
-            yield f"--{dashed}={value}"
+    return (cli.word(name, one) for name, one in settings.items() if name not in OF_TESTBED)
 
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
