@@ -61,10 +61,10 @@ def main() -> int:
                 return conclude(sweep)
             json_output.emit("submitted", folder=str(sweep.folder))
             return 0
+        left = (cell for cell in sweep.cells if cell.state != "done")
+        works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in left]
         if args.detach and not _go_on_in_background(sweep.folder):
             return 0
-        left = (cell for cell in sweep.cells if cell.state != "done")
-        works = [cell_runs.work_of(sweep, cell, groups=groups, cwd=cwd) for cell in left]
         return conclude(sweep, run_all(works, args.at_once))
 
 

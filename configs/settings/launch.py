@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from configs.settings.fields import MAX_PORT, MIN_PORT, Config, port_problems, setting, too_low
+from configs.settings.fields import (
+    MAX_PORT,
+    MIN_PORT,
+    Config,
+    holding,
+    port_problems,
+    setting,
+    too_low,
+)
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
@@ -103,19 +111,21 @@ class LaunchConfig(Config):
     def _problems(self) -> Iterator[str]:
         if self.preload is not None:
             yield from _module_problems(self.preload, self.workers)
-        if self.nodes is not None:
-            yield from too_low("nodes", self.least_nodes, 1)
-            if self.least_nodes > self.nodes:
-                yield f"--nodes {self.nodes}: the first number must be the smaller one"
-            if self.nodes > MAX_NODES:
-                yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
+        yield from too_low("nodes", self.least_nodes, 1)
         yield from self._nproc_problems()
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
-        yield from _range_problems(self.port_range)
-        if self.on_hang == "restart" and not self.max_restarts:
-            yield "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"
+        nodes, (first, last) = self.nodes or self.least_nodes, self.ports or (MIN_PORT, MAX_PORT)
+        yield from holding({
+            f"--nodes {nodes}: the first number must be the smaller one": self.least_nodes > nodes,
+            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes > MAX_NODES,
+            f"--port-range {self.port_range!r}: use FIRST:LAST, two ports at least, between "
+            f"{MIN_PORT} and {MAX_PORT}, such as 20000:20100":
+                not MIN_PORT <= first < last <= MAX_PORT,
+            "--on-hang restart needs --max-restarts, which is 0; give a number of restarts":
+                self.on_hang == "restart" and not self.max_restarts,
+        })  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
         raw = self.nproc_per_node
@@ -141,8 +151,8 @@ class LaunchConfig(Config):
         """The first and the last port at which agents and workers may meet; None: any."""
         if self.port_range is None:
             return None
-        first, _, last = self.port_range.partition(":")
-        return int(first), int(last)
+        found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", self.port_range, re.ASCII)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
@@ -197,15 +207,14 @@ class SlurmConfig(Config):
         for name, value in vars(self).items():
             if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
-        if self.time is not None and not (
-            TIME.fullmatch(self.time) and re.search("[1-9A-Z]", self.time)
-        ):
-            yield (
-                f"--time {self.time!r} is not a time above 0; use minutes (30), "
-                "hours:minutes:seconds (1:30:00) or days-hours (1-12)"
-            )
-        if self.gpus_per_node is not None and self.gres is not None:
-            yield "--gpus-per-node and --gres both ask for GPUs; give one of them"
+        limit = "1" if self.time is None else self.time
+        yield from holding({
+            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
+            "(1:30:00) or days-hours (1-12)":
+                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
+            "--gpus-per-node and --gres both ask for GPUs; give one of them":
+                self.gpus_per_node is not None and self.gres is not None,
+        })  # fmt: skip
         for line in filter(None, self.slurm.split("\n")):
             key, equals, value = line.partition("=")
             if not equals or not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
@@ -237,17 +246,6 @@ class Settings:
 def is_plain(text: str) -> bool:
     """Without line breaks or other control characters, which files and options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
-
-
-def _range_problems(ports: str | None) -> Iterator[str]:
-    if ports is None:
-        return
-    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", ports, re.ASCII)
-    if not found or not MIN_PORT <= int(found[1]) < int(found[2]) <= MAX_PORT:
-        yield (
-            f"--port-range {ports!r}: use FIRST:LAST, two ports at least, between {MIN_PORT} and "
-            f"{MAX_PORT}, such as 20000:20100"
-        )
 
 
 def _module_problems(modules: str, workers: str) -> Iterator[str]:

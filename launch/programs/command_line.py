@@ -76,10 +76,8 @@ class CommandLine(Settings):
         flags, words = split(reveal(argv, os.environ))
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
-        if words:
-            made = cls(launch, ssh, slurm, words, given, run, own=more)
-        else:
-            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
+        kinds = {"own": more} if words else {"train": run, "bench": more}
+        made = cls(launch, ssh, slurm, words, given, run, **kinds)
         refuse(made.foreign())
         return made
 

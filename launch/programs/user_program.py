@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
             "another Python with python="
         )
     elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0], python)
+        yield from _script_problems(cwd / words[0], words[0], python if is_here else None)
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found) is None:
@@ -193,6 +194,7 @@ def python_problems(python: str, workers: str) -> Iterator[str]:
         )
 
 
+@cache
 def _has(python: str, package: str, cwd: Path | None = None) -> bool:
     """Whether that Python finds a package, also in the folder `cwd`; it is not imported for it."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
@@ -200,18 +202,19 @@ def _has(python: str, package: str, cwd: Path | None = None) -> bool:
     return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
 
 
-def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
+@cache  # a sweep has one script
+def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """`python` is to judge the syntax, which is another one in each version."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        yield f"{name}: {error.strerror}; looked in {path.parent}"
-        return
-    if not Path(python).exists():
-        return
+        return [f"{name}: {error.strerror}; looked in {path.parent}"]
+    if python is None:
+        return []
     asked = [python, "-Ic", COMPILE, name]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
     said = done.stderr.decode(errors="replace").strip()
-    if found := re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE):
-        line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
-        yield f"{name}{f':{line[1]}' if line else ''}: {found[1]}: it does not compile"
+    found = re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE)
+    line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
+    where = f"{name}:{line[1]}" if line else name
+    return [f"{where}: {found[1]}: it does not compile"] if found else []

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.runs import end_facts, last_output
-from launch.runs.end_facts import Facts
-from muster.errors import STOPPED
+from launch.runs import last_output
+from launch.runs.end_facts import Facts, stacks_seen
+from muster.errors import NO_RETRY, STOPPED
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
 from muster.worker.lost_peer import TIMED_OUT
 
@@ -75,8 +75,11 @@ def stopped_in_order(facts: Facts) -> Failure | None:
 
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
-    hang = end_facts.hang_cause(facts.run_dir)
-    return Failure(*hang) if hang else None
+    seen = stacks_seen(facts.run_dir, "hang")
+    if seen.get("on_hang", "warn") == "warn":
+        return None
+    code = NO_RETRY if seen["on_hang"] == "stop" else 1
+    return Failure(code, f"error: {seen['text']}", tuple(seen["sentences"][1:]))
 
 
 def stopped_by_signal(facts: Facts) -> Failure | None:
@@ -104,9 +107,18 @@ def failed_by_itself(facts: Facts) -> Failure | None:
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
-    waited = [f"rank {one['rank']}: {one['message']}" for one in facts.ordered if _timed_out(one)]
-    late = end_facts.timeout_cause(facts.run_dir, waited)
-    return Failure(*late) if late else None
+    seen = stacks_seen(facts.run_dir, "timeout")
+    reports = [one for one in seen.get("reports", ()) if one.get("gave_up")]
+    # All that waited may have been ended before they wrote that down, for one that lost them failed
+    # first; then what they said as they were looked at counts.
+    waited = [one for one in facts.ordered if _timed_out(one)]
+    waited = waited or [{"rank": one["rank"], **one["gave_up"]} for one in reports]
+    if not waited or not seen:
+        return None
+    first, *more = seen["sentences"]
+    how = f"rank {waited[0]['rank']}: {waited[0]['message']}"[:300]
+    table = f"what each rank did: muster jobs stacks {facts.run_dir.name}"
+    return Failure(1, f"error: {first}", (how, *more, table))
 
 
 def agent_refused(facts: Facts) -> Failure | None:
@@ -181,7 +193,7 @@ def waited_for_in_vain(facts: Facts) -> Failure | None:
     waiting = _ranks(one["rank"] for one in waited)
     them = "it" if len(late) == 1 else "them"
     text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
-    seen = end_facts.stacks_seen(facts.run_dir, "end").get("sentences", ())
+    seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     return Failure(1, text, (f"{waiting}: {waited[0]['message']}", *seen))
 
 

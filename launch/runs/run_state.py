@@ -99,8 +99,9 @@ def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
 def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     """The state of the run in `run_dir`."""
     end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+    watchers = Watchers() if watchers is None else watchers
     if job is not None and (end is None or end["code"] != 0):
-        return (watchers or Watchers())[job["launcher"]].state(run_dir, job, end)
+        return watchers[job["launcher"]].state(run_dir, job, end)
     return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
 
 

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from launch.spec import RUN_MODULE
 from launch.studies.cell_process import Work, run_all
 from launch.studies.cell_runs import STOPS, SUBMIT, last_line, text_of, work_of
 from launch.studies.cells import Sweep
+from launch.virtual_cluster import lifecycle, ssh_daemons
 from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
@@ -32,21 +33,19 @@ def run(study: Sweep, more: Sequence[str]) -> int | None:
     for rate in dict.fromkeys(cell.rate for cell in left):
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in group)
-        with rated_cluster(rate, nodes) as env:
-            if stopped_by := collectives(study, rate, nodes, env, more):
+        with rated_cluster(rate, nodes) as hosts:
+            if stopped_by := collectives(study, rate, nodes, [*_place(hosts), *more]):
                 return stopped_by
             for cell in group:
-                count = cell.nodes or 1
-                with _busy(cell.busy, count):
-                    stopped_by = run_all([work_of(study, cell, _place(env, count), env=env)])
+                own = hosts[: cell.nodes]
+                with _busy(own[len(own) - cell.busy :]):
+                    stopped_by = run_all([work_of(study, cell, _place(own))])
                 if stopped_by is not None or cell.state == "stopped":
                     return stopped_by or signal.SIGTERM
     return None
 
 
-def collectives(
-    study: Sweep, rate: str | None, nodes: int, env: Mapping[str, str], more: Sequence[str]
-) -> int | None:
+def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str]) -> int | None:
     """Measure the study's collectives on `nodes` nodes, unless that is done; what has stopped it.
 
     A failure is printed, and the study goes on without predictions.
@@ -58,10 +57,9 @@ def collectives(
     bench = ["--program=bench_collectives", f"--operations={wanted}", f"--nodes={nodes}"]
     place = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    flags = [*bench, *place, *_place(env, nodes), *cli.for_bench(more)]
+    command = [sys.executable, SUBMIT, *bench, *place, *cli.for_bench(more)]
     log = study.folder / "logs" / f"collectives-{name}.log"
-    command = [sys.executable, SUBMIT, *flags]
-    stopped_by = run_all([Work(log, lambda _: command, lambda code, _: ends.append(code), env)])
+    stopped_by = run_all([Work(log, lambda _: command, lambda code, _: ends.append(code))])
     if any(ends):
         why = last_line(text_of(log)) or f"exit code {ends[0]}"
         print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
@@ -94,42 +92,37 @@ def _run_module(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @contextmanager
-def rated_cluster(rate: str | None, nodes: int) -> Iterator[Mapping[str, str]]:
-    """The variables of a testbed with links of one rate; without a rate there is none.
+def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
+    """The hosts of a testbed with links of one rate; without a rate there is none.
 
     Raises:
         MusterError: the testbed cannot be made; it says why.
     """
     if rate is None:
-        yield {}
+        yield ()
         return
     _testbed("up", f"--nodes={nodes}", *([] if rate == "unlimited" else [f"--rate={rate}"]))
     try:
-        variables = _testbed("env").removeprefix("export ").split()
-        yield dict(word.split("=", 1) for word in variables)
+        yield lifecycle.NODE_LIST.read_text(encoding="utf-8").split()
     finally:
         _testbed("down")
 
 
-def _place(env: Mapping[str, str], nodes: int) -> list[str]:
-    """Flags by which launch/submit.py finds that many nodes of the testbed, if there is one."""
-    if not env:
-        return []
-    hosts = Path(env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
-    config = env["MUSTER_SSH_CONFIG"]
-    return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={config}"]
+def _place(hosts: Sequence[str]) -> list[str]:
+    """Flags by which launch/submit.py finds these nodes of the testbed, if there is one."""
+    flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
+    return flags if hosts else []
 
 
 @contextmanager
-def _busy(nodes: int, of: int) -> Iterator[None]:
-    """The last `nodes` of the first `of` have another program on their cores."""
+def _busy(hosts: Sequence[str]) -> Iterator[None]:
+    """These have another program on their cores."""
     programs = [
         subprocess.Popen(
-            [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]
-            + [sys.executable, "-c", BUSY],
+            [sys.executable, TESTBED, "exec", host, "--", sys.executable, "-c", BUSY],
             stdin=subprocess.DEVNULL,
         )
-        for number in range(nodes)
+        for host in hosts
     ]
     try:
         yield

@@ -10,7 +10,6 @@ from configs.settings.program import with_id
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
 from launch.programs.command_line import CommandLine
-from launch.programs.own_program import OwnProgram
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
@@ -117,8 +116,7 @@ def _prepare(
 ) -> LaunchSpec:
     """A run with its folder, as launch/submit.py makes it; all share one snapshot."""
     program = one.program(cwd)
-    if isinstance(program, OwnProgram):  # the others were looked at before
-        program.check(facts.nodes[0].python, facts.world_size)
+    program.check(facts.nodes[0].python, facts.world_size)
     program.run = with_id(program.run, program.name, facts.size, make=True)
     spec = program.spec(make=True, snapshot=True, shared=submission)
     settings = program.settings(one.launch, one.ssh, one.slurm)

@@ -1,14 +1,12 @@
 """Runs commands, a few at a time, that end in order when all are to end."""
 
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
 from muster.orderly_stop import STOP_SIGNALS
@@ -23,8 +21,7 @@ class Work:
     log: Path  # of its output
     begin: Callable[[int], Sequence[str]]  # its words, by its place among those at a time, if any
     ended: Callable[[int, float], None]  # heeds its exit code, and its seconds
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: Path = REPOSITORY
+    cwd: Path = field(default_factory=Path.cwd)
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
@@ -65,7 +62,6 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             words,
             cwd=work.cwd,
-            env={**os.environ, **work.env},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

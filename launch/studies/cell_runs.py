@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs.plugins import REPOSITORY
-from launch.launchers.base import chosen
+from launch.launchers.base import chosen, launcher_of
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cell_process import Work
@@ -115,7 +116,8 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
                 "runs meet on this machine; leave it out"
             )
         return []
-    hosts = sweep.all_hosts
+    everyone = replace(sweep.first, launch=replace(launch, nodes=None))
+    hosts = [node.spec for node in launcher_of(everyone).assume().nodes]
     nodes = max(cell.nodes or len(hosts) for cell in sweep.cells)
     if at_once * nodes > len(hosts):
         named = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
@@ -143,12 +145,11 @@ def work_of(
     cell: Cell,
     flags: Sequence[str] = (),
     groups: Sequence[Sequence[NodeSpec]] = (),
-    **how: Any,
 ) -> Work:
     """One run, of which the cell then says what came of it.
 
     `flags` say on which nodes it is, or its place among those at a time, of which each has a group
-    of hosts; `how` is more of `Work`.
+    of hosts.
     """
 
     def started(place: int) -> Sequence[str]:
@@ -167,7 +168,7 @@ def work_of(
         conclude(sweep, cell, code)
         tell(sweep, cell)
 
-    return Work(sweep.log(cell), started, ended, **how)
+    return Work(sweep.log(cell), started, ended)
 
 
 def _line(spec: NodeSpec) -> str:

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import UserProgram
-from launch.spec import NodeSpec
 from launch.studies import grid
 from muster import run_files
 from muster.errors import UsageError, refuse
@@ -116,16 +115,6 @@ class Sweep:
         """Of a run, through all calls of the sweep."""
         return self.folder / "checkpoints" / cell.id
 
-    @property
-    def all_hosts(self) -> tuple[NodeSpec, ...]:
-        """The hosts that --hosts names, whatever number of them one run takes.
-
-        Raises:
-            UsageError: something is wrong with them.
-        """
-        everyone = replace(self.first, launch=replace(self.first.launch, nodes=None))
-        return tuple(node.spec for node in launcher_of(everyone).assume().nodes)
-
 
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
@@ -215,13 +204,8 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
             problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
     refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
-    programs: set[Any] = set()
     for one in (cell.parsed for cell in cells):
-        kind = (*one.words[:2], one.launch)
-        if one.words and kind not in programs:
-            programs.add(kind)
-            program = one.program(Path.cwd())
-            assert isinstance(program, UserProgram)
+        if isinstance(program := one.program(Path.cwd()), UserProgram):
             program.check(launcher_of(one).assume().nodes[0].python)
     return tuple(cells)
 
