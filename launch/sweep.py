@@ -29,7 +29,6 @@ from muster.run_files import project_of
 
 
 def main() -> int:
-    cwd = Path.cwd()
     own, program = split(dashed_flags(own_arguments()))
     args, flags = _parser().parse_known_args(own)
     if args.json:
@@ -41,7 +40,7 @@ def main() -> int:
     else:
         sweep = cells.from_grid(args.over, flags, program, args.name)
     # as for a single run: of the user's project for a program, of the checkout for our trainer
-    project = project_of(cwd) if sweep.first.words else REPOSITORY
+    project = project_of(Path.cwd()) if sweep.first.words else REPOSITORY
     root = args.logs_dir or sweep.first.run.logs_dir or project / "logs"
     sweep.folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
@@ -57,7 +56,7 @@ def main() -> int:
         cell_runs.begin(sweep, fresh=args.fresh)
         if is_array:
             os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
-            if array_job.run(sweep, args.at_once, cwd, wait=not args.detach):
+            if array_job.run(sweep, args.at_once, wait=not args.detach):
                 return conclude(sweep)
             json_output.emit("submitted", folder=str(sweep.folder))
             return 0

@@ -141,8 +141,9 @@ def _text_problems(flag: str, path: Path) -> Iterator[str]:
         path.read_text(encoding="utf-8")
     except OSError as error:
         yield f"{flag} {path}: {error.strerror}"
-    except UnicodeDecodeError:
-        yield f"{flag} {path}: not UTF-8; save it in that encoding"
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
 def _is_name(text: str) -> bool:

@@ -4,16 +4,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from configs.settings.program import with_id
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
+from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
-from launch.spec import Facts, LaunchSpec
 from launch.studies.cell_runs import command_of, conclude, going_on
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
@@ -47,7 +45,7 @@ def suits(sweep: Sweep, at_once: int) -> bool:
     return True
 
 
-def run(sweep: Sweep, at_once: int, cwd: Path, *, wait: bool) -> bool:
+def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
     """Submit what is neither done nor going on; whether all is over then.
 
     With `wait` it stays until all is.
@@ -56,13 +54,11 @@ def run(sweep: Sweep, at_once: int, cwd: Path, *, wait: bool) -> bool:
         UsageError: Slurm would not take the job.
         KeyboardInterrupt: after saying that the job goes on.
     """
-    left, going = (
-        [cell for cell in sweep.cells if cell.state != "done"],
-        going_on(sweep, Watchers()),
-    )
+    left = [cell for cell in sweep.cells if cell.state != "done"]
+    going = going_on(sweep, Watchers())
     wanted = [cell for cell in left if cell not in going]
     if wanted:
-        job_id = _submit(sweep, wanted, at_once, cwd)
+        job_id = _submit(sweep, wanted, at_once)
         print(f"job {job_id}: {len(wanted)} of {len(sweep.cells)} runs, {at_once} at a time")
     for cell in left:
         cell.place = str((run_record.read_job(sweep.run_dir(cell)) or {}).get("job_id", ""))
@@ -80,7 +76,7 @@ def run(sweep: Sweep, at_once: int, cwd: Path, *, wait: bool) -> bool:
     return True
 
 
-def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int, cwd: Path) -> str:
+def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
     launcher = launcher_of(sweep.first)
     assert isinstance(launcher, Slurm)
     try:
@@ -96,7 +92,8 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int, cwd: Path) -> st
         if cell in wanted
     }
     specs = {
-        index: _prepare(line, launcher, facts, submission, cwd) for index, line in lines.items()
+        index: new_run(line, launcher, facts, make=True, shared=submission)[1]
+        for index, line in lines.items()
     }
     try:
         array, cluster = launcher.submit_array(specs, facts, submission, at_once)
@@ -109,19 +106,6 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int, cwd: Path) -> st
         if job.get("job_id") == run_record.NOT_YET:  # else its task has begun already
             run_record.begin(spec, "slurm", f"{array}_{index}", cluster=cluster)
     return array
-
-
-def _prepare(
-    one: CommandLine, launcher: Slurm, facts: Facts, submission: Path, cwd: Path
-) -> LaunchSpec:
-    """A run with its folder, as launch/submit.py makes it; all share one snapshot."""
-    program = one.program(cwd)
-    program.check(facts.nodes[0].python, facts.world_size)
-    program.run = with_id(program.run, program.name, facts.size, make=True)
-    spec = program.spec(make=True, snapshot=True, shared=submission)
-    settings = program.settings(one.launch, one.ssh, one.slurm)
-    run_record.write_down(spec, launcher.plan(spec, facts), "slurm", settings)
-    return spec
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
