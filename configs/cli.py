@@ -194,12 +194,14 @@ def to_argv(config: TrainConfig) -> list[str]:
     """The flags that make `config` again, given the recipe of its task: `parse` undoes it."""
     task = f"--task={config.task}"
     (recipe,) = parse([TrainConfig], [task], prog="", description="")
-    argv = [task]
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if value != getattr(recipe, item.name) and item.name not in _void(config):
-            argv.append(word(item.name, value))
-    return argv
+    return [task, *_changed(config, recipe)]
+
+
+def _changed(config: Any, base: Any) -> list[str]:
+    """The flags that make `config` of `base`."""
+    names = [item.name for item in fields(config) if item.name not in _void(config)]
+    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    return [word(name, getattr(config, name)) for name in changed]
 
 
 def _void(config: Any) -> set[str]:
@@ -211,12 +213,8 @@ def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[s
     """The flags of `program`: those that make `train` again, and of the bench its own."""
     if program != "bench_collectives":
         return to_argv(train)
-    own = [
-        word(item.name, getattr(bench, item.name))
-        for item in fields(bench)
-        if getattr(bench, item.name) != item.default
-    ]
-    return [*for_bench(to_argv(replace(train, task=TrainConfig.task))), *own]
+    of_train = for_bench(to_argv(replace(train, task=TrainConfig.task)))
+    return [*of_train, *_changed(bench, BenchConfig())]
 
 
 def for_bench(argv: Sequence[str]) -> list[str]:

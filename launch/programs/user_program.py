@@ -15,7 +15,7 @@ from typing import Any
 
 from configs import cli
 from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig, RunConfig
+from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
 from launch.programs.project_snapshot import take
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
@@ -23,6 +23,7 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
+PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
 COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
@@ -99,7 +100,7 @@ class UserProgram:
         program = replace(
             of_words(words, cwd),
             python=self._config.python if is_sent else self._python,
-            wrap=tuple(_filled(word, places) for word in self._wrap),
+            wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
@@ -124,12 +125,6 @@ def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) ->
     if make and folder != place:
         shutil.copytree(folder, place)  # what is only its owner's stays so
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for name, place in places.items():
-        word = word.replace(f"{{{name}}}", place)
-    return word
 
 
 def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:

@@ -110,11 +110,9 @@ def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
 
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
     """Whether one of these runs has written a checkpoint into `folder` to its end."""
-    for manifest in folder.glob("step_*/manifest.json"):
-        state = read_json(manifest.with_name("state.json")) or {}  # it may be just being removed
-        if state.get("run_id") in run_ids:
-            return True
-    return False
+    whole = (path.with_name("state.json") for path in folder.glob("step_*/manifest.json"))
+    # one may be just being removed
+    return any((read_json(path) or {}).get("run_id") in run_ids for path in whole)
 
 
 def stopped_for_notice(run_dir: Path) -> bool:

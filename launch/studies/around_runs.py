@@ -53,17 +53,15 @@ def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str])
     name, folder = rate or "network", study.folder / FOLDER
     if not study.collectives or nodes == 1 or COLLECTIVES.path(folder / name).exists():
         return None
-    wanted, ends = ",".join(study.collectives), list[int]()
+    wanted = ",".join(study.collectives)
     bench = ["--program=bench_collectives", f"--operations={wanted}", f"--nodes={nodes}"]
     place = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    command = [sys.executable, SUBMIT, *bench, *place, *cli.for_bench(more)]
     log = study.folder / "logs" / f"collectives-{name}.log"
-    stopped_by = run_all([Work(log, lambda _: command, lambda code, _: ends.append(code))])
-    if any(ends):
-        why = last_line(text_of(log)) or f"exit code {ends[0]}"
-        print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
-    return stopped_by or (signal.SIGTERM if {*ends} & {*STOPS} else None)
+    code, why = _run(log, SUBMIT, *bench, *place, *cli.for_bench(more))
+    if code:
+        print(f"collectives: not measured: {why or code}; see {log}", file=sys.stderr)
+    return signal.SIGTERM if code in STOPS else None
 
 
 def report(folder: Path) -> None:
@@ -71,24 +69,21 @@ def report(folder: Path) -> None:
 
     That is known from collectives of one network. Where one of these fails, the study does not.
     """
-    found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
+    found, log = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}")), folder / "logs"
     if len(found) == 1:
-        done = _run_module("train.cost", str(folder), f"--collectives={found[0]}")
-        if done.returncode:
-            print(f"no prediction: {last_line(done.stderr)}", file=sys.stderr)
-    done = _run_module("train.report", str(folder))
-    print(last_line(done.stderr if done.returncode else done.stdout))
+        flag = f"--collectives={found[0]}"
+        code, why = _run(log / "cost.log", RUN_MODULE, "train.cost", str(folder), flag)
+        if code:
+            print(f"no prediction: {why}", file=sys.stderr)
+    print(_run(log / "report.log", RUN_MODULE, "train.report", str(folder))[1])
 
 
-def _run_module(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, RUN_MODULE, *words],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
+    """Run a script of the checkout, with its output in `log`; its exit code and its last words."""
+    codes = list[int]()
+    command = [sys.executable, str(REPOSITORY / script), *words]
+    stopped_by = run_all([Work(log, lambda _: command, lambda code, _: codes.append(code))])
+    return -signal.SIGTERM if stopped_by else codes[0], last_line(text_of(log))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -192,11 +193,11 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
     """
     if not found:
         raise UsageError("a sweep without runs; give it at least one")
-    cells, problems, seen = [], list[str](), set[str]()
+    cells, count = [], Counter(cell_id for cell_id, *_ in found)
+    problems = [
+        f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
+    ]
     for cell_id, settings, words in found:
-        if cell_id in seen:
-            problems.append(f"{cell_id}: two runs of this name; give each another")
-        seen.add(cell_id)
         try:
             checked_name("", cell_id)
             cells.append(Cell(cell_id, settings, tuple(words), CommandLine.of(words)))

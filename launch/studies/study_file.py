@@ -47,7 +47,6 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    refuse(_name_problems(blocks), where=f"{path}: ")
     base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
     points = list(_points(base, blocks, repeats))
     collectives = raw.get("collectives") or []
@@ -61,17 +60,11 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     for cell, (_, name, settings, repeat) in zip(cells, points, strict=True):
-        cell.name, cell.repeat, cell.busy = name, repeat, int(settings.get(BUSY, 0))
+        cell.name, cell.repeat, cell.busy = name, repeat, settings.get(BUSY, 0)
         cell.rate = None if settings.get(RATE) is None else str(settings[RATE])
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
-
-
-def _name_problems(blocks: list[Mapping[str, Any]]) -> Iterator[str]:
-    for name in (block[NAME] for block in blocks if NAME in block):
-        if not isinstance(name, str) or not name.strip():
-            yield f"{NAME} must be a text, such as 'Task 2a: gather and scatter' (got {name!r})"
 
 
 def _points(
@@ -82,7 +75,7 @@ def _points(
     Repeats come last, so that a study that is cut short has seen every cell.
     """
     points = [
-        (block.get(NAME), point)
+        (str(block[NAME]) if NAME in block else None, point)
         for block in blocks
         for point in grid.points({key: block[key] for key in block if key != NAME})
     ]

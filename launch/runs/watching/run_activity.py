@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
@@ -62,11 +62,8 @@ def _pace(progress: Mapping[str, Any]) -> str:
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     """Nodes meet, then workers start, import what they need and load their data."""
-    agents, began = [], 0.0
-    for path in run_files.AGENT.find(run_dir):
-        with suppress(OSError):  # put aside as we look
-            began = max(began, path.stat().st_mtime)
-            agents.append(read_json(path) or {})
+    paths = run_files.AGENT.find(run_dir)
+    agents, began_ns = [read_json(path) or {} for path in paths], map(changed_at_ns, paths)
     if not agents:
         meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
@@ -76,7 +73,7 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
     nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"
-    after = f"started {duration(time.time() - began)} ago"
+    after = f"started {duration(time.time() - max(began_ns) / 1e9)} ago"
     if has_records:
         return f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
     return f"{count} on {nodes} {after}; this program leaves no records of steps"

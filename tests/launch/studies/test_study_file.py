@@ -81,7 +81,6 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
         ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is a number of the 2 nodes (got 3)"),
         ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of the 1 nodes (got 'many')"),
-        ("{grid: [{sync: ddp, name: 3}]}", "name must be a text, such as 'Task 2a"),
         ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
         (
             "{grid: [{sync: ddp}], collectives: [gossip]}",
