@@ -117,11 +117,8 @@ def dashed(name: str) -> str:
 def dashed_flags(words: Sequence[str]) -> list[str]:
     """Every flag before `--` spelt with dashes, to which underscores are equal."""
     own = words.index("--") if "--" in words else len(words)
-    parted = [word.partition("=") for word in words[:own]]
-    return [
-        (dashed(name) if name.startswith("--") else name) + equals + text
-        for name, equals, text in parted
-    ] + list(words[own:])
+    spelt = [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words[:own]]
+    return [*spelt, *words[own:]]
 
 
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:

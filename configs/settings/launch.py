@@ -130,12 +130,11 @@ class LaunchConfig(Config):
     def _nproc_problems(self) -> Iterator[str]:
         raw = self.nproc_per_node
         counts = [] if raw is None else raw.split(",")
-        for count in counts:
-            if count != "gpu" and not re.fullmatch(r"-?\d+", count, re.ASCII):
-                yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
-                return
-            if count != "gpu":
-                yield from too_low("nproc_per_node", int(count), 1)
+        if not all(re.fullmatch(r"gpu|-?\d+", count, re.ASCII) for count in counts):
+            yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
+            return
+        for count in sorted({*counts} - {"gpu"}):
+            yield from too_low("nproc_per_node", int(count), 1)
         if len(counts) > 1 and self.nodes not in (None, len(counts)):
             yield f"--nproc-per-node {raw} is for {len(counts)} nodes, but --nodes is {self.nodes}"
 
@@ -156,10 +155,8 @@ class LaunchConfig(Config):
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
         """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
-        counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
-        slots: tuple[Slots, ...] = tuple(
-            "gpu" if count == "gpu" else int(count) for count in counts
-        ) or (default,)
+        counts = [default] if self.nproc_per_node is None else self.nproc_per_node.split(",")
+        slots: tuple[Slots, ...] = tuple("gpu" if one == "gpu" else int(one) for one in counts)
         return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
 
 
