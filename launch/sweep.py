@@ -48,7 +48,8 @@ def main() -> int:
     if args.dry_run:
         if is_array:
             print("note: as the tasks of one job array", file=sys.stderr)
-        cell_runs.print_commands(sweep, [cell_runs.hosts_flag(sweep, 0)] if groups else [])
+        hosts = f"--hosts={cell_runs.hosts_file(sweep, 0)}"
+        cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
     with cell_runs.alone(sweep.folder):
         if not is_array:

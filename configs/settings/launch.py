@@ -109,15 +109,18 @@ class LaunchConfig(Config):
     json: bool = setting(False, "for other programs: print what happens as JSON, one object a line")
 
     def _problems(self) -> Iterator[str]:
-        if self.preload is not None:
-            yield from _module_problems(self.preload, self.workers)
         yield from too_low("nodes", self.least_nodes, 1)
         yield from self._nproc_problems()
         if self.network is not None:
             yield from _network_problems(self.network)
         yield from port_problems(self.master_port)
+        modules = self.preload or "torch"
         nodes, (first, last) = self.nodes or self.least_nodes, self.ports or (MIN_PORT, MAX_PORT)
         yield from holding({
+            f"--preload {modules} is for --workers preload; here it is {self.workers}":
+                self.preload is not None and self.workers != "preload",
+            f"--preload {modules!r}: use names of modules, such as torch,transformers":
+                not all(part.isidentifier() for part in re.split("[.,]", modules)),
             f"--nodes {nodes}: the first number must be the smaller one": self.least_nodes > nodes,
             f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes > MAX_NODES,
             f"--port-range {self.port_range!r}: use FIRST:LAST, two ports at least, between "
@@ -243,14 +246,6 @@ class Settings:
 def is_plain(text: str) -> bool:
     """Without line breaks or other control characters, which files and options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
-
-
-def _module_problems(modules: str, workers: str) -> Iterator[str]:
-    if workers != "preload":
-        yield f"--preload {modules} is for --workers preload; here it is {workers}"
-    for name in modules.split(","):
-        if not all(part.isidentifier() for part in name.split(".")):
-            yield f"--preload {name!r}: use names of modules, such as torch,transformers"
 
 
 def _network_problems(network: str) -> Iterator[str]:

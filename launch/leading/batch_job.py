@@ -90,7 +90,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
+    program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, allocation))
     earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
     if earlier is not None:

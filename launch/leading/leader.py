@@ -48,7 +48,7 @@ def new_run(
     Raises:
         UsageError: the program cannot start, or the folder is not free.
     """
-    program = line.program(Path.cwd())
+    program: Any = line.program(Path.cwd())  # whose settings are of its own class
     program.check(facts.nodes[0].python, facts.world_size)
     program.run = with_id(program.run, program.name, facts.size, make=make)
     is_sent, snapshot = not facts.shared, launcher.takes_snapshot

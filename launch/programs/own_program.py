@@ -49,12 +49,7 @@ class OwnProgram:
             )
 
     def spec(
-        self,
-        *,
-        make: bool,
-        snapshot: bool = False,
-        is_sent: bool = False,
-        shared: Path | None = None,
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
         """The run, which has its id; `is_sent`: nodes have disks of their own.
 

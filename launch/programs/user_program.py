@@ -70,12 +70,7 @@ class UserProgram:
         )
 
     def spec(
-        self,
-        *,
-        make: bool,
-        snapshot: bool = False,
-        is_sent: bool = False,
-        shared: Path | None = None,
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
         """The run, which has its id; its folder is filled with `make`.
 

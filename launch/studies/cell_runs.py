@@ -131,12 +131,8 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
     return [hosts[place * nodes : (place + 1) * nodes] for place in range(at_once)]
 
 
-def hosts_flag(sweep: Sweep, place: int) -> str:
+def hosts_file(sweep: Sweep, place: int) -> Path:
     """What names the hosts of one group."""
-    return f"--hosts={_hosts_file(sweep, place)}"
-
-
-def _hosts_file(sweep: Sweep, place: int) -> Path:
     return sweep.folder / "hosts" / f"group_{place}.txt"
 
 
@@ -153,11 +149,12 @@ def work_of(
     """
 
     def started(place: int) -> Sequence[str]:
-        command = command_of(sweep, cell, [hosts_flag(sweep, place)] if groups else flags)
+        hosts = hosts_file(sweep, place)
+        command = command_of(sweep, cell, [f"--hosts={hosts}"] if groups else flags)
         cell.state, cell.message, cell.results = "running", "", None
         if groups:
             cell.place = ",".join(spec.name for spec in groups[place])
-            write_text(_hosts_file(sweep, place), "".join(map(_line, groups[place])))
+            write_text(hosts, "".join(map(_line, groups[place])))
         if (sweep.folder / run_files.CANCELLED / cell.id).exists():
             cell.state, cell.message, command = "stopped", "cancelled before it began", []
         tell(sweep, cell)
