@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from configs.settings.fields import (
-    MAX_PORT,
-    MIN_PORT,
-    Config,
-    holding,
-    port_problems,
-    setting,
-    too_low,
-)
+from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, setting, too_low
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
@@ -82,7 +74,9 @@ class LaunchConfig(Config):
     network: str | None = setting(
         None, "network of gradients: 10.10.1.0/24 (default: one all nodes share)", affects="sharing"
     )
-    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    master_port: int | None = setting(
+        None, "rendezvous port on node 0 (default: a free one)", port=True
+    )
     port_range: str | None = setting(
         None, "ports of agents and workers, for a firewall: 20000:20100"
     )
@@ -113,10 +107,9 @@ class LaunchConfig(Config):
         yield from self._nproc_problems()
         if self.network is not None:
             yield from _network_problems(self.network)
-        yield from port_problems(self.master_port)
         modules = self.preload or "torch"
         nodes, (first, last) = self.nodes or self.least_nodes, self.ports or (MIN_PORT, MAX_PORT)
-        yield from holding({
+        yield from applying({
             f"--preload {modules} is for --workers preload; here it is {self.workers}":
                 self.preload is not None and self.workers != "preload",
             f"--preload {modules!r}: use names of modules, such as torch,transformers":
@@ -208,7 +201,7 @@ class SlurmConfig(Config):
             if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
         limit = "1" if self.time is None else self.time
-        yield from holding({
+        yield from applying({
             f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
             "(1:30:00) or days-hours (1-12)":
                 not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),

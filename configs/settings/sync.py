@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configs import plugins
-from configs.settings.fields import gradients, holding, sending, sharing
+from configs.settings.fields import applying, gradients, sending, sharing
 
 COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
@@ -52,7 +52,7 @@ class SyncingConfig:
         sync, is_half, compress = self.sync, precision == "fp16", f"--compress {self.compress}"
         compresses = self.compress in plugins.names("train.sync.compression")
         in_buckets = self.bucket_mb != 0 and self.overlap
-        yield from holding({
+        yield from applying({
             f"--compress-share must be at most 1 (got {self.compress_share})":
                 self.compress_share > 1,
             "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step where "

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import (
-    Config,
-    computing,
-    holding,
-    neutral,
-    port_problems,
-    setting,
-    sharing,
-)
+from configs.settings.fields import Config, applying, computing, neutral, setting, sharing
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
@@ -128,7 +120,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
         steps = self.schedule_steps
-        yield from holding({
+        yield from applying({
             f"--seed must be below 2**63 (got {self.seed})": self.seed >= 2**63,
             TWO_SIZES: self.local_batch_size and self.batch_size != TrainConfig.batch_size,
             f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
@@ -154,7 +146,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     def world_problems(self, world_size: int) -> Iterator[str]:
         """What is wrong with this configuration on `world_size` workers."""
         weights = self.split_weights()
-        yield from holding({
+        yield from applying({
             f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
             "--nodes 1":
                 self.sync == "single" and world_size > 1,
@@ -189,16 +181,15 @@ class ByHand(Config):
     """Which worker this is, where no launcher says so: given on each node, as the courses do."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
-    master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
+    master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(
         None, "rank of this worker, from 0; -1: a single process", aliases=["--local-rank"]
     )
 
     def _problems(self) -> Iterator[str]:
-        yield from port_problems(self.master_port)
         rank, size = self.rank or 0, self.world_size
-        yield from holding({
+        yield from applying({
             f"--rank {rank} is not below --world-size {size}; ranks go from 0 to {(size or 0) - 1}":
                 size is not None and rank >= size,
             f"--rank must be 0 or more, or -1 for a single process (got {rank})": rank < -1,

@@ -97,10 +97,8 @@ def files_of(project: Path) -> list[Path]:
 
 def new_files(run_dir: Path) -> list[str]:
     """A line that names the files which the program has made inside the snapshot, if any."""
-    record, root = (
-        read_json(run_files.SNAPSHOT_RECORD.path(run_dir)),
-        run_files.SNAPSHOT.path(run_dir),
-    )
+    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
+    root = run_files.SNAPSHOT.path(run_dir)
     if record is None:
         return []
     paths = (path for path in _walked(root, run_dir) if not path.is_symlink())
