@@ -170,8 +170,10 @@ def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
         UsageError: no run could be like that; every problem at once.
     """
     raw = json.loads(path.read_text(encoding="utf-8"))
-    found = [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
-    return Sweep(checked_name("--name ", name), checked(found), f"sweep {name}")
+    cells = checked(
+        [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
+    )
+    return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
 
 
 def _placed(words: Sequence[Any], file: Path) -> list[str]:
