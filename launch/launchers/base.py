@@ -137,7 +137,7 @@ def launcher_of(line: CommandLine) -> Launcher:
         if one.name == "login"
     )
     name = chosen(line.launch)
-    made: Launcher = plugins.load("launch.launchers", name)(line.settings)
+    made: Launcher = plugins.load("launch.launchers", name)(line)
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
     refuse(line.without_use(made.unused, why))
     return made

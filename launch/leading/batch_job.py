@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.launch import Slots
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
@@ -90,7 +90,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
+    program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, allocation))
     earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
     if earlier is not None:
@@ -99,7 +99,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     _note_few_cores(counts, allocation)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
     size = f"{size_of(counts)}-job{allocation.name}"
-    program.change(run_id=id_of(program.run, program.name, size, make=True))
+    program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(
         program.spec(make=True, snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,

@@ -1,13 +1,16 @@
-"""Lead a run from its first attempt to its end, and say what it failed from."""
+"""Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
-from launch.launchers.base import Job
+from launch.launchers.base import Job, Launcher
+from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
@@ -33,6 +36,27 @@ class Nodes(Protocol):
     def probe(self) -> Facts: ...
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job: ...
+
+
+def new_run(
+    line: CommandLine, launcher: Launcher, facts: Facts, *, make: bool, shared: Path | None = None
+) -> tuple[str, LaunchSpec]:
+    """What runs, in words, and the run on these nodes; with `make`, its folder is made.
+
+    `shared`: the folder whose snapshot of the project is that of several runs.
+
+    Raises:
+        UsageError: the program cannot start, or the folder is not free.
+    """
+    program: Any = line.program(Path.cwd())  # whose settings are of its own class
+    program.check(facts.nodes[0].python, facts.world_size)
+    program.run = with_id(program.run, program.name, facts.size, make=make)
+    is_sent, snapshot = not facts.shared, launcher.takes_snapshot
+    spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
+    if make:
+        settings = program.settings(line.launch, line.ssh, line.slurm)
+        run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
+    return program.title, spec
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
@@ -86,9 +110,9 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
             explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
         )
     if failure is None:
-        run_record.end(spec, 0, "")
+        run_record.end(spec.run_dir, 0, "")
         return Outcome(0)
-    run_record.end(spec, failure.code, failure.text, failure.rank, failure.cause)
+    run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
@@ -106,7 +130,7 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal.Signals(code - 128).name
-    run_record.end(spec, code, f"stopped by {name}")
+    run_record.end(spec.run_dir, code, f"stopped by {name}")
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 
