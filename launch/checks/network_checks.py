@@ -24,11 +24,8 @@ def reach(findings: Findings) -> Row:
         return Row("reach", "ok", (f"{how} works on {count} of {count}",))
     parted = [line.partition("; ") for line in findings.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
-    fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
-    if len(fixes) == 1:
-        return Row("reach", "FAIL", found, *fixes)
-    each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
-    return Row("reach", "FAIL", found, "\n".join(each))
+    fixes = dict.fromkeys(fix for _, _, fix in parted if fix)
+    return Row("reach", "FAIL", found, "\n".join(shortened([*fixes])))
 
 
 def network(findings: Findings) -> Row:
@@ -86,18 +83,11 @@ def clocks(findings: Findings) -> Row:
         return Row(
             "clocks", "warn", ("no node answered with its time",), "see the other rows first"
         )
-    spread_s = max(skews.values()) - min(skews.values())
-    if len(skews) > 1 and spread_s <= SKEW_S and min(map(abs, skews.values())) > SKEW_S:
-        ahead = sum(skews.values()) / len(skews)
-        found = (
-            f"the nodes agree within {max(spread_s * 1000, 1):.0f} ms, and are {ahead:+.1f} s "
-            "against this machine"
-        )
-        return Row("clocks", "warn", (found,), "here: sudo timedatectl set-ntp true")
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        return Row("clocks", "warn", shortened(each), "run there: sudo timedatectl set-ntp true")
+        where = "here, if all are" if len(odd) == len(skews) else "there"
+        return Row("clocks", "warn", shortened(each), f"run {where}: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 

@@ -20,17 +20,16 @@ from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.nodes.this_machine import addresses, gpu_count, own_address_in
 from launch.slurm.controller import node_addresses
-from muster.errors import MusterError, UsageError, run
+from muster.errors import MusterError, run
 from muster.writing import read_json
 
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        raise UsageError("usage: python -m launch.slurm.task FILE")
     die_with_parent()  # Slurm's own supervisor: without it nobody could end us
-    rank, num_nodes, leader = place(os.environ)
+    rank, leader = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_SRUN_COMM_HOST"]
+    num_nodes = int(os.environ["SLURM_STEP_NUM_NODES"])
     meeting = _wait_for(Path(sys.argv[1]))
     address = first_address(num_nodes, meeting["network"]) if rank == 0 else ""
     workers = gpu_count() if meeting["counts_gpus"] else 0
@@ -39,22 +38,6 @@ def main() -> int:
     token = str(meeting["token"])
     launcher = enter(leader, int(meeting["port"]), token, own)
     return serve(launcher, lambda message: unsealed(message, token, rank))
-
-
-def place(env: Mapping[str, str]) -> tuple[int, int, str]:
-    """This task's rank in its step, the step's nodes, and where srun is, and with it the leader.
-
-    Raises:
-        MusterError: srun did not start this process.
-    """
-    needed = ("SLURM_PROCID", "SLURM_STEP_NUM_NODES", "SLURM_SRUN_COMM_HOST")
-    if missing := [name for name in needed if name not in env]:
-        raise MusterError(
-            f"{', '.join(missing)} not set: agents in a Slurm job are started by srun; "
-            "submit with: sbatch slurm/multinode.sh"
-        )
-    rank, num_nodes, address = (env[name] for name in needed)
-    return int(rank), int(num_nodes), address
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:
