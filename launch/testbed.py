@@ -84,7 +84,7 @@ def _status() -> int:
             limit,
         )
     console = Console(width=None)
-    console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
+    console.print(f"{cluster.options}, made from {cluster.holder}", soft_wrap=True)
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
         console.print(f"{name}: {_pid_of(name)}")
     console.print(table)

@@ -45,11 +45,6 @@ class Slurm(Launcher):
         self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
 
-    @property
-    def restarts_jobs(self) -> bool:
-        """Who leads the run does: it is in the job that was submitted, or this process."""
-        return self._nodes is None
-
     @cached_property
     def _current(self) -> CurrentJob | None:
         """The job that this process is in: its nodes are used, and no other job is queued."""

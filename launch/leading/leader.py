@@ -27,8 +27,6 @@ class Nodes(Protocol):
         """The launcher's, for the records."""
 
     @property
-    def restarts_jobs(self) -> bool: ...
-    @property
     def waits_for_nodes(self) -> bool: ...
     def probe(self) -> Facts: ...
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
@@ -56,14 +54,13 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
         cluster = job.cluster or launcher.name
-        # of a job that was submitted another process knows the nodes
-        nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
+        nodes = facts.nodes if job.is_led_here and cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
         if nodes and outcome.code:
             node_history.note(spec.run_dir, cluster, nodes)
-        if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
+        if not outcome.code or not job.is_led_here or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)

@@ -60,7 +60,6 @@ class JobNodes:
     _has_started: bool = False
 
     name = "slurm"
-    restarts_jobs = False
     waits_for_nodes = False  # one that a job has lost does not come back to it
 
     def probe(self) -> Facts:

@@ -101,6 +101,7 @@ class Watcher:
 class SlurmJob:
     """A job in Slurm's hands."""
 
+    is_led_here = False  # but in the job
     shown = b""
     trouble: str | None = None
     signals: Sequence[int] = ()

@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from glob import iglob
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +108,14 @@ def recorded() -> list[int]:
 def inside(namespaces: Iterable[Path]) -> list[int]:
     """All processes that live in one of these network namespaces, whoever started them."""
     wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
-    processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()] if wanted else []
-    return [int(one.name) for one in processes if not wanted.isdisjoint(_networks(one))]
-
-
-def _networks(process: Path) -> Iterator[tuple[int, int]]:
-    """The network namespaces of a process's threads; one that has ended is in none any more."""
-    for path in process.glob("task/*/ns/net"):
-        with suppress(OSError):
-            found = path.stat()
-            yield found.st_dev, found.st_ino
+    numbers = set()
+    # Path.glob() fails where a process ends meanwhile
+    for path in iglob("/proc/[0-9]*/task/*/ns/net") if wanted else ():  # noqa: PTH207
+        with suppress(OSError):  # a thread that has ended is in none any more
+            found = Path(path).stat()
+            if (found.st_dev, found.st_ino) in wanted:
+                numbers.add(int(path.split("/")[2]))
+    return sorted(numbers)
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:

@@ -1,6 +1,5 @@
 """`up` makes the testbed; `down` leaves nothing of it."""
 
-import getpass
 import os
 import shutil
 import time
@@ -90,9 +89,8 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     STATE.mkdir(mode=0o755, exist_ok=True)
     cluster = ClusterState(
         checkout=str(checkout),
-        user=os.environ.get("SUDO_USER") or getpass.getuser(),
-        pid=os.getpid(),
-        since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        holder=f"{checkout} ({os.environ.get('SUDO_USER', 'root')}, process {os.getpid()}, since "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')})",
         options=options,
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
@@ -103,8 +101,11 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     say("network")
     links.make(hosts, options)
     say("nodes")
+    venv = Path(options.venv) if options.venv else None
     for node in hosts:
-        _open(node, cluster)
+        namespaces.make(node)
+        if options.private_home:
+            namespaces.make_private(node, checkout, venv)
     say("slurm and sshd")
     _start(cluster, hosts)
     cluster_state.write(replace(cluster, ready=True))
@@ -117,13 +118,6 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
     NODE_LIST.write_text("".join(f"{node.name}\n" for node in hosts))
     ssh_daemons.write(hosts)
     slurm_daemons.write(hosts, gpus)
-
-
-def _open(node: Node, cluster: ClusterState) -> None:
-    namespaces.make(node)
-    if cluster.options.private_home:
-        venv = Path(cluster.options.venv) if cluster.options.venv else None
-        namespaces.make_private(node, Path(cluster.checkout), venv)
 
 
 def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
@@ -177,7 +171,7 @@ def _lives() -> bool:
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
     if (cluster.options, cluster.checkout) != (options, str(checkout)):
         raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is"
+            f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there is"
             f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
         )
 
