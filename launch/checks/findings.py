@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
@@ -44,11 +44,11 @@ class Findings:
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
-    def interface(self, node: Node) -> Mapping[str, Any]:
+    def interface(self, node: Node) -> str:
         """The interface that has that address."""
         address = self.address(node)
-        found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "state": "unknown"}
+        found = (one["name"] for one in node.probe["interfaces"] if one["address"] == address)
+        return str(next(found, "?"))
 
 
 @dataclass(frozen=True)

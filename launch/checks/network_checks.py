@@ -33,16 +33,7 @@ def network(findings: Findings) -> Row:
     if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
-    down = [
-        f"{node.name}: {findings.interface(node)['name']} ({findings.address(node)}) is down"
-        for node in findings.nodes
-        if findings.interface(node)["state"] == "down"
-    ]
-    if down:
-        return Row("network", "FAIL", tuple(down), "run there: sudo ip link set INTERFACE up")
-    interfaces = groups(
-        {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
-    )
+    interfaces = groups({node.name: findings.interface(node) for node in findings.nodes})
     addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)

@@ -9,9 +9,10 @@ from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
+from launch.nodes import survey
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Probe, here
+from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
@@ -44,16 +45,10 @@ class Local(Launcher):
             raise MusterError(
                 f"--master-port {config.master_port} is in use on this machine; choose another"
             )
+        here = sys.executable, str(REPOSITORY)
         nodes = tuple(
-            NodeFacts(
-                spec=NodeSpec("localhost", nproc),
-                name=f"node{node_rank}",
-                python=sys.executable,
-                repository=str(REPOSITORY),
-                nproc=nproc,
-                address=ADDRESS,
-            )
-            for node_rank, nproc in enumerate(counts)
+            NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
+            for index, count in enumerate(counts)
         )
         # Known at once, so that the lines of a dry run can be pasted.
         return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
@@ -64,7 +59,7 @@ class Local(Launcher):
         def choose(probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
-        transport = here(len(facts.nodes))
+        transport = survey.here(len(facts.nodes))
         return look(transport, self.name, choose, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:

@@ -86,15 +86,9 @@ class Ssh(Launcher):
     def assume(self) -> Facts:
         specs = self._specs()
         folder = self._ssh.remote_dir or str(REPOSITORY)
+        python = f"{folder}/.venv/bin/python"
         found = tuple(
-            NodeFacts(
-                spec,
-                f"node{index}",
-                f"{folder}/.venv/bin/python",
-                folder,
-                spec.nproc,
-                spec.address,
-            )
+            NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)
         )
         return Facts(found, specs[0].address or DECIDED, self._config.master_port)
@@ -185,16 +179,9 @@ def _facts(
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
     return tuple(
-        NodeFacts(
-            spec=spec,
-            name=name,
-            python=probe["python"],
-            repository=probe["folder"],
-            nproc=len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc,
-            address=address,
-            shared=probe["shared"],
-        )
-        for spec, name, probe, address in zip(specs, names, probes.values(), addresses, strict=True)
+        NodeFacts(spec, name, one["python"], one["folder"], count, address, one["shared"])
+        for spec, name, one, address in zip(specs, names, probes.values(), addresses, strict=True)
+        for count in [len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc]
     )
 
 

@@ -164,7 +164,6 @@ def _interfaces():  # type: ignore[no-untyped-def]
                         "name": link["ifname"],
                         "address": one["local"],
                         "netmask": str(one["prefixlen"]),
-                        "state": link["operstate"].lower(),  # unknown, of a tunnel
                     }
                 )
     return sorted(found, key=lambda one: ":" in one["address"])

@@ -218,10 +218,6 @@ def _gather(
                 is_announced = True
                 print(f"waiting for {missing}", flush=True)
             time.sleep(TICK_S)
-    except BaseException:
-        for channel, _ in came.values():
-            channel.close()
-        raise
     finally:
         heartbeat.stop()
 

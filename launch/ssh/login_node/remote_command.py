@@ -15,7 +15,6 @@ from launch.ssh.login_node.installation import Installation
 from muster.errors import MusterError
 
 RETRY_S, MOST_S = 5.0, 60.0  # between two tries to connect again
-GIVE_UP_S = 86400.0
 SCRIPT = "launch/ssh/login_node/session.sh"
 
 
@@ -44,10 +43,9 @@ class RemoteCommand:
 
         Raises:
             KeyboardInterrupt: it was left to itself.
-            ConnectionLost: the login node was out of reach for a day.
             MusterError: the login node has lost the command.
         """
-        is_interrupted, wait_s, deadline = False, RETRY_S, time.monotonic() + GIVE_UP_S
+        is_interrupted, wait_s = False, RETRY_S
         while True:
             seen = sum(self.seen)
             try:
@@ -57,10 +55,7 @@ class RemoteCommand:
                     raise
                 is_interrupted = self._interrupt()
             except ConnectionLost as error:
-                if sum(self.seen) > seen:
-                    wait_s, deadline = RETRY_S, time.monotonic() + GIVE_UP_S
-                if time.monotonic() > deadline:
-                    raise
+                wait_s = RETRY_S if sum(self.seen) > seen else wait_s
                 say(f"{error}; it goes on there, trying again in {wait_s:.0f} s")
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_S)
