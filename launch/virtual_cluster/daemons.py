@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ TAIL_LINES = 8
 
 
 def render(template: str, **values: Any) -> str:
-    """A daemon's file, from `templates/TEMPLATE.j2`; a name without a value is an error."""
+    """`templates/TEMPLATE.j2`, a daemon's file or a command's work; each name needs a value."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -36,6 +37,7 @@ def render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # these are no web pages
     )
+    environment.filters["quote"] = lambda path: shlex.quote(str(path))
     return environment.get_template(f"{template}.j2").render(**values)
 
 
