@@ -57,12 +57,9 @@ def make(nodes: Sequence[Node], options: Options) -> None:
     own = {"cards": cards, "mtu": MTU, "box": BOX}
     call(["ip", "-batch", "-"], stdin=render("links.box", nodes=nodes, **own))
     for node in nodes:
-        call(
-            ["ip", "-netns", node.netns, "-batch", "-"],
-            stdin=render("links.node", node=node, **own),
-        )
-    if options.rate is not None:
-        for node in nodes:
+        lines = render("links.node", node=node, **own)
+        call(["ip", "-netns", node.netns, "-batch", "-"], stdin=lines)
+        if options.rate is not None:
             call(["tc", "-n", node.netns, *_limit("exp0", options.rate)])
             call(["tc", *_limit(f"muster-exp{node.number}", options.rate)])
 

@@ -60,9 +60,8 @@ def make(node: Node) -> None:
     """
     # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
     _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
-    text = render(
-        "node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=_folder(node, "aside")
-    )
+    aside = _folder(node, "aside")
+    text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
     call([*enter(node), "sh", "-euc", text])
 
 
