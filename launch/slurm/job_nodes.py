@@ -5,7 +5,8 @@ that somebody holds it may be elsewhere, such as on a login node, and the job go
 
 Nothing is said through srun, whose own answer to a signal is to kill: each agent reads, in a file
 of the run folder, at which port its leader listens and by which secret it knows it, and connects.
-That it is reached at the address that srun itself is reached at, Slurm tells it.
+That it is reached at the address that srun itself is reached at, Slurm tells it. By which
+address agents reach each other is known from these connections.
 """
 
 import socket
@@ -21,10 +22,10 @@ from typing import Any
 from configs.plugins import REPOSITORY
 from launch.agent.agent_job import AgentJob, SchedulersJob
 from launch.agent.membership.coordinator import TELL_S
-from launch.agent.membership.door import Door, Who, listen
+from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
-from launch.nodes.channel import AgentProcess, Channel, Heartbeat
+from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.this_machine import among
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
@@ -158,8 +159,9 @@ class JobNodes:
             )
         try:
             came = _gather(hosts, spec, door, lambda: _failure(srun, log))
-            agents = [AgentProcess(channel, srun, token) for channel, _ in came]
-            return agents, [who for _, who in came]
+            first = replace(came[0][1], address=came[0][1].address or _met_at(came))
+            agents = [AgentProcess(link.keep(), srun, token) for link, _ in came]
+            return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
@@ -186,22 +188,34 @@ def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
     return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
 
 
+def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
+    """Where the first of these agents can be reached by the others, not what its name resolves to.
+
+    Where this process is on its node, that is where the second one has found this process; else it
+    is from where the first one came.
+    """
+    first, second = came[0][0], came[min(1, len(came) - 1)][0]
+    is_here = first.peer_address == first.own_address
+    found = second.own_address if is_here else first.peer_address
+    return found.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
+
+
 def _gather(
     hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
-) -> list[tuple[Channel, Who]]:
+) -> list[tuple[Link, Who]]:
     """The agents of these hosts, when all have come by the door.
 
     Raises:
         MusterError: one did not start, or has not come for as long as nodes wait.
     """
     heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
-    came: dict[int, tuple[Channel, Who]] = {}
+    came: dict[int, tuple[Link, Who]] = {}
     try:
         while True:
             for link, who in door.admitted():
                 if not 0 <= who.index < len(hosts) or who.index in came:
                     raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-                came[who.index] = (link.keep(), who)
+                came[who.index] = (link, who)
                 heartbeat.add(link.channel)
             missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
             if not missing:
