@@ -77,7 +77,7 @@ def clocks(findings: Findings) -> Row:
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        where = "here, if all are" if len(odd) == len(skews) else "there"
+        where = "here" if len(odd) == len(skews) > 1 else "there"
         return Row("clocks", "warn", shortened(each), f"run {where}: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))

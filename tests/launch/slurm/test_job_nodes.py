@@ -55,9 +55,8 @@ def nodes(tmp_path, monkeypatch):
 
 def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
     env = {**os.environ, "SLURM_JOB_ID": "12"}
-    return JobNodes(
-        inside, "12", ["node0", "node1"], counts, sys.executable, env, network="127.0.0.0/8"
-    )
+    job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
+    return JobNodes(inside, "12", ["node0", "node1"], job, sys.executable, env)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
@@ -187,7 +186,7 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], [1, 1], "python", env)
+    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], {"nproc": [1, 1]}, "python", env)
     asked = here.srun(here.hosts, Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
@@ -262,6 +261,7 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
     ]:
         made = job_nodes(SchedulersJob("12", "here"), (1, 1))
-        made._has_started, made.avoids_bad, made.least = has_started, avoids, least
+        made._has_started, made.least = has_started, least
+        made.job["exclude"] = "auto" if avoids else None
         assert [node.name for node in made.probe().nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1

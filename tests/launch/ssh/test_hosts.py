@@ -76,7 +76,7 @@ def test_a_user_given_beside_the_hosts_logs_in_where_none_is_named(read):
 
 
 def test_one_flag_takes_a_manifest_too(read):
-    with pytest.raises(UsageError, match="hosts: begins with 'html'"):
+    with pytest.raises(UsageError, match="hosts: 'html of type None', not an rspec"):
         read("\n <html/>")
 
 

@@ -55,7 +55,7 @@ def test_it_is_followed_from_anywhere_and_its_exit_code_is_known(start, tmp_path
 
 def test_ctrl_c_is_its_own_and_one_that_is_over_is_left_alone(start):
     folder = start(WAITS)
-    assert wait_until(lambda: (folder / "out").read_text())
+    assert wait_until((folder / "out").read_text)
     assert session("end", folder).stdout == "\n"
     assert session("interrupt", folder).returncode == 0
     shown = session("follow", folder, "0", "0")
