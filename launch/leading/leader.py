@@ -3,34 +3,27 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from launch.agent.processes.process_tree import Stopped, between_attempts
-from launch.launchers.base import Job
+from launch.launchers.base import Job, Launcher
 from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
+
+if TYPE_CHECKING:  # a run without Slurm has no need of it
+    from launch.slurm.job_nodes import JobNodes
 
 ASK_AGAIN_S = 2.0
 
 
-class Nodes(Protocol):
-    """Where the attempts of a run start: a launcher's machines, or the nodes of this job."""
-
-    @property
-    def name(self) -> str:
-        """The launcher's, for the records."""
-
-    @property
-    def waits_for_nodes(self) -> bool: ...
-    def probe(self) -> Facts: ...
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job: ...
+# Where the attempts of a run start: a launcher's machines, or the nodes of this job.
+Nodes: TypeAlias = "Launcher | JobNodes"
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:

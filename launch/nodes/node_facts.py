@@ -92,6 +92,7 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
+        "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
     }
@@ -167,6 +168,17 @@ def _interfaces():  # type: ignore[no-untyped-def]
                     }
                 )
     return sorted(found, key=lambda one: ":" in one["address"])
+
+
+def _address_towards(host):  # type: ignore[no-untyped-def]
+    """This node's address on the way to another; None where that is nobody, or this one."""
+    if not host:
+        return None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, 9))  # sends nothing
+        address = way.getsockname()[0]
+    return None if address.startswith(("127.", "::1")) else address
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
