@@ -16,7 +16,7 @@ from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError
 
 ADDRESS = "127.0.0.1"
 
@@ -25,17 +25,13 @@ class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
     # the project itself runs, and whoever asks to wait or to set up is answered
-    unused = (names(SshConfig, SlurmConfig) | {"network", "snapshot", "include"}) - {
+    unused = (names(SshConfig, SlurmConfig) | {"network", "snapshot", "include", "hosts"}) - {
         "wait",
         "setup",
     }
 
     def probe(self) -> Facts:
         config = self.settings.launch
-        if config.hosts is not None:
-            raise UsageError(
-                "--hosts is for --launcher ssh; --launcher local has this machine only"
-            )
         counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
         if not all(counts):
             raise MusterError(

@@ -35,7 +35,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = names(SshConfig) - {"setup"}
+    unused = names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
     waits_for_nodes = False  # one that a job has lost does not come back to it
 
     def __init__(self, settings: Settings) -> None:
@@ -78,8 +78,6 @@ class Slurm(Launcher):
     def probe(self) -> Facts:
         if self._nodes is not None:
             return self._nodes.probe()
-        if self._config.hosts is not None:
-            raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
             return self.assume()
         clusters = self._env.get("SLURM_CLUSTERS", "")
