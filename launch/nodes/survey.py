@@ -190,9 +190,7 @@ def here(count: int) -> Transport:
 
 @contextmanager
 def facts_request(
-    folder: str | None = None,
-    python: str | None = None,
-    disks: Mapping[str, Path] | None = None,
+    folder: str | None = None, python: str | None = None, disks: Mapping[str, Path] | None = None
 ) -> Iterator[dict[str, Any]]:
     """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
 
