@@ -79,10 +79,11 @@ class RemoteCommand:
             stderr=subprocess.PIPE,
             start_new_session=True,  # a terminal's Ctrl-C is for this process
         )
+        assert process.stdout is not None and process.stderr is not None
         targets = sys.stdout.buffer, sys.stderr.buffer
         with process, DefaultSelector() as pipes:
-            pipes.register(process.stdout, EVENT_READ, 0)  # type: ignore[arg-type]
-            pipes.register(process.stderr, EVENT_READ, 1)  # type: ignore[arg-type]
+            pipes.register(process.stdout, EVENT_READ, 0)
+            pipes.register(process.stderr, EVENT_READ, 1)
             try:
                 while pipes.get_map():
                     for key, _ in pipes.select():
@@ -92,8 +93,9 @@ class RemoteCommand:
                         targets[key.data].flush()
                         self.seen[key.data] += len(data)
                         note(self.seen)
-            finally:
+            except BaseException:
                 process.terminate()
+                raise
         login = self._connection.login
         is_lost = process.returncode == openssh.FAILED
         code = "" if is_lost else self._ask("end").strip()
