@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from launch.agent.membership.client import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
-from launch.slurm.job_nodes import JobNodes
+from launch.slurm.job_nodes import JobNodes, _met_at
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
@@ -265,3 +266,19 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         made.job["exclude"] = "auto" if avoids else None
         assert [node.name for node in made.probe().nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
+
+
+@pytest.mark.parametrize(
+    ("links", "address"),
+    [
+        # peer and own of each connection: the leader is on the first node, and elsewhere
+        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+         "10.0.0.1"),
+        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+    ],
+)  # fmt: skip
+def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
+    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
+    assert _met_at(came) == address
