@@ -39,7 +39,9 @@ def main() -> int:
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
     if ssh.setup:
-        return _set_up(launcher)
+        launcher.set_up()
+        print("ready on all nodes")
+        return 0
     program = line.program(Path.cwd())
     if launch.dry_run:
         facts = launcher.assume()
@@ -96,13 +98,6 @@ def _problems(line: CommandLine) -> Iterator[str]:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
-
-
-def _set_up(launcher: Launcher) -> int:
-    """Make the environment where that is for this side to do."""
-    launcher.set_up()
-    print("ready on all nodes")
-    return 0
 
 
 def _size(facts: Facts) -> str:

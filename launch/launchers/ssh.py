@@ -78,8 +78,7 @@ class Ssh(Launcher):
         everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            names = survey.names_of(probes)
-        specs = [everyone[index] for index in probes]
+            names, specs = survey.names_of(probes), [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
         node_setup.make_environments(found, self._ssh)
 

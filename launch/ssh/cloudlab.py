@@ -25,9 +25,12 @@ def read_manifest(
     Raises:
         UsageError: the manifest is none, or does not settle where to log in.
     """
-    computers = [(_place(one, where), one) for one in _computers(_root(text, where))]
     problems: list[str] = []
-    nodes = [(place, _logins(one, default_slots, place, problems)) for place, one in computers]
+    nodes: list[tuple[str, Logins]] = []
+    for one in _root(text, where).findall("{*}node"):
+        if all(kind.get("name") != DISK for kind in one.findall("{*}sliver_type")):
+            place = f"{where}: node {quoted(one.get('client_id', ''))}"
+            nodes.append((place, _logins(one, default_slots, place, problems)))
     refuse(problems)
     known = sorted({name for _, logins in nodes for name in logins})
     member = user or (me if me and me in known else "")
@@ -56,27 +59,11 @@ def _root(text: str, where: str) -> ET.Element:
         root = ET.fromstring(text.strip())  # its declaration may stand at the very beginning only
     except (ET.ParseError, ValueError) as error:
         raise UsageError(f"{where}: not XML: {error}; {ASK}") from None
-    kind = f"{_name(root)} of type {root.get('type')}"
+    # without the namespace, of which several are in use
+    kind = f"{root.tag.rpartition('}')[2]} of type {root.get('type')}"
     if kind not in ("rspec of type manifest", "rspec of type request"):  # both have been seen
         raise UsageError(f"{where}: {quoted(kind)}, not an rspec of type manifest; {ASK}")
     return root
-
-
-def _name(element: ET.Element) -> str:
-    """Without the namespace, of which several are in use."""
-    return element.tag.rpartition("}")[2]
-
-
-def _computers(root: ET.Element) -> list[ET.Element]:
-    return [
-        node
-        for node in root.findall("{*}node")
-        if all(kind.get("name") != DISK for kind in node.findall("{*}sliver_type"))
-    ]
-
-
-def _place(element: ET.Element, file: str) -> str:
-    return f"{file}: node {quoted(element.get('client_id', ''))}"
 
 
 def _logins(

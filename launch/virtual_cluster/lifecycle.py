@@ -39,7 +39,7 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     os.umask(0o022)  # sshd trusts no key file that others may write
     with cluster_state.locked():
         cluster = cluster_state.read()
-        if cluster and cluster.ready and _lives():
+        if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
             _refuse_other(cluster, options, checkout)
             if names := dead(cluster):
                 raise MusterError(
@@ -162,10 +162,6 @@ def _clean() -> None:
 
 def _remains() -> bool:
     return STATE.exists() or bool(links.namespaces() or links.links())
-
-
-def _lives() -> bool:
-    return bool(daemons.recorded() or daemons.inside(links.namespaces()))
 
 
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
