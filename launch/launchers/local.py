@@ -25,10 +25,8 @@ class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
     # the project itself runs, and whoever asks to wait or to set up is answered
-    unused = (names(SshConfig, SlurmConfig) | {"network", "snapshot", "include", "hosts"}) - {
-        "wait",
-        "setup",
-    }
+    unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
+    unused |= {"network", "snapshot", "include", "hosts"}
 
     def probe(self) -> Facts:
         config = self.settings.launch

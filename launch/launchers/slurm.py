@@ -91,13 +91,10 @@ class Slurm(Launcher):
         return facts
 
     def assume(self) -> Facts:
-        python, count = batch_script.python(), None
-        if self._current is not None:
-            count = self._config.nodes or len(self._current.nodes)
+        python, here = batch_script.python(), self._current.nodes if self._current else ()
+        count = self._config.nodes or len(here) if here else None
         counts = self._config.nproc("gpu" if self._gpus else 1, count)
-        hosts = [f"node{index}" for index in range(len(counts))]
-        if self._current is not None:
-            hosts = list(self._current.nodes[: len(counts)])
+        hosts = here or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
             NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
             for host, nproc in zip(hosts, counts, strict=False)

@@ -1,6 +1,5 @@
 """Daemons are recorded before they run, and ended by their process number, never by name."""
 
-import json
 import os
 import shlex
 import signal
@@ -16,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from launch.virtual_cluster.cluster_state import LOGS, STATE
 from muster.errors import MusterError
-from muster.writing import write_json
+from muster.writing import read_json, write_json
 
 RECORDS = STATE / "pids"
 # On a busy box with two cores a daemon may take its time.
@@ -69,12 +68,10 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
 
 def pid(name: str) -> int | None:
     """The process of the daemon `name`; None if it is not alive."""
-    try:
-        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-        number, started = int(record["pid"]), int(record["started"])
-    except (OSError, ValueError, TypeError, KeyError):
+    record = read_json(RECORDS / f"{name}.json", "pid", "started")
+    if record is None or started_at(record["pid"]) != record["started"]:
         return None
-    return number if started_at(number) == started else None
+    return int(record["pid"])
 
 
 def wait(name: str, is_ready: Callable[[], bool]) -> None:

@@ -144,7 +144,9 @@ def dead(cluster: ClusterState) -> list[str]:
     """The daemons of this testbed that have died."""
     names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
     for node in virtual_nodes.of(cluster.options, cluster.cores):
-        names += namespaces.anchors(node, private=cluster.options.private_home)
+        names += [
+            namespaces.anchor(node, private=one) for one in {False, cluster.options.private_home}
+        ]
         names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
     return [name for name in names if daemons.pid(name) is None]
 

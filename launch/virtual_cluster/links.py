@@ -66,9 +66,7 @@ def make(nodes: Sequence[Node], options: Options) -> None:
 
 def namespaces() -> list[Path]:
     """The network namespaces of the testbed that are there, whoever made them."""
-    if not NAMESPACES.is_dir():
-        return []
-    return sorted(path for path in NAMESPACES.iterdir() if OUR_NAMESPACE.fullmatch(path.name))
+    return sorted(one for one in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(one.name))
 
 
 def links() -> list[str]:

@@ -47,11 +47,6 @@ def anchor(node: Node, *, private: bool = False) -> str:
     return f"{node.name}.private" if private else f"{node.name}.anchor"
 
 
-def anchors(node: Node, *, private: bool) -> list[str]:
-    """All daemons that hold namespaces of the node, on a testbed with private homes or without."""
-    return [anchor(node), anchor(node, private=True)] if private else [anchor(node)]
-
-
 def make(node: Node) -> None:
     """Give `node` its name, its hosts and a /sys of its own; files are those of the box.
 
