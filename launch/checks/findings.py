@@ -46,9 +46,8 @@ class Findings:
 
     def interface(self, node: Node) -> str:
         """The interface that has that address."""
-        address = self.address(node)
-        found = (one["name"] for one in node.probe["interfaces"] if one["address"] == address)
-        return str(next(found, "?"))
+        own = {one["address"]: one["name"] for one in node.probe["interfaces"]}
+        return str(own.get(self.address(node), "?"))
 
 
 @dataclass(frozen=True)

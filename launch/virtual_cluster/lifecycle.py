@@ -143,10 +143,9 @@ def _is_in_service(node: Node) -> bool:
 def dead(cluster: ClusterState) -> list[str]:
     """The daemons of this testbed that have died."""
     names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
+    sights = {False, cluster.options.private_home}
     for node in virtual_nodes.of(cluster.options, cluster.cores):
-        names += [
-            namespaces.anchor(node, private=one) for one in {False, cluster.options.private_home}
-        ]
+        names += [namespaces.anchor(node, private=one) for one in sights]
         names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
     return [name for name in names if daemons.pid(name) is None]
 
