@@ -182,9 +182,12 @@ class Survey:
 def here(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
+    def explain(index: int, code: int, error_text: str) -> str:
+        lines = error_text.strip().splitlines() or ["no message"]
+        return f"node{index}: python failed: {lines[-1]}; see above"
+
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
-    explain = "node{}: python failed with exit code {}: {}".format
     return Transport(names, commands, explain, renames=False)
 
 
