@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -38,8 +39,9 @@ def start(tmp_path):
 
     yield begin
     for folder in folders:
-        if not (folder / "code").exists():
-            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+        if folder.exists() and not (folder / "code").exists():
+            with suppress(ProcessLookupError):
+                os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
             wait_until((folder / "code").exists)
 
 
