@@ -42,7 +42,6 @@ from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
-OF_RUN = names(*CLASSES)
 # What nodes are looked at for, and what holds for the measurement.
 HEEDED = (
     names(SshConfig, SlurmConfig)
@@ -73,10 +72,9 @@ def main() -> int:
     as_asked = launcher_of(line)
     refuse(as_asked.problems())
     name, build = as_asked.name, type(as_asked)
-    unheeded = dict.fromkeys(one.spelt for one in line.typed(OF_RUN - HEEDED))
-    if words or unheeded:
-        more = [shlex.join(["--", *words])] if words else []
-        print(f"only for the run itself, not checked here: {', '.join([*unheeded, *more])}")
+    unheeded = [one.spelt for one in line.typed(names(*CLASSES) - HEEDED)]
+    if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
+        print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)

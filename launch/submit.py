@@ -37,7 +37,9 @@ def main() -> int:
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
     if line.ssh.setup:
-        return _set_up(launcher)
+        launcher.set_up()
+        print("ready on all nodes")
+        return 0
     if launch.dry_run:
         facts = launcher.assume()
         _, spec = new_run(line, launcher, facts, make=False)
@@ -77,13 +79,6 @@ def _problems(line: CommandLine) -> Iterator[str]:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
-
-
-def _set_up(launcher: Launcher) -> int:
-    """Make the environment where that is for this side to do."""
-    launcher.set_up()
-    print("ready on all nodes")
-    return 0
 
 
 def _size(facts: Facts) -> str:

@@ -103,6 +103,7 @@ class AgentJob:
     """A job of this process."""
 
     detached = False
+    is_led_here = True
 
     def __init__(
         self,

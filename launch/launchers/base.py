@@ -39,6 +39,10 @@ class Job(Protocol):
         """Whether it runs on by itself, and nobody waits for it here."""
 
     @property
+    def is_led_here(self) -> bool:
+        """Whether this process knows its nodes, and starts it again where that is due."""
+
+    @property
     def shown(self) -> bytes:
         """The end of what it has printed of the workers' output."""
 
@@ -65,11 +69,6 @@ class Launcher(ABC):
     def name(self) -> str:
         """The value of --launcher."""
         return type(self).__module__.rpartition(".")[2]
-
-    @property
-    def restarts_jobs(self) -> bool:
-        """Whether its jobs start again by themselves, up to --max-restarts."""
-        return False
 
     @classmethod
     def watcher(cls) -> LeaderWatcher:

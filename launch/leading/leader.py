@@ -3,9 +3,9 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
@@ -15,27 +15,18 @@ from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
+
+if TYPE_CHECKING:  # a run without Slurm has no need of it
+    from launch.slurm.job_nodes import JobNodes
 
 ASK_AGAIN_S = 2.0
 
 
-class Nodes(Protocol):
-    """Where the attempts of a run start: a launcher's machines, or the nodes of this job."""
-
-    @property
-    def name(self) -> str:
-        """The launcher's, for the records."""
-
-    @property
-    def restarts_jobs(self) -> bool: ...
-    @property
-    def waits_for_nodes(self) -> bool: ...
-    def probe(self) -> Facts: ...
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job: ...
+# Where the attempts of a run start: a launcher's machines, or the nodes of this job.
+Nodes: TypeAlias = "Launcher | JobNodes"
 
 
 def new_run(
@@ -80,14 +71,13 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
         cluster = job.cluster or launcher.name
-        # of a job that was submitted another process knows the nodes
-        nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
+        nodes = facts.nodes if job.is_led_here and cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
         if nodes and outcome.code:
             node_history.note(spec.run_dir, cluster, nodes)
-        if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
+        if not outcome.code or not job.is_led_here or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
