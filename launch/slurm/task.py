@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launch.agent.membership.client import enter, unsealed
-from launch.agent.membership.door import Who
+from launch.agent.membership.client import unsealed
+from launch.agent.membership.door import Who, enter
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.nodes.this_machine import addresses, gpu_count, own_address_in
@@ -23,6 +23,7 @@ from launch.slurm.controller import node_addresses
 from muster.errors import MusterError, UsageError, run
 from muster.writing import read_json
 
+ENTER_S = 10.0
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
@@ -37,8 +38,8 @@ def main() -> int:
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
     own = Who(rank, host, workers, address)
     token = str(meeting["token"])
-    launcher = enter(leader, int(meeting["port"]), token, own)
-    return serve(launcher, lambda message: unsealed(message, token, rank))
+    link = enter((leader, int(meeting["port"])), token, own, wait_s=ENTER_S)
+    return serve(link.keep(), lambda message: unsealed(message, token, rank))
 
 
 def place(env: Mapping[str, str]) -> tuple[int, int, str]:

@@ -26,7 +26,6 @@ from muster.writing import read_json
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
-PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
 REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
 # What faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
@@ -71,36 +70,16 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.socket:
-    """A connection to a worker.
-
-    Raises:
-        OSError: it has no socket, or ended.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(patience_s)
-    path = folder / f"rank_{rank:05d}.sock"
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if len(os.fsencode(path)) >= PATH_BYTES:
-            path = Path(f"/proc/self/fd/{handle}") / path.name
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        raise
-    finally:
-        os.close(handle)
-    return connection
-
-
 def _reply(
     folder: Path, rank: int, request: dict[str, Any], patience_s: float
 ) -> dict[str, Any] | None:
     try:
-        connection = connect(folder, rank, patience_s)
-        with connection, connection.makefile("rb") as lines:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(lines.readline())
+            with connection.makefile("rb") as lines:
+                answer = json.loads(lines.readline())
             answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""The agent of a node other than 0: it finds node 0, and starts and stops when told.
+"""The agent of a node other than 0: it finds node 0, and starts when told.
 
 The agent of a Slurm job goes in by its leader's door, too. What it is to run, which it is told
 through that connection, has a proof of its own, and none of the user's secrets: those are in a file
@@ -6,133 +6,44 @@ that only their owner may read.
 """
 
 import json
-import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from launch.agent.membership.coordinator import Peers
-from launch.agent.membership.door import Knock, Link, Who, proof, shows
-from launch.nodes.channel import BEAT_S, Channel
+from launch.agent.membership.door import Link, Who, enter, proof, shows
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
-CONNECT_S = 1.0
-# Of the leader's door.
-ENTER_S, WELCOME_S, LOOK_S = 10.0, 30.0, 0.02
+WAIT_S = 1.0  # for node 0, at a time
 
 
 class CoordinatorClient(Peers):
     """An agent that connects to the coordinator."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        super().__init__(assignment)
-        self._knock: Knock | None = None
-        self._may_leave = False
-        self._port = assignment.coordinator_ports[0]  # as the coordinator itself has said
-        self._best_s = float("inf")
-        self._beaten = 0.0
-
-    def tick(self) -> None:
-        knock = self._knock
-        if (knock is None or not knock.is_in) and self._waited_s() > self.assignment.spec.join_s:
-            self._give_up()
-        elif knock is None:
-            self._connect()
-        else:
-            self._hear(knock)
-
-    def _hear(self, knock: Knock) -> None:
-        link = knock.link
-        for message in link.channel.receive():
-            if was_in := knock.is_in:
-                self._take(link, message)
-            else:
-                knock.take(message)
-            if knock.is_in and not was_in:
-                self.heartbeat.add(link.channel)
-        if not knock.is_in:
-            if link.channel.ended:
-                self._knock = None
-                link.drop()
+    def _meet(self) -> None:
+        if self._links:
             return
-        if time.monotonic() - self._beaten > BEAT_S:
-            self._beaten = time.monotonic()
-            link.channel.send(asked=time.time())
-        if trouble := link.trouble():
-            self.trouble = self.trouble or trouble
-
-    def settled(self) -> bool:
-        return self._may_leave or all(link.is_lost() for link in self._links())
-
-    def _links(self) -> Iterator[Link]:
-        if self._knock is not None:
-            yield self._knock.link
-
-    def _give_up(self) -> None:
-        self.trouble = self.trouble or (
-            f"{self.assignment.name} could not reach node 0 at "
-            f"{self.assignment.coordinator_address} (port {self._port}) for "
-            f"{self.assignment.spec.join_s:.0f} s; is that its address on this network, and is no "
-            "firewall between?"
-        )
-
-    def _connect(self) -> None:
-        assignment, own = self.assignment, self.assignment.address
-        where = (assignment.coordinator_address, self._port)
-        try:
-            link = Link(socket.create_connection(where, CONNECT_S, (own, 0) if own else None))
-        except OSError:
-            return
-        link.name, self.own_address = "node 0", link.own_address
-        who = Who(assignment.index, assignment.name, assignment.workers)
-        self._knock = Knock(link, self._port, assignment.token, who)
+        assignment = self.assignment
+        where = (assignment.coordinator_address, assignment.coordinator_ports[0])
+        if self._waited_s() > assignment.spec.join_s:
+            self.trouble = (
+                f"{assignment.name} could not reach node 0 at {where[0]} (port {where[1]}) for "
+                f"{assignment.spec.join_s:.0f} s; is that its address on this network, and is no "
+                "firewall between?"
+            )
+        who = Who(assignment.index, assignment.name, len(assignment.ranks))
+        with suppress(MusterError):  # it is tried again
+            link = enter(where, assignment.token, who, wait_s=WAIT_S, own=assignment.address)
+            link.name, self.own_address = "node 0", link.own_address
+            self._add(0, link)
 
     def _take(self, link: Link, message: dict[str, Any]) -> None:
         if "start" in message:
-            self.workers = [int(number) for number in message["workers"]]
             self.master_port = int(message["start"])
-        if "stop" in message and self.trouble is None:
-            self.trouble = str(message["stop"])
-        if message.get("go"):
-            self._may_leave = link.is_leaving = True
-        if "answered" in message:
-            now, asked = time.time(), float(message["asked"])
-            if 0 <= now - asked < self._best_s:  # the quickest answer bounds the error best
-                self._best_s = now - asked
-                self.clock_offset_s = float(message["answered"]) - (asked + now) / 2
-
-
-def enter(address: str, port: int, token: str, who: Who) -> Channel:
-    """Go in by the door at `address`; the way to whoever opened it.
-
-    Raises:
-        MusterError: nobody is there, or none that knows the token.
-    """
-    place = f"{who.name} could not reach its leader at {address}, port {port}"
-    try:
-        link = Link(socket.create_connection((address, port), ENTER_S))
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise MusterError(f"{place} ({why}); is a firewall between?") from None
-    knock = Knock(link, port, token, who)
-    while not knock.is_in and not link.channel.ended and link.age_s < WELCOME_S:
-        messages = link.channel.receive()
-        if messages:
-            link.channel.put_back(messages[1:])
-            knock.take(messages[0])
-        else:
-            time.sleep(LOOK_S)
-    if not knock.is_known:
-        raise MusterError(
-            f"{place}: another program listens there; start the run again, or choose --port-range"
-        )
-    if not knock.is_in:
-        raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
-    return link.keep()
 
 
 def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
@@ -148,7 +59,7 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
         MusterError: it is not from one that knows the token, or for another.
     """
     plain = message["assignment"]
-    if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:
+    if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:
         raise MusterError("what this agent was told to do is not from its leader")
     assignment = Assignment.from_json(plain)
     secrets = read_json(SECRETS.path(assignment.spec.run_dir))

@@ -3,15 +3,13 @@
 All connect to the agent of node 0, and both sides show that they know the run's token: see
 `door.py`. When all are there, node 0 finds a port for torch and has everyone start. From then on
 each says every second that it lives; a closed connection means at once, and silence after
-`SILENT_S`, that a node is lost, and whoever notices has all others stop. Nobody leaves before all
-have written down how they ended: whoever leads the run may end those that are slower.
+`SILENT_S`, that a node is lost. Whoever notices tells the leader of the run, which has all stop.
 """
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
-from launch.agent.membership.door import Door, Link, listen, part
+from launch.agent.membership.door import Door, Link, listen
 from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
@@ -23,60 +21,50 @@ TELL_S = 10.0  # after which whoever waits says for whom
 class Peers:
     """What coordinator and clients have in common.
 
-    `master_port` and `workers` are known once all have met; `trouble` says why it cannot go on.
+    `master_port` is known once all have met. `trouble` says why it cannot go on, and `lost` which
+    agent is gone, if it is for that.
     """
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.master_port: int | None = None
-        self.workers: list[int] = []  # of each agent, once all have met
         self.trouble: str | None = None
+        self.lost: int | None = None
         self.own_address = assignment.coordinator_address
-        self.clock_offset_s = 0.0  # to add to this node's clock to have the coordinator's
-        self.heartbeat = Heartbeat()
-        self._began = time.monotonic()
         self.waiting: str | None = None  # for whom, once that has taken a while
-
-    @property
-    def ranks(self) -> list[int]:
-        """Those of this agent's workers."""
-        index = self.assignment.index
-        first = sum(self.workers[:index])
-        return list(range(first, first + self.workers[index])) if self.workers else []
+        self._heartbeat, self._began = Heartbeat(), time.monotonic()
+        self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:
         """Take and send what is due; to be called many times a second."""
-        raise NotImplementedError
-
-    def done(self) -> None:
-        """Say that this node has done its part, and has written down how it ended."""
-        self._tell(done=True)
-
-    def fail(self, reason: str) -> None:
-        """Have all others stop, since this node cannot go on."""
-        self._tell(failed=reason)
-
-    def settled(self) -> bool:
-        """Whether this agent, done itself, may leave."""
-        raise NotImplementedError
+        self._meet()
+        for index, link in self._links.items():
+            for message in link.channel.receive():
+                self._take(link, message)
+            if self.trouble is None and (why := link.loss()):
+                self.trouble, self.lost = why, index
 
     def close(self) -> None:
-        self.heartbeat.stop()
-        part(list(self._links()))
+        self._heartbeat.stop()
+        for link in self._links.values():
+            link.drop()
 
-    def _links(self) -> Iterator[Link]:
+    def _meet(self) -> None:
         raise NotImplementedError
+
+    def _take(self, link: Link, message: dict[str, Any]) -> None:
+        """What the other side says, but that it lives."""
+
+    def _add(self, index: int, link: Link) -> None:
+        self._links[index] = link
+        self._heartbeat.add(link.channel)
 
     def _waited_s(self) -> float:
         return time.monotonic() - self._began
 
-    def _tell(self, **message: Any) -> None:
-        for link in self._links():
-            link.channel.send(**message)
-
 
 class Coordinator(Peers):
-    """The agent of node 0: all others connect to it, and it has all of them start, or stop.
+    """The agent of node 0: all others connect to it, and it has all of them start.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
@@ -86,84 +74,35 @@ class Coordinator(Peers):
         super().__init__(assignment)
         self._door = _door(assignment)
         self.port: int = self._door.port
-        self._let_go = False  # all have been told that they may leave
-        self._clients: dict[int, Link] = {}
-
-    def tick(self) -> None:
-        for link, who in self._door.admitted():
-            self._welcome(link, who.index)
-        for link in self._clients.values():
-            for message in link.channel.receive():
-                self._take(link, message)
-        if self.master_port is None:
-            self._gather()
-        for link in self._clients.values():
-            if trouble := link.trouble():
-                self._lose(trouble)
-
-    def fail(self, reason: str) -> None:
-        self._lose(reason)
-
-    def settled(self) -> bool:
-        if not all(link.is_done or link.is_lost() for link in self._clients.values()):
-            return False
-        if not self._let_go:
-            self._let_go = True
-            self._tell(go=True)
-        return True
 
     def close(self) -> None:
         self._door.close()
         super().close()
 
-    def _lose(self, reason: str) -> None:
-        if self.trouble is None:
-            self.trouble = reason
-            self._tell(stop=reason)
-
-    def _links(self) -> Iterator[Link]:
-        yield from [*self._clients.values()]
-
-    def _welcome(self, link: Link, index: int) -> None:
-        if index in self._clients or not 0 < index < self.assignment.count:
-            self._lose(
-                f"two agents have number {index}: {link.place} and "
-                f"{self._clients[index].place if index in self._clients else 'this one'}; "
-                "name each node once"
-            )
-        self._clients[index] = link
-        self.heartbeat.add(link.channel)
-
-    def _take(self, link: Link, message: dict[str, Any]) -> None:
-        if "asked" in message:
-            link.channel.send(asked=message["asked"], answered=time.time())
-        if message.get("done"):
-            link.is_leaving = link.is_done = True
-        if "failed" in message:
-            link.is_leaving = True
-            self._lose(str(message["failed"]))
-
-    def _gather(self) -> None:
-        missing = set(range(1, self.assignment.count)) - set(self._clients)
+    def _meet(self) -> None:
+        if self.master_port is not None or self.trouble is not None:
+            return
+        for link, who in self._door.admitted():
+            self._add(who.index, link)
+        missing = set(range(1, self.assignment.count)) - set(self._links)
         if missing:
             names = ", ".join(f"node {index}" for index in sorted(missing))
             if self._waited_s() > self.assignment.spec.join_s:
-                self._lose(
+                self.trouble = (
                     f"after {self.assignment.spec.join_s:.0f} s still missing: {names} of "
                     f"{self.assignment.count}; can it reach "
                     f"{self.assignment.coordinator_address}, and is no firewall between?"
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
+        self._door.close()  # nobody else is expected
         try:
             self.master_port = _master_port(self.assignment)
         except MusterError as error:
-            self._lose(str(error))
+            self.trouble = str(error)
             return
-        others = [self._clients[index].workers for index in sorted(self._clients)]
-        self.workers = [self.assignment.workers, *others]
-        self._tell(start=self.master_port, workers=self.workers)
-        self._door.close()  # nobody else is expected
+        for link in self._links.values():
+            link.channel.send(start=self.master_port)
 
 
 def _door(assignment: Assignment) -> Door:
