@@ -96,7 +96,7 @@ AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-MEETING = RunFile("agents/meeting.json", "attempt", "whole")  # whom the first waits for
+MEETING = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first waits for
 LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find theirs
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
 # What the run was asked while it ran, and what it has answered; see launch/agent/inspection/.

@@ -244,9 +244,10 @@ class Agent:
 
     def _end(self, ended: Ended) -> int:
         """Let everyone know, wait for what workers have to say of it, and end them all."""
-        launcher = self._launcher
+        launcher, index = self._launcher, self._assignment.index
         if ended is not self._finished:
-            self._say(failed=ended.message, lost=self._peers.lost if self._peers else None)
+            lost = self._peers.lost if self._peers is not None else None
+            self._say(failed=ended.message, lost=index if ended.cause == "signal" else lost)
         if ended.cause in ("command", "peer"):
             deadline = time.monotonic() + ECHO_S
             while self._has_workers() and time.monotonic() < deadline and not self._signals:
@@ -293,9 +294,7 @@ class Agent:
             self._workload.kill_starter()
 
     def _keep_in_touch(self) -> None:
-        if self._peers is not None:
-            self._peers.tick()
-            self._inspection.tick()
+        self._inspection.tick()
         self._hear()
 
     def _in_a_hurry(self) -> bool:

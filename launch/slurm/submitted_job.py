@@ -103,6 +103,7 @@ class SlurmJob:
 
     shown = b""
     trouble: str | None = None
+    lost_node: str | None = None  # which the leader in the job knows
     signals: Sequence[int] = ()
 
     def __init__(

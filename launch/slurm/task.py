@@ -23,7 +23,7 @@ from launch.slurm.controller import node_addresses
 from muster.errors import MusterError, UsageError, run
 from muster.writing import read_json
 
-ENTER_S = 10.0
+ENTER_S = 30.0
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 

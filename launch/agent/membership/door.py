@@ -190,7 +190,7 @@ def enter(
     link.trust()
     told = json.dumps(asdict(who))
     channel.send(who=told, shown=proof(token, "client", *facts, told))
-    if channel.first("welcome", patience_s=wait_s) is None:
+    if channel.first("welcome") is None:
         link.drop()
         raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
     return link
