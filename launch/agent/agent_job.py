@@ -33,7 +33,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 from launch.agent import log_sync, recovery
@@ -137,10 +136,9 @@ class AgentJob:
         self._heartbeat = Heartbeat()
         self._fed = 0.0  # when a node last sent something of its files
         self._patient_until = 0.0  # for workers that are stopping in order
-        self._quiet = spec.quiet
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
-        on_stop(self._note)
+        on_stop(lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
@@ -246,7 +244,7 @@ class AgentJob:
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:
-            if not self._patient_until and not self._quiet:
+            if not self._patient_until and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
@@ -272,7 +270,7 @@ class AgentJob:
         self._follower.nodes = {**self._follower.nodes, **ranks}
         known = [one.here for one in self._agents if one.here is not None]
         loopback = str(here["address"]).startswith("127.")
-        if len(known) == len(self._agents) and not self._quiet and not loopback:
+        if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
             ways = (f"{one['node']} {one['address']} ({one['interface']})" for one in known)
             self._say(f"network: {', '.join(ways)}")
 
@@ -311,6 +309,3 @@ class AgentJob:
 
     def _interrupted_twice(self) -> bool:
         return self.signals.count(signal.SIGINT) > 1
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signals.append(number)

@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -149,11 +150,7 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
     """
-    try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    for line in lines:
+    for line in _lines(own):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             file = root / path.lstrip("/") / "memory.events"
@@ -161,9 +158,13 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
             file = root / "memory" / path.lstrip("/") / "memory.oom_control"
         else:
             continue
-        try:
-            pairs = [pair.split() for pair in file.read_text(encoding="utf-8").splitlines()]
-        except OSError:
-            continue
-        return next((int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]), 0)
+        pairs = [pair.split() for pair in _lines(file)]
+        if found := [int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]]:
+            return found[0]
     return 0
+
+
+def _lines(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8").splitlines()
+    return []

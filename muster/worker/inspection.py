@@ -40,7 +40,7 @@ from . import flight_recorder
 FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-FRAMES = 60  # of each thread, the innermost
+THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
 LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
@@ -132,18 +132,15 @@ class Inspector:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What is asked for: "stacks" or "progress"."""
-        ask = request.get("ask")
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
-        if ask == "progress":
+        if request.get("ask") == "progress":
             begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
             reply["places"] = self._places() if request.get("closely") else []
-            return reply
-        reply["groups"] = flight_recorder.groups()
-        if ask == "stacks":
+        else:
             self._note()
-            reply["threads"] = self._stacks()
+            reply["threads"], reply["groups"] = self._stacks(), flight_recorder.groups()
             reply["collectives"] = flight_recorder.collectives()
         return reply
 
@@ -188,7 +185,7 @@ class Inspector:
                 rows.append(row)
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
-        return sorted(found, key=lambda thread: not thread["main"])
+        return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
