@@ -37,7 +37,7 @@ from typing import Any
 
 from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.client import sealed
+from launch.agent.membership.door import sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
@@ -254,8 +254,7 @@ class AgentJob:
         elif "waiting" in message:
             about = {"text": message["waiting"], "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)
-            if message["waiting"] is not None:
-                self._say(message["waiting"])
+            self._say(message["waiting"])
         elif "failed" in message:
             lost = message["lost"]
             self._fail(message["failed"], None if lost is None else self._agents[lost])

@@ -40,8 +40,7 @@ from launch.agent.agent_records import (
 )
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.client import CoordinatorClient
-from launch.agent.membership.coordinator import Coordinator, Peers
+from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
@@ -129,12 +128,9 @@ class Agent:
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
-        if assignment.index == 0:
-            self._peers = coordinator = Coordinator(assignment)
-            self._say(listening=coordinator.port)
-        else:
-            self._peers = CoordinatorClient(assignment)
-        peers = self._peers
+        peers = self._peers = Peers(assignment)
+        if peers.door is not None:
+            self._say(listening=peers.door.port)
         announced: str | None = None
         while peers.master_port is None:
             self._tick()

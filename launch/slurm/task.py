@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launch.agent.membership.client import unsealed
-from launch.agent.membership.door import Who, enter
+from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.nodes.this_machine import addresses, gpu_count, own_address_in

@@ -7,22 +7,26 @@ each says every second that it lives; a closed connection means at once, and sil
 """
 
 import time
-from typing import Any
+from contextlib import suppress
 
-from launch.agent.membership.door import Door, Link, listen
+from launch.agent.membership.door import Door, Link, Who, enter, listen
 from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
 TELL_S = 10.0  # after which whoever waits says for whom
+WAIT_S = 1.0  # for node 0, at a time
 
 
 class Peers:
-    """What coordinator and clients have in common.
+    """The other agents, as one sees them: that of node 0 sees all, each of the others that one.
 
     `master_port` is known once all have met. `trouble` says why it cannot go on, and `lost` which
     agent is gone, if it is for that.
+
+    Raises:
+        MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -32,57 +36,49 @@ class Peers:
         self.lost: int | None = None
         self.own_address = assignment.coordinator_address
         self.waiting: str | None = None  # for whom, once that has taken a while
+        self.door = _door(assignment) if assignment.index == 0 else None
         self._heartbeat, self._began = Heartbeat(), time.monotonic()
         self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:
         """Take and send what is due; to be called many times a second."""
-        self._meet()
+        if self.master_port is None and self.trouble is None:
+            self._join() if self.door is None else self._gather(self.door)
         for index, link in self._links.items():
             for message in link.channel.receive():
-                self._take(link, message)
+                if "start" in message:
+                    self.master_port = int(message["start"])
             if self.trouble is None and (why := link.loss()):
                 self.trouble, self.lost = why, index
 
     def close(self) -> None:
         self._heartbeat.stop()
+        if self.door is not None:
+            self.door.close()
         for link in self._links.values():
             link.drop()
 
-    def _meet(self) -> None:
-        raise NotImplementedError
-
-    def _take(self, link: Link, message: dict[str, Any]) -> None:
-        """What the other side says, but that it lives."""
-
-    def _add(self, index: int, link: Link) -> None:
-        self._links[index] = link
-        self._heartbeat.add(link.channel)
-
-    def _waited_s(self) -> float:
-        return time.monotonic() - self._began
-
-
-class Coordinator(Peers):
-    """The agent of node 0: all others connect to it, and it has all of them start.
-
-    Raises:
-        MusterError: on creation; node 0 cannot listen at the address it should have.
-    """
-
-    def __init__(self, assignment: Assignment) -> None:
-        super().__init__(assignment)
-        self._door = _door(assignment)
-        self.port: int = self._door.port
-
-    def close(self) -> None:
-        self._door.close()
-        super().close()
-
-    def _meet(self) -> None:
-        if self.master_port is not None or self.trouble is not None:
+    def _join(self) -> None:
+        """Connect to node 0, and wait until it has all start."""
+        if self._links:
             return
-        for link, who in self._door.admitted():
+        assignment = self.assignment
+        where = (assignment.coordinator_address, assignment.coordinator_ports[0])
+        if self._waited_s() > assignment.spec.join_s:
+            self.trouble = (
+                f"{assignment.name} could not reach node 0 at {where[0]} (port {where[1]}) for "
+                f"{assignment.spec.join_s:.0f} s; is that its address on this network, and is no "
+                "firewall between?"
+            )
+        who = Who(assignment.index, assignment.name, len(assignment.ranks))
+        with suppress(MusterError):  # it is tried again
+            link = enter(where, assignment.token, who, wait_s=WAIT_S, own=assignment.address)
+            link.name, self.own_address = "node 0", link.own_address
+            self._add(0, link)
+
+    def _gather(self, door: Door) -> None:
+        """Let all others in, and then have them start."""
+        for link, who in door.admitted():
             self._add(who.index, link)
         missing = set(range(1, self.assignment.count)) - set(self._links)
         if missing:
@@ -95,7 +91,7 @@ class Coordinator(Peers):
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
-        self._door.close()  # nobody else is expected
+        door.close()  # nobody else is expected
         try:
             self.master_port = _master_port(self.assignment)
         except MusterError as error:
@@ -103,6 +99,13 @@ class Coordinator(Peers):
             return
         for link in self._links.values():
             link.channel.send(start=self.master_port)
+
+    def _add(self, index: int, link: Link) -> None:
+        self._links[index] = link
+        self._heartbeat.add(link.channel)
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began
 
 
 def _door(assignment: Assignment) -> Door:

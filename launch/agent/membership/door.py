@@ -6,6 +6,9 @@
     door -> agent    welcome
 
 A proof is of no use on another connection, or through another port.
+
+What the agent of a Slurm job is to run, which it is told through such a connection, has a proof of
+its own, and none of the user's secrets: those are in a file that only their owner may read.
 """
 
 import hmac
@@ -14,11 +17,14 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launch.nodes.channel import SILENT_S, Channel
+from launch.spec import Assignment
 from muster.errors import MusterError
+from muster.run_files import SECRETS
+from muster.writing import read_json
 
 # Whoever connects has so long to show that it is of this run, and so much to send until then.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
@@ -207,3 +213,27 @@ def shows(message: Mapping[str, Any], token: str, role: str, *facts: str | int) 
     return hmac.compare_digest(
         str(message.get("shown", "")).encode(), proof(token, role, *facts).encode()
     )
+
+
+def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
+    """The message that tells an agent what to do, through a network."""
+    plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
+    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
+
+
+def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
+    """What it says, for the agent of this index.
+
+    Raises:
+        MusterError: it is not from one that knows the token, or for another.
+    """
+    plain = message["assignment"]
+    if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:
+        raise MusterError("what this agent was told to do is not from its leader")
+    assignment = Assignment.from_json(plain)
+    secrets = read_json(SECRETS.path(assignment.spec.run_dir))
+    return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    return json.dumps(plain, sort_keys=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent.membership.client import CoordinatorClient
-from launch.agent.membership.coordinator import Coordinator
+from launch.agent.membership.coordinator import Peers
 from launch.agent.membership.door import proof
 from launch.nodes.channel import MARK
 from launch.spec import Assignment, LaunchSpec, NodeCommand, Program
@@ -40,10 +39,9 @@ def meet():
     made = []
 
     def make(count: int, **more) -> list:
-        coordinator = Coordinator(assignment(0, count, **more))
+        coordinator = Peers(assignment(0, count, **more))
         clients = [
-            CoordinatorClient(assignment(index, count, coordinator.port))
-            for index in range(1, count)
+            Peers(assignment(index, count, coordinator.door.port)) for index in range(1, count)
         ]
         made.extend([coordinator, *clients])
         return [coordinator, *clients]
@@ -112,7 +110,7 @@ def test_strangers_are_not_let_in_and_learn_nothing(meet):
         [line(nonce="n"), line(who=["no", "text"], shown=["no", "text"]), line(**own)],
         [MARK + b"[" * 100_000 + b"\n"],
     ):
-        with socket.create_connection(("127.0.0.1", coordinator.port)) as stranger:
+        with socket.create_connection(("127.0.0.1", coordinator.door.port)) as stranger:
             stranger.settimeout(0.05)
             try:
                 for part in hello:
@@ -133,13 +131,13 @@ def test_what_a_member_says_to_a_listener_opens_no_door(meet):
     """Who listens at a port that may be the coordinator's cannot be it, nor come in instead."""
     coordinator = meet(2)[0]
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        client = CoordinatorClient(assignment(1, 2, trap.getsockname()[1]))
+        client = Peers(assignment(1, 2, trap.getsockname()[1]))
         knock = threading.Thread(target=client.tick)
         knock.start()
         caught, _ = trap.accept()
         with (
             caught,
-            socket.create_connection(("127.0.0.1", coordinator.port)) as towards,
+            socket.create_connection(("127.0.0.1", coordinator.door.port)) as towards,
         ):
             for one in (caught, towards):
                 one.settimeout(0.05)
@@ -163,18 +161,20 @@ def test_what_a_member_says_to_a_listener_opens_no_door(meet):
 def test_a_stranger_who_never_stops_holds_nobody_up(meet):
     """Newlines, for as long as they are taken; and many who say nothing."""
     (coordinator, client) = meet(2)
-    over = threading.Event()
+    over, port = threading.Event(), coordinator.door.port
 
     def shout() -> None:
         while not over.is_set():
             try:
-                with socket.create_connection(("127.0.0.1", coordinator.port), 0.5) as stranger:
+                with socket.create_connection(
+                    ("127.0.0.1", coordinator.door.port), 0.5
+                ) as stranger:
                     while not over.is_set():
                         stranger.sendall(b"\n" * 65_536)
             except OSError:
                 over.wait(0.01)
 
-    mute = [socket.create_connection(("127.0.0.1", coordinator.port)) for _ in range(100)]
+    mute = [socket.create_connection(("127.0.0.1", coordinator.door.port)) for _ in range(100)]
     thread = threading.Thread(target=shout)
     thread.start()
     try:
@@ -211,24 +211,26 @@ def test_a_port_of_somebody_else_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
-            Coordinator(assignment(0, 2, taken))
+            Peers(assignment(0, 2, taken))
 
 
 def test_where_a_firewall_is_all_ports_come_from_a_range():
     with socket.create_server(("127.0.0.1", 0)) as other:
         first = other.getsockname()[1]
         ports = (first, first + 20)
-        coordinator = Coordinator(
+        coordinator = Peers(
             assignment(0, 2, coordinator_ports=tuple(range(first, first + 21)), ports=ports)
         )
-        assert first < coordinator.port <= first + 20
-        client = CoordinatorClient(assignment(1, 2, coordinator.port))
+        assert first < coordinator.door.port <= first + 20
+        client = Peers(assignment(1, 2, coordinator.door.port))
         assert tick([coordinator, client], lambda: client.master_port)
-        assert first < client.master_port <= first + 20 and client.master_port != coordinator.port
+        assert (
+            first < client.master_port <= first + 20 and client.master_port != coordinator.door.port
+        )
         client.close()
         coordinator.close()
 
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
-        Coordinator(assignment(0, 2, coordinator_address="192.0.2.1"))
+        Peers(assignment(0, 2, coordinator_address="192.0.2.1"))
