@@ -166,9 +166,7 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
     def shout() -> None:
         while not over.is_set():
             try:
-                with socket.create_connection(
-                    ("127.0.0.1", coordinator.door.port), 0.5
-                ) as stranger:
+                with socket.create_connection(("127.0.0.1", port), 0.5) as stranger:
                     while not over.is_set():
                         stranger.sendall(b"\n" * 65_536)
             except OSError:
