@@ -79,7 +79,7 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
     folder = tmp_path / "long" / ("x" * 90)
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(folder))
-    shows = "import os, tempfile\nprint(os.environ['MUSTER_INSPECTION'], tempfile.gettempdir())\n"
+    shows = "import os\nprint(os.environ['MUSTER_INSPECTION'], os.environ['TMPDIR'])\n"
     waits = "while not os.listdir(os.environ['MUSTER_INSPECTION']): pass\n"
     (tmp_path / "shows.py").write_text(shows + waits)
     code, out, err = submit(*LOCAL, "--", "./shows.py", cwd=tmp_path)
