@@ -155,9 +155,9 @@ class Door:
                 continue
             self.strangers.remove(link)
             told = str(message.get("who", ""))
-            facts = self.port, link.peer_nonce, link.own_nonce, told
+            facts = self.port, link.peer_nonce, link.own_nonce
             # held up, this process may hear of one that has given up, and comes again
-            if not shows(message, self._token, "client", *facts) or link.channel.ended:
+            if not shows(message, self._token, "client", *facts, told) or link.channel.ended:
                 link.drop()
                 return None
             link.trust()
