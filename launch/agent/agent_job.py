@@ -154,8 +154,7 @@ class AgentJob:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
         self._requests = RequestFile(run_dir)
-        count = len(self._agents)
-        self._inspection = RunInspection(spec, count, self._requests, self._send_all, self._say)
+        self._inspection: RunInspection | None = None  # once something is asked, or noticed
 
     @property
     def shown(self) -> bytes:
@@ -176,7 +175,8 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
-            self._inspection.finish()
+            if self._inspection is not None:
+                self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # which ends those that have not heard
@@ -203,15 +203,22 @@ class AgentJob:
             self._recovery = None
             self._say(line)
         for request in self._requests.new():
-            self._inspection.begin(request)
-        self._inspection.tick()
-        self.trouble = self.trouble or self._inspection.hang
+            self._inspect().begin(request)
+        if self._inspection is not None:
+            self._inspection.tick()
+            self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             if why := agent.loss():
                 self._fail(why, agent)
         if not self._let_go and all(agent.is_done or agent.is_over for agent in self._agents):
             self._let_go = True
             self._send_all(go=True)
+
+    def _inspect(self) -> RunInspection:
+        if self._inspection is None:
+            count, say = len(self._agents), self._say
+            self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
+        return self._inspection
 
     def _fail(self, why: str, lost: _AgentConnection | None) -> None:
         """Have all agents end for the first failure, whoever has noticed it."""
@@ -240,7 +247,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspection.take(message["inspected"])
+            self._inspect().take(message["inspected"])
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:
