@@ -35,6 +35,10 @@ class Job(Protocol):
         """What went wrong, as far as the launching side can tell."""
 
     @property
+    def lost_node(self) -> str | None:
+        """The node for which that was."""
+
+    @property
     def detached(self) -> bool:
         """Whether it runs on by itself, and nobody waits for it here."""
 

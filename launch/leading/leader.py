@@ -76,7 +76,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
         if nodes and outcome.code:
-            node_history.note(spec.run_dir, cluster, nodes)
+            node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
         if not outcome.code or not job.is_led_here or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):

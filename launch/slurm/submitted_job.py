@@ -104,6 +104,7 @@ class SlurmJob:
     is_led_here = False  # but in the job
     shown = b""
     trouble: str | None = None
+    lost_node: str | None = None  # which the leader in the job knows
     signals: Sequence[int] = ()
 
     def __init__(

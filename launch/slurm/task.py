@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.agent.membership.client import enter, unsealed
-from launch.agent.membership.door import Who
+from launch.agent.membership.door import Who, enter, unsealed
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.nodes.this_machine import gpu_count, own_address_in
 from muster.errors import MusterError, run
 from muster.writing import read_json
 
+ENTER_S = 30.0
 PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
@@ -34,8 +34,8 @@ def main() -> int:
     workers = gpu_count() if meeting["counts_gpus"] else 0
     own = Who(rank, host, workers, address)
     token = str(meeting["token"])
-    launcher = enter(leader, int(meeting["port"]), token, own)
-    return serve(launcher, lambda message: unsealed(message, token, rank))
+    link = enter((leader, int(meeting["port"])), token, own, wait_s=ENTER_S)
+    return serve(link.keep(), lambda message: unsealed(message, token, rank))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

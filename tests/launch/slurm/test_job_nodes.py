@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from launch.agent.agent_job import SchedulersJob
-from launch.agent.membership.client import sealed, unsealed
+from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
