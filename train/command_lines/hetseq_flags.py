@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from muster.errors import UsageError, refuse
-from train.command_lines.course import Parser
+from muster.errors import refuse
+from train.command_lines import translation
 
 TASKS = {"bert": "bert", "mnist": "mnist", "BertForTokenClassification": "ner"}
 # By ours of another name and the same value; those of one name need no line.
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         UsageError: one is wrong, or has no meaning here; every one at once.
     """
     same = ", ".join(f"{theirs} ({ours})" for theirs, ours in SAME.items())
-    parser = Parser(
+    parser = translation.Parser(
         prog="python train/command_lines/hetseq.py",
         description="Train with HetSeq's command line; all flags of train.worker work here, too.",
         epilog=f"Also, with ours in brackets: {same}. Not needed: {', '.join(NOT_NEEDED)}.",
@@ -114,11 +114,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         add(flag, nargs="?", help=argparse.SUPPRESS)
     for flag, why in REFUSED.items():
         add(flag, nargs="?", const="", help=f"refused: {why}")
-    args, words = parser.parse_known_args(cli.dashed_flags(argv))
+    args, words = parser.parted(cli.dashed_flags(argv), SAME | FURTHER_NAMES)
     refuse(_problems(args))
-    pairs = [word.partition("=") for word in words]
-    names = SAME | FURTHER_NAMES
-    return args, [names.get(flag, flag) + equals + text for flag, equals, text in pairs]
+    return args, words
 
 
 def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
@@ -127,13 +125,7 @@ def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
     Raises:
         UsageError: one is wrong; every one at once, in HetSeq's words.
     """
-    theirs = {ours: theirs for theirs, ours in SAME.items()}
-    try:
-        (config,) = cli.parse([TrainConfig], [*_argv(args, ours)], prog="", description="")
-    except UsageError as error:
-        flags = re.compile(r"--[a-z][\w-]*")
-        text = flags.sub(lambda found: theirs.get(found[0], found[0]), str(error))
-        raise UsageError(text) from None
+    (config,) = translation.settings([TrainConfig], [*_argv(args, ours)], SAME)
     assert isinstance(config, TrainConfig)
     return config
 
