@@ -1,7 +1,6 @@
 """BERT's pre-training: hidden tokens and next sentences, from plain text or HDF5 shards."""
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
-from train.tasks.language import classifier, tokens
-from train.tasks.language.prepared import PreparedTask
+from train.tasks.language import classifier
+from train.tasks.language.prepared import PreparedTask, Sets
 from train.tasks.pretraining import corpus, data_files, documents
 from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
 from train.tasks.pretraining.masking import Vocabulary
@@ -47,7 +46,7 @@ class BertPreTraining(PreparedTask):
         if not self.config.mask_probability:
             raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
         config, length = self._model_config, self.config.max_seq_length
-        if self._are_shards:
+        if self.is_ready:
             classifier.check_length(self.model, config, length)
             for shards in self._shards().values():
                 if shards.width > length:
@@ -56,28 +55,20 @@ class BertPreTraining(PreparedTask):
                         f"of {shards.width} tokens; give --max-seq-length {shards.width}"
                     )
             return
-        tokenizer = self._loaded_tokenizer
-        classifier.check(self.model, config, tokenizer, length)
-        self._check_text(tokenizer)
-        if cache.is_whole(self._cache):
-            return
+        classifier.check(self.model, config, self._loaded_tokenizer, length)
+        self._check_text(self._loaded_tokenizer)
+        super().prepare()
+
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
         for name, paths in self._files.items():
             read = documents.read(paths, tokenizer.unk_token)
-            sets[name] = corpus.encode(tokenizer, read, length - corpus.MARKS)
+            sets[name] = corpus.encode(tokenizer, read, self.config.max_seq_length - corpus.MARKS)
             corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
-            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["tokens"])
-        cache.write(self._cache, sets)
-
-    def is_prepared(self) -> bool:
-        """Whether this process sees the shards, or the whole cache."""
-        try:
-            return self._are_shards or super().is_prepared()
-        except UsageError:
-            return False  # `prepare` says why
+        return sets, {}
 
     def build_datasets(self) -> Datasets:
-        sets: Mapping[str, Samples] = self._shards() if self._are_shards else self._pairs()
+        sets: Mapping[str, Samples] = self._shards() if self.is_ready else self._pairs()
         named = {"" if name == "valid" else name: own for name, own in sets.items()}
         self._train = named.pop("train")
         return Datasets(self._train, named)
@@ -94,7 +85,7 @@ class BertPreTraining(PreparedTask):
         return classifier.build(self.model, self._model_config, self.is_fresh, SparseBert)
 
     def collate(self, samples: Sequence[PairSample]) -> Batch:
-        padding = SHARDS_PADDING if self._are_shards else self._loaded_tokenizer.pad_token_id
+        padding = SHARDS_PADDING if self.is_ready else self._loaded_tokenizer.pad_token_id
         return collate(samples, padding, self._width)
 
     def units(self, batch: Batch) -> Tensor:
@@ -155,19 +146,13 @@ class BertPreTraining(PreparedTask):
                 f"{self.tokenizer} has not"
             )
 
-    def _source(self) -> Iterator[str | bytes]:
-        for name, paths in self._files.items():
-            yield name
-            for path in paths:  # not all in memory at once: they may be large
-                with path.open("rb") as file:
-                    yield hashlib.file_digest(file, "sha256").digest()
-
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         return data_files.find(self.data_dir)
 
     @property
-    def _are_shards(self) -> bool:
+    def is_ready(self) -> bool:  # type: ignore[override]
+        """Whether the files are shards, which are read as they are."""
         return data_files.are_shards(self._files)
 
     @cached_property

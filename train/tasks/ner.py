@@ -1,17 +1,18 @@
 """Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
 
-from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
-from train.tasks.language import classifier, tokens
+from train.tasks.language import classifier
 from train.tasks.language.classifier import Labels
 from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import LabelledTask
+from train.tasks.language.prepared import LabelledTask, Sets
 from train.tasks.sources import cache, hub
 from train.tasks.tagging import conll, encoding
 from train.tasks.tagging.conll import Sentence
@@ -19,7 +20,7 @@ from train.tasks.tagging.entities import Entities
 
 DEFAULT_MODEL = "bert-base-cased"
 # The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
-HUB_SET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
+HUB_REVISION = "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -27,31 +28,33 @@ class Ner(LabelledTask):
     """Word pieces with the tag of each word on its first; the loss is a mean over words."""
 
     has_tags = True
+    hub_name = ("eriktks/conll2003",)
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config, DEFAULT_MODEL)
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache; the tags that there are decide on the model.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
-        tokenizer = self._loaded_tokenizer
-        encoding.check(tokenizer, self.tokenizer)
-        if not cache.is_whole(self._cache):
-            read = self._read()
-            tags = conll.tags_of(read["train"])
-            sets = {}
-            for name, sentences in read.items():
-                if self.data_dir is not None:
-                    conll.refuse_unknown(conll.find(self.data_dir)[name], sentences, tags)
-                length = self.config.max_seq_length
-                sets[name] = encoding.encode(tokenizer, name, sentences, tags, length)
-                tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
-            cache.write(self._cache, sets, tags=tags)
+        encoding.check(self._loaded_tokenizer, self.tokenizer)
+        super().prepare()
         config = classifier.load_config(self.model, self.labels, self.is_fresh)
-        classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
+        length = self.config.max_seq_length
+        classifier.check(self.model, config, self._loaded_tokenizer, length)
+
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
+        read = self._read()
+        tags, length = conll.tags_of(read["train"]), self.config.max_seq_length
+        for name in read if self.data_dir is not None else ():
+            conll.refuse_unknown(self._files[name][0], read[name], tags)
+        sets = {
+            name: encoding.encode(tokenizer, name, sentences, tags, length)
+            for name, sentences in read.items()
+        }
+        return sets, {"tags": tags}
 
     def build_datasets(self) -> Datasets:
         names = cache.facts(self._cache)["sets"]
@@ -86,16 +89,12 @@ class Ner(LabelledTask):
 
     def _read(self) -> dict[str, list[Sentence]]:
         if self.data_dir is not None:
-            return {name: conll.read(path) for name, path in conll.find(self.data_dir).items()}
+            return {name: conll.read(path) for name, (path,) in self._files.items()}
         return {name: _of_hub(split) for name, split in HUB_SPLITS.items()}
 
-    def _source(self) -> Iterator[str | bytes]:
-        if self.data_dir is None:
-            yield HUB_SET
-            return
-        for name, path in conll.find(self.data_dir).items():
-            yield name
-            yield path.read_bytes()
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        return conll.find(self.data_dir)
 
     @cached_property
     def _tags(self) -> list[str]:
@@ -108,7 +107,7 @@ class Ner(LabelledTask):
 
 
 def _of_hub(split: str) -> list[Sentence]:
-    rows = hub.rows(HUB_SET, revision=HUB_REVISION, split=split)
+    rows = hub.rows(*Ner.hub_name, revision=HUB_REVISION, split=split)
     names = rows.features["ner_tags"].feature.names
     return [
         Sentence(list(row["tokens"]), [names[tag] for tag in row["ner_tags"]], line=0)

@@ -113,22 +113,13 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
-    if is_fresh:
-        try:
-            model: nn.Module = kind.from_config(config, dtype=torch.float32)
-        except (ValueError, KeyError) as error:
-            raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
-        return model
     try:
-        model, loading = hub.fetch(
-            "--model",
-            name,
-            kind.from_pretrained,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-    except RuntimeError as error:  # weights of other sizes than the configuration says
+        if is_fresh:
+            fresh: nn.Module = kind.from_config(config, dtype=torch.float32)
+            return fresh
+        options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        model, loading = hub.fetch("--model", name, kind.from_pretrained, **options)
+    except (ValueError, KeyError, RuntimeError) as error:  # of the latter: weights of other sizes
         raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
     body = [key for key in model.state_dict() if key.startswith(f"{model.base_model_prefix}.")]
     missing = set(loading["missing_keys"]).intersection(body)

@@ -1,7 +1,8 @@
 """What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from train.tasks.language import classifier, tokens
 from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.sources import cache
 
+Sets = Mapping[str, Mapping[str, Tensor]]  # by their names
+
 
 class PreparedTask(Task):
     """A task that tokenises its text into the cache.
@@ -25,6 +28,8 @@ class PreparedTask(Task):
 
     pad_multiple = 1  # of tokens, to which the longest sample is filled up
     has_tags = False  # whether labels are those of tokens
+    is_ready = False  # whether samples are read without the cache
+    hub_name: tuple[str, ...] = ()  # of the data, where no files are given
 
     def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
         self.config = config
@@ -36,13 +41,41 @@ class PreparedTask(Task):
     def is_prepared(self) -> bool:
         """Whether this process sees the whole cache."""
         try:
-            return cache.is_whole(self._cache)
+            return self.is_ready or cache.is_whole(self._cache)
         except UsageError:
             return False  # `prepare` says why
 
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache, unless they are there already.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        if not cache.is_whole(self._cache):
+            sets, facts = self._tokenised(self._loaded_tokenizer)
+            for one in sets.values():
+                tokens.refuse_unknown(self._loaded_tokenizer, self.tokenizer, one["input_ids"])
+            cache.write(self._cache, sets, **facts)
+
     @abstractmethod
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
+        """All sets as the cache holds them, each with its `input_ids`; and facts of them."""
+
+    @cached_property
+    @abstractmethod
+    def _files(self) -> dict[str, list[Path]]:
+        """The files of each set in the folder that --data-dir names."""
+
     def _source(self) -> Iterator[str | bytes]:
         """What the data is: all of its files, or its name on the Hub."""
+        if self.data_dir is None and self.hub_name:
+            yield " ".join(self.hub_name)
+            return
+        for name, paths in self._files.items():
+            yield name
+            for path in paths:  # not all in memory at once: they may be large
+                with path.open("rb") as file:
+                    yield hashlib.file_digest(file, "sha256").digest()
 
     @property
     def _width(self) -> int | None:

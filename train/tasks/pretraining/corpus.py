@@ -23,7 +23,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
     two tokens; a longer sentence is cut.
 
     Returns:
-        tokens: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
+        input_ids: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
         [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), of sentences likewise;
         chunks: int64 (c, 3), each document, first sentence and the one behind the last.
     """
@@ -34,9 +34,9 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
         rows = iter(_tokenised(tokenizer, chain.from_iterable(part)))
         for count in counts:
             first = len(ends) - 1
-            for _ in range(count):
-                for piece in _pieces(next(rows), room):
-                    tokens.extend(piece)
+            for sentence in islice(rows, count):
+                for start in range(0, len(sentence), room):
+                    tokens.extend(sentence[start : start + room])
                     ends.append(len(tokens))
             own = ends[first:]
             pieces = list(_chunks(own, room))
@@ -49,7 +49,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
                 del tokens[ends[first] :]
                 del ends[first + 1 :]
     return {
-        "tokens": torch.tensor(tokens, dtype=torch.int32),
+        "input_ids": torch.tensor(tokens, dtype=torch.int32),
         "sentences": torch.tensor(ends),
         "documents": torch.tensor(document_ends),
         "chunks": torch.tensor(chunks, dtype=torch.int64).view(-1, 3),
@@ -81,11 +81,6 @@ def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
     rest = iter(things)
     while part := list(islice(rest, BATCH)):
         yield part
-
-
-def _pieces(sentence: list[int], room: int) -> Iterator[list[int]]:
-    for start in range(0, len(sentence), room):
-        yield sentence[start : start + room]
 
 
 def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -34,7 +34,7 @@ class Pairs:
         whole_word: bool,
     ) -> None:
         self._tokens, self._sentences, self._documents, self._chunks = (
-            corpus[name].numpy() for name in ("tokens", "sentences", "documents", "chunks")
+            corpus[name].numpy() for name in ("input_ids", "sentences", "documents", "chunks")
         )
         self._vocabulary, self._marks = vocabulary, marks
         self._seed, self._room, self._share = seed, room, share

@@ -28,15 +28,9 @@ NAMES = (
     "Ada Ben Clara David Emma Felix Grace Hugo Irene Jonas Karin Leo Maria Noah Olga Paul "
     "Rosa Simon Tara Victor"
 ).split()
-TIMES = (
-    ("", ""),
-    ("", ""),
-    ("", " yesterday"),
-    ("", " this time"),
-    ("On Monday, ", ""),
-    ("Last summer, ", ""),
-    ("In the end, ", ""),
-)
+# Before and behind what was so.
+BEFORE = ("On Monday, ", "Last summer, ", "In the end, ")
+TIMES = [*[("", "")] * 2, ("", " yesterday"), ("", " this time"), *((one, "") for one in BEFORE)]
 
 
 class Deed(NamedTuple):
@@ -48,53 +42,29 @@ class Deed(NamedTuple):
     thing: str
 
 
-DEEDS = tuple(
-    Deed(*line.split(maxsplit=3))
-    for line in (
-        "sign signed signed the contract",
-        "lock locked locked the front door",
-        "write wrote written the report",
-        "pay paid paid the electricity bill",
-        "read read read the manual",
-        "repair repaired repaired the old bicycle",
-        "send sent sent the invitation",
-        "feed fed fed the cat",
-        "water watered watered the rose",
-        "sell sold sold the house",
-        "book booked booked the hotel room",
-        "find found found the lost key",
-        "finish finished finished the painting",
-        "close closed closed the kitchen window",
-        "bring brought brought the letter",
-        "cancel cancelled cancelled the order",
-        "clean cleaned cleaned the garage",
-        "answer answered answered the question",
-        "buy bought bought the concert ticket",
-        "return returned returned the library book",
-    )
-)
+DEEDS = [
+    Deed(*words.split(maxsplit=3))
+    for words in (
+        "sign signed signed the contract, lock locked locked the front door, "
+        "write wrote written the report, pay paid paid the electricity bill, "
+        "read read read the manual, repair repaired repaired the old bicycle, "
+        "send sent sent the invitation, feed fed fed the cat, water watered watered the rose, "
+        "sell sold sold the house, book booked booked the hotel room, "
+        "find found found the lost key, finish finished finished the painting, "
+        "close closed closed the kitchen window, bring brought brought the letter, "
+        "cancel cancelled cancelled the order, clean cleaned cleaned the garage, "
+        "answer answered answered the question, buy bought bought the concert ticket, "
+        "return returned returned the library book"
+    ).split(", ")
+]
 # What follows from each: that it was done, or that it was not.
-DONE = (
-    "managed to",
-    "remembered to",
-    "was able to",
-    "took the time to",
-    "did not forget to",
-)
-NOT_DONE = (
-    "failed to",
-    "forgot to",
-    "refused to",
-    "was unable to",
-    "did not manage to",
-    "did not",
-)
+DONE = "managed to, remembered to, was able to, took the time to, did not forget to".split(", ")
+NOT_DONE = "failed to, forgot to, refused to, was unable to, did not manage to, did not".split(", ")
 THINGS = (
     "soup film hotel concert plan coffee food service lecture weather novel speech idea cake "
     "game view garden music wine exhibition"
 ).split()
-GOOD = ("good", "excellent", "wonderful")
-BAD = ("bad", "poor", "terrible")
+GOOD, BAD = ("good", "excellent", "wonderful"), ("bad", "poor", "terrible")
 
 
 class Pair(NamedTuple):
@@ -152,7 +122,7 @@ def _deed(rng: random.Random, done: bool, is_affirmed: bool) -> tuple[str, str]:
     premise = f"{who} {cue} {deed.base} {deed.thing}"
     if rng.random() < 0.5:
         verb = "was" if is_affirmed else rng.choice(("was not", "was never"))
-        repeated = f"{_capital(deed.thing)} {verb} {deed.participle} by {who}."
+        repeated = f"{deed.thing.capitalize()} {verb} {deed.participle} by {who}."
         return _set_in_time(rng, premise), repeated
     verb = deed.past if is_affirmed else f"did not {deed.base}"
     return _set_in_time(rng, premise), f"{who} {verb} {deed.thing}."
@@ -168,7 +138,3 @@ def _opinion(rng: random.Random, good: bool, is_affirmed: bool) -> tuple[str, st
 def _set_in_time(rng: random.Random, clause: str) -> str:
     before, after = rng.choice(TIMES)
     return f"{before}{clause}{after}."
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

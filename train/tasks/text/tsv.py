@@ -5,28 +5,22 @@ import math
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.files import numbered_lines, require_folder
+from train.tasks.sources import files
+from train.tasks.sources.files import numbered_lines
 from train.tasks.text.columns import Examples, Spec
 
 
-def find(spec: Spec, folder: Path) -> dict[str, Path]:
+def find(spec: Spec, folder: Path | None) -> dict[str, list[Path]]:
     """The file of each part of `spec` in `folder`.
 
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    require_folder(folder)
-    files = {name: folder / part.file for name, part in spec.parts.items()}
-    missing = [path.name for path in files.values() if not path.is_file()]
-    if missing:
-        # GLUE's own archive has a folder for each task
-        inner = folder / spec.name.upper()
-        hint = f"; they are in {inner}" if (inner / missing[0]).is_file() else ""
-        raise UsageError(
-            f"--data-dir {folder} has no {', '.join(missing)}; {spec.name} is read from "
-            f"{', '.join(path.name for path in files.values())}{hint}"
-        )
-    return files
+    names = {name: (part.file,) for name, part in spec.parts.items()}
+    what = f"{spec.name} is read from {', '.join(part.file for part in spec.parts.values())}"
+    inner = (folder or Path()) / spec.name.upper()  # GLUE's own archive has a folder for each task
+    what += f"; they are in {inner}" if (inner / spec.train.file).is_file() else ""
+    return {name: [path] for name, path in files.find(folder, names, what).items()}
 
 
 def read(spec: Spec, path: Path) -> Examples:
@@ -36,13 +30,12 @@ def read(spec: Spec, path: Path) -> Examples:
         UsageError: the file is empty, not UTF-8, or holds a wrong header, row or label.
     """
     lines = ((number, line) for number, line in numbered_lines(path) if line.strip())
-    if spec.columns is None:
-        header = next(lines, (1, ""))[1].split("\t")
-        if header == [""]:
-            raise UsageError(f"{path}: the file is empty")
-        _check_header(spec, path, header)
-    else:
-        header = list(spec.columns)
+    header = list(spec.columns or next(lines, (1, ""))[1].split("\t"))
+    if missing := [column for column in (*spec.text, spec.label) if column not in header]:
+        raise UsageError(
+            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, header))}"
+        )
     at = [header.index(column) for column in (*spec.text, spec.label)]
     is_tabbed = spec.separator == "\t"
     rows: list[list[str]] = []
@@ -72,29 +65,17 @@ def read(spec: Spec, path: Path) -> Examples:
     return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
 
 
-def _check_header(spec: Spec, path: Path, header: list[str]) -> None:
-    missing = [column for column in (*spec.text, spec.label) if column not in header]
-    if missing:
-        raise UsageError(
-            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(map(repr, header))}"
-        )
-
-
 def label(spec: Spec, text: str, where: str) -> float:
     """The number that a file's `text` stands for: of a class, or a score.
 
     Raises:
         UsageError: it is no label of the task, or no number; the message begins with `where`.
     """
-    if not spec.is_regression:
-        if text not in spec.labels:
-            raise UsageError(f"{where}: unknown label {text!r}; known: {', '.join(spec.labels)}")
-        return spec.labels.index(text)
     try:
-        score = float(text)
+        if spec.is_regression and math.isfinite(score := float(text)):
+            return score
+        return spec.labels.index(text)
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise UsageError(f"{where}: expected a number as score, got {text!r}")
-    return score
+        what = f"unknown label {text!r}; known: {', '.join(spec.labels)}"
+        what = f"expected a number as score, got {text!r}" if spec.is_regression else what
+        raise UsageError(f"{where}: {what}") from None
