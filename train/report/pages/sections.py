@@ -118,7 +118,7 @@ def _training(table: pd.DataFrame) -> Section:
 
 def _throughput(table: pd.DataFrame) -> Section:
     """Samples per second: over workers where there are several numbers of them, else bars."""
-    figures = plots.over_workers(table, OF_TRAINING) if len(table) else {}
+    figures = plots.over_workers(table, OF_TRAINING)
     if len(table) > 1 and not figures:
         figures = plots.in_parts("throughput", plots.throughput, table)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
@@ -141,7 +141,7 @@ def _evaluation(subject: Subject) -> Section:
     )
     table = over_workers.evaluation(subject)
     figures = plots.in_parts("evaluation", plots.evaluation, table) if len(table) > 1 else {}
-    figures |= plots.over_workers(table, OF_EVALUATION) if len(table) else {}
+    figures |= plots.over_workers(table, OF_EVALUATION)
     shown = [name for name in table if name not in ("series", "base_workers")]
     return Section("Evaluation", "evaluation", table, [line], figures, shown)
 
