@@ -142,10 +142,8 @@ def short(text: Any, longest: int = 300) -> str:
 def prediction(subject: Subject) -> Iterator[Row]:
     """What `train.cost` says of the runs, beside what they did; older files told other things."""
     rows = subject.prediction.get("seconds_per_iteration")
-    for row in rows if isinstance(rows, list) else ():
-        known = (
-            numbers(map(row.get, ("predicted_s", "measured_s"))) if isinstance(row, dict) else ()
-        )
+    for row in filter(lambda one: isinstance(one, dict), rows if isinstance(rows, list) else ()):
+        known = numbers(map(row.get, ("predicted_s", "measured_s")))
         if len(known) == 2:
             yield {**row, "error": known[0] / known[1] - 1}
 
