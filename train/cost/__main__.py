@@ -10,8 +10,7 @@ from muster.errors import UsageError
 from muster.run_files import PREDICTION
 from muster.writing import write_json
 from train.cost.link_fit import Link, read_bench
-from train.cost.measured_steps import Steps, read_steps
-from train.cost.predict import MODES, predict
+from train.cost.predict import MODES, Steps, predict, read_steps
 from train.report.data.event_tables import prediction
 from train.report.data.scaling import same_work
 from train.report.data.subject import Entry, Subject, read_subject

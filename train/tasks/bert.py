@@ -15,11 +15,10 @@ from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier
 from train.tasks.language.prepared import PreparedTask, Sets
-from train.tasks.pretraining import corpus, data_files, documents
+from train.tasks.pretraining import corpus, data_files
 from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
-from train.tasks.pretraining.masking import Vocabulary
 from train.tasks.pretraining.samples import PairSample, collate
-from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs
+from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs, Vocabulary
 from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
@@ -62,7 +61,7 @@ class BertPreTraining(PreparedTask):
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
         for name, paths in self._files.items():
-            read = documents.read(paths, tokenizer.unk_token)
+            read = corpus.read(paths, tokenizer.unk_token)
             sets[name] = corpus.encode(tokenizer, read, self.config.max_seq_length - corpus.MARKS)
             corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
         return sets, {}

@@ -10,9 +10,9 @@ from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Batch, Datasets
 from train.tasks.language import classifier
-from train.tasks.language.padding import Sample, TokenSet, collator
+from train.tasks.language.prepared import Sample, TokenSet, collator
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Spec
+from train.tasks.text.tsv import Spec
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags say others

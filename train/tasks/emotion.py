@@ -3,7 +3,7 @@
 from functools import partial
 
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Part, Spec
+from train.tasks.text.tsv import Part, Spec
 
 SPEC = Spec(
     name="emotion",

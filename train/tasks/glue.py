@@ -2,7 +2,7 @@
 
 from configs.settings.train import TrainConfig
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Part, Spec
+from train.tasks.text.tsv import Part, Spec
 
 TWO_SENTENCES = ("sentence1", "sentence2")
 SPECS = (

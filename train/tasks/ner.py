@@ -11,8 +11,7 @@ from configs.settings.train import TrainConfig
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier
 from train.tasks.language.classifier import Labels
-from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import LabelledTask, Sets
+from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import cache, hub
 from train.tasks.tagging import conll, encoding
 from train.tasks.tagging.conll import Sentence

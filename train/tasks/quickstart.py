@@ -8,7 +8,7 @@ from train.tasks.language import classifier
 from train.tasks.sources import cache
 from train.tasks.text import generated
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Spec
+from train.tasks.text.tsv import Spec
 
 SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
 SPEC = Spec(

@@ -86,7 +86,7 @@ def test_nothing_at_a_given_place_is_an_error(tmp_path):
         ({"seed": 1}, "--seed is 1, but was 42"),
         ({"lr": 0.5}, "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
         ({"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
-        ({"precision": "fp64"}, "in torch.float32, this model's is "),
+        ({"precision": "fp64"}, "in torch.float64; see --model and --precision"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path, change, message):

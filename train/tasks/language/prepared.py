@@ -7,14 +7,59 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.base import Batch, Samples, Task, in_float32
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.sources import cache
+
+# One example of t tokens: "input_ids" and whatever else each token has (t,), its tags as "labels";
+# or "label", a class number or a score.
+Sample = dict[str, Any]
+
+
+class TokenSet:
+    """The samples of one cached set."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        tokens = dict(tensors)
+        self._label = tokens.pop("label", None)
+        self._offsets: list[int] = tokens.pop("offsets").tolist()
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each sample: int64 (n,)."""
+        return torch.tensor(self._offsets).diff()
+
+    def __getitem__(self, index: int) -> Sample:
+        start, end = self._offsets[index], self._offsets[index + 1]
+        sample: Sample = {key: flat[start:end].tolist() for key, flat in self._tokens.items()}
+        return sample if self._label is None else {**sample, "label": self._label[index].item()}
+
+
+def collator(
+    tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
+) -> Callable[[Sequence[Sample]], Batch]:
+    """What makes a batch as `tokenizer` pads: int64 (n, width) each, and labels (n,).
+
+    `width` None: that of the longest, up to a `multiple`. With `tags` there are labels for tokens.
+    """
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
+
+    kind = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
+    if width is None:
+        pad = kind(tokenizer, padding="longest", pad_to_multiple_of=multiple)
+    else:
+        pad = kind(tokenizer, padding="max_length", max_length=width)
+    return lambda samples: dict(pad(samples))
+
 
 Sets = Mapping[str, Mapping[str, Tensor]]  # by their names
 

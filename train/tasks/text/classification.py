@@ -12,11 +12,10 @@ from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import LabelledTask, Sets
+from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import cache, hub
 from train.tasks.text import tsv
-from train.tasks.text.columns import Examples, Spec
+from train.tasks.text.tsv import Examples, Spec
 
 DEFAULT_MODEL = "bert-base-cased"
 

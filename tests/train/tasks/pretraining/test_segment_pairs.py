@@ -9,8 +9,7 @@ import torch
 
 from muster.errors import UsageError
 from train.tasks.pretraining import corpus
-from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
-from train.tasks.pretraining.segment_pairs import Pairs
+from train.tasks.pretraining.segment_pairs import Pairs, Vocabulary, hide, most_per_sample
 
 SPECIAL, MASK, CONTINUES = frozenset(range(5)), 4, frozenset(range(50, 100))
 VOCABULARY = Vocabulary(100, MASK, SPECIAL, CONTINUES)
