@@ -1,4 +1,4 @@
-"""Chunks of a corpus become pairs of segments with hidden tokens, anew in every epoch, alike on all."""
+"""Chunks of a corpus become pairs of segments, some tokens hidden, anew in every epoch."""
 
 import math
 from collections.abc import Mapping
