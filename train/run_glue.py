@@ -68,7 +68,7 @@ def translate(
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
-    config, by_hand, world = translation.of_worker(argv, env, course.NAMES)
+    config, by_hand, world = translation.of_worker(argv, env, course.FLAGS.same)
     config = config.on(world.world_size)
     if config.bucket_mb == 0:
         config = replace(config, overlap=False, sparse_rows=False)
@@ -104,19 +104,17 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
             f"--config_name {args.config_name}: weights go with their own configuration; leave "
             f"it out, or give it as --model_name_or_path to start from random weights"
         )
-    if args.fp16_opt_level is not None:
-        yield (
-            f"--fp16_opt_level {args.fp16_opt_level}: it chose among the ways of NVIDIA apex, "
-            "which torch has replaced by one of its own; leave it out, --fp16 is enough"
-        )
     if args.num_train_epochs != int(args.num_train_epochs):
         yield f"--num_train_epochs {args.num_train_epochs}: give whole epochs"
 
 
 def _argv(args: argparse.Namespace) -> Iterator[str]:
     """Those of the course's flags in ours that say something else here."""
-    yield from (f"--task={course.TASKS[args.task_name]}", f"--model={args.model_name_or_path}")
-    yield from course.DEFAULTS
+    yield from (
+        f"--task={course.FLAGS['tasks'][args.task_name]}",
+        f"--model={args.model_name_or_path}",
+    )
+    yield from course.FLAGS.defaults
     epochs, evaluate = int(args.num_train_epochs), "epoch"
     if args.max_steps > 0:  # as in the skeleton: the learning rate is 0 at the last step
         epochs, evaluate = args.max_steps, "end"
