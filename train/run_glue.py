@@ -110,11 +110,8 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
 
 def _argv(args: argparse.Namespace) -> Iterator[str]:
     """Those of the course's flags in ours that say something else here."""
-    yield from (
-        f"--task={course.FLAGS['tasks'][args.task_name]}",
-        f"--model={args.model_name_or_path}",
-    )
-    yield from course.FLAGS.defaults
+    task, model = course.FLAGS.tasks[args.task_name], args.model_name_or_path
+    yield from (f"--task={task}", f"--model={model}", *course.FLAGS.defaults)
     epochs, evaluate = int(args.num_train_epochs), "epoch"
     if args.max_steps > 0:  # as in the skeleton: the learning rate is 0 at the last step
         epochs, evaluate = args.max_steps, "end"

@@ -42,12 +42,10 @@ STYLE = {
 def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, in an array of two dimensions."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in))
-        FigureCanvasSVG(figure)
         yield figure, figure.subplots(squeeze=False, **how)
 
 

@@ -127,8 +127,6 @@ def _throughput(table: pd.DataFrame) -> Section:
 
 def _speedup(subject: Subject) -> Section:
     table = scaling.speedup(subject)
-    if len(table) and not (table["ideal"] > 1).any():
-        table = table[:0]
     shown = "series workers samples_per_s base speedup predicted ideal efficiency".split()
     figures = {"speedup": plots.speedup(table)} if len(table) else {}
     return Section("Speed-up and efficiency", "speedup", table, figures=figures, shown=shown)

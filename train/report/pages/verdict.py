@@ -31,8 +31,6 @@ class Verdict(NamedTuple):
 def build(subject: Subject) -> Verdict:
     """The verdict on `subject`."""
     seconds, gains = records(tables.seconds(subject)), records(scaling.speedup(subject))
-    if not any(row["ideal"] > 1 for row in gains):
-        gains = []
     bases = list(dict.fromkeys(row["base"] for row in gains))
     base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
     return Verdict(

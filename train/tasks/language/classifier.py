@@ -37,13 +37,6 @@ class Labels:
         return len(self.labels) or 1
 
     @property
-    def model_class(self) -> Any:
-        """The class of transformers that makes such a model."""
-        import transformers
-
-        return getattr(transformers, f"AutoModelFor{self.head}")
-
-    @property
     def class_names(self) -> tuple[str, ...]:
         """What a model's configuration calls the labels."""
         return self.label_names or self.labels
@@ -58,7 +51,8 @@ def load_config(name: str, task: Labels, is_fresh: bool) -> Any:
     from transformers import AutoConfig
 
     config = hub.fetch("--model", name, AutoConfig.from_pretrained)
-    if not is_fresh and _has_head(config, task) and config.num_labels != task.num_labels:
+    has_head = any(f"For{task.head}" in made for made in config.architectures or ())
+    if not is_fresh and has_head and config.num_labels != task.num_labels:
         names = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
             f"--model {name} has {config.num_labels} labels ({names}), but {task.name} has "
@@ -168,10 +162,6 @@ def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]
     """The inputs that `forward` names, and whether it takes any others."""
     found = signature(forward).parameters
     return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
-
-
-def _has_head(config: Any, task: Labels) -> bool:
-    return any(f"For{task.head}" in made for made in config.architectures or ())
 
 
 def _names_labels(config: Any, task: Labels) -> bool:

@@ -172,7 +172,10 @@ class LabelledTask(PreparedTask):
         """The model on the CPU in float32."""
         config = classifier.load_config(self.model, self.labels, self.is_fresh)
         self._label_order = classifier.label_order(config, self.labels)
-        return classifier.build(self.model, config, self.is_fresh, self.labels.model_class)
+        import transformers
+
+        kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
+        return classifier.build(self.model, config, self.is_fresh, kind)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """What `model` makes of `batch`, (n, ..., labels) in the task's order of labels."""

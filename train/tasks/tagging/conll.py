@@ -78,9 +78,7 @@ def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> N
         UsageError: there is one; the message names file and line.
     """
     for sentence in sentences:
-        for word, tag in enumerate(sentence.tags):
+        for line, tag in enumerate(sentence.tags, sentence.line):
             if tag not in known:
-                raise UsageError(
-                    f"{path}:{sentence.line + word}: the training file has no tag {tag!r}; "
-                    f"it has {', '.join(known)}"
-                )
+                it_has = f"the training file has no tag {tag!r}; it has {', '.join(known)}"
+                raise UsageError(f"{path}:{line}: {it_has}")

@@ -45,12 +45,11 @@ def _part(images_path: Path, labels_path: Path) -> TensorDataset:
     images, labels = _array(images_path, 3), _array(labels_path, 1)
     if images.shape[1:] != (SIDE, SIDE):
         raise UsageError(f"{images_path}: expected images of {SIDE} x {SIDE}, got {images.shape}")
-    if len(images) != len(labels) or not len(labels):
+    if len(images) != len(labels) or not len(labels) or labels.max() >= CLASSES:
         raise UsageError(
-            f"{labels_path}: {len(labels)} labels for {len(images)} images in {images_path.name}"
+            f"{labels_path}: expected labels from 0 to {CLASSES - 1}, one for each of the "
+            f"{len(images)} images in {images_path.name}; it has {len(labels)}"
         )
-    if labels.max() >= CLASSES:
-        raise UsageError(f"{labels_path}: labels must be from 0 to {CLASSES - 1}")
     return TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
 
 
