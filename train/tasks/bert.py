@@ -18,7 +18,7 @@ from train.tasks.language.prepared import PreparedTask, Sets
 from train.tasks.pretraining import corpus, data_files
 from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
 from train.tasks.pretraining.samples import PairSample, collate
-from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs, Vocabulary
+from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Masking, Pairs, most_per_sample
 from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
@@ -122,12 +122,10 @@ class BertPreTraining(PreparedTask):
         return {
             name: Pairs(
                 cache.read(self._cache, name),
-                self._vocabulary,
+                self._masking,
                 (tokenizer.cls_token_id, tokenizer.sep_token_id),
                 seed=config.seed if name == "train" else EVALUATION_SEED,
                 room=config.max_seq_length - corpus.MARKS,
-                share=config.mask_probability,
-                whole_word=config.whole_word,
             )
             for name in cache.facts(self._cache)["sets"]
         }
@@ -139,7 +137,7 @@ class BertPreTraining(PreparedTask):
             raise UsageError(
                 f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]; give one of BERT's"
             )
-        if self.config.whole_word and not self._vocabulary.continues:
+        if self.config.whole_word and not self._masking.continues:
             raise UsageError(
                 f"--whole-word needs WordPiece's ## to tell words, which --tokenizer "
                 f"{self.tokenizer} has not"
@@ -166,14 +164,14 @@ class BertPreTraining(PreparedTask):
         return config
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        tokenizer = self._loaded_tokenizer
-        return Vocabulary(
-            len(tokenizer),
-            tokenizer.mask_token_id,
-            frozenset(tokenizer.all_special_ids),
-            frozenset(at for word, at in tokenizer.get_vocab().items() if word.startswith("##")),
-        )
+    def _masking(self) -> Masking:
+        tokenizer, share = self._loaded_tokenizer, self.config.mask_probability
+        words, special = tokenizer.get_vocab().items(), frozenset(tokenizer.all_special_ids)
+        return Masking(
+            len(tokenizer), tokenizer.mask_token_id, special,
+            frozenset(at for word, at in words if word.startswith("##")), share,
+            most_per_sample(share, self.config.max_seq_length), self.config.whole_word,
+        )  # fmt: skip
 
 
 build = BertPreTraining

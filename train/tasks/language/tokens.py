@@ -102,14 +102,12 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
     Raises:
         UsageError: more than `MAX_UNKNOWN` of the tokens are unknown.
     """
-    special = torch.tensor(
-        [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-    )
-    words = ~torch.isin(input_ids, special)
-    if tokenizer.unk_token_id is None:
+    unknown_id = tokenizer.unk_token_id
+    if unknown_id is None:
         return  # by bytes: it has a token for everything
-    unknown = int((input_ids == tokenizer.unk_token_id).sum())
-    share = unknown / max(1, int(words.sum()))
+    special = torch.tensor([token for token in tokenizer.all_special_ids if token != unknown_id])
+    words = int((~torch.isin(input_ids, special)).sum())
+    share = int((input_ids == unknown_id).sum()) / max(1, words)
     if share > MAX_UNKNOWN:
         raise UsageError(
             f"{share:.0%} of the words are {tokenizer.unk_token} to the tokenizer of {name}: its "
