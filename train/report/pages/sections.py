@@ -22,6 +22,33 @@ OF_EVALUATION = {
     "broadcast_time": ("sync_s", "seconds until all have the metric"),
 }
 
+OF_SECONDS = (
+    "The first step of each run is left out; intervals are Student's t at 95 %, over the steps "
+    "of one run or the means of its repeats. Exposed communication is waited for, overlapped "
+    "communication is not; the shares are of a step, and of all communication."
+)
+SECONDS = (
+    "run runs steps mean_s median_s spread_s low_s high_s overlapped_s exposed_s waited_share "
+    "hidden_share"
+).split()
+SPEEDUP = "series workers samples_per_s base speedup predicted ideal efficiency".split()
+# What BSC's study shows of a training: accuracy, time and speed-up by devices and batch.
+OF_DEVICES = (
+    "Seconds are those of all samples, of an epoch and of the training, at the rate of all "
+    "steps but the first; the speed-up is one of samples per second, over the run named last."
+)
+OF_PARTS = (
+    "Each worker predicts its part; one collective (sync) then adds up what all have counted, "
+    "in the place of a metric that one process computes and broadcasts."
+)
+OF_MEMORY = "The most that any worker of a run had resident, libraries and samples included."
+OF_BYTES = (
+    "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
+    "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
+)
+TRAFFIC = (
+    "run host epoch direction expected_bytes wire_bytes observed_bytes ratio ratio_wire band"
+).split()
 DRIFT = (
     "The largest difference of a parameter's value between a rank and rank 0, before all ranks "
     "took rank 0's parameters (--equalize-every); zero where all devices round alike."
@@ -45,27 +72,36 @@ class Section:
 def build(subject: Subject) -> list[Section]:
     """Those that there are records for, in reading order."""
     seconds, training = tables.seconds(subject), over_workers.training(subject)
+    losses, speedup = tables.losses(subject), scaling.speedup(subject)
+    metrics, memory = tables.metrics(subject), over_workers.memory(subject)
     prediction = event_tables.prediction(subject).drop(columns="folders", errors="ignore")
-    collectives = event_tables.collectives(subject)
+    restarts = sum(len(entry.run.attempts) for entry in subject.entries)
+    restarted = [f"Started again {restarts} time(s) in all."] if restarts else []
     found = [
         _training(training),
         _overview(subject),
-        _losses(subject),
-        _metrics(subject),
-        _seconds(seconds),
+        Section("Losses", "first_losses", tables.first_losses(subject),
+                figures={"first_losses": plots.losses(losses)} if len(losses) else {},
+                data={"losses": losses}),
+        Section("Metrics", "metrics", metrics, figures=_over_epochs(metrics), longest=30),
+        Section("Seconds per iteration", "seconds", seconds, [OF_SECONDS],
+                plots.in_parts("seconds", plots.seconds, seconds), SECONDS),
         _throughput(training),
-        _speedup(subject),
+        Section("Speed-up and efficiency", "speedup", speedup, shown=SPEEDUP,
+                figures={"speedup": plots.speedup(speedup)} if len(speedup) else {}),
         Section("Predicted and measured", "prediction", prediction),
         Section("Ranks", "ranks", tables.per_rank(subject), longest=40),
-        _evaluation(subject),
-        _memory(subject),
-        _traffic(subject),
-        Section("Collectives of a step", "collectives", collectives, longest=40),
+        _evaluation(over_workers.evaluation(subject)),
+        Section("Memory", "memory", memory, [OF_MEMORY],
+                plots.in_parts("memory", plots.memory, memory) if len(memory) > 1 else {}),
+        _traffic(event_tables.traffic(subject)),
+        Section("Collectives of a step", "collectives", event_tables.collectives(subject),
+                longest=40),
         Section("Balance", "balance", event_tables.balance(subject)),
         Section("Drift between ranks", "drift", event_tables.drift(subject), [DRIFT]),
         Section("Checkpoints", "checkpoints", event_tables.checkpoints(subject)),
-        _failures(subject),
-    ]
+        Section("Failures and restarts", "failures", event_tables.failures(subject), restarted),
+    ]  # fmt: skip
     return [section for section in found if len(section.table)]
 
 
@@ -77,43 +113,19 @@ def _overview(subject: Subject) -> Section:
     return Section("What was run", "runs", table, shown=shown if len(table) > 1 else None)
 
 
-def _losses(subject: Subject) -> Section:
-    first, every = tables.first_losses(subject), tables.losses(subject)
-    figures = {"first_losses": plots.losses(every)} if len(every) else {}
-    return Section("Losses", "first_losses", first, figures=figures, data={"losses": every})
-
-
-def _metrics(subject: Subject) -> Section:
-    table = tables.metrics(subject)
-    over_time = len(table) and table["step"].nunique() > 1
-    figures = {"metrics": plots.metrics(table)} if over_time else {}
-    return Section("Metrics", "metrics", table, figures=figures, longest=30)
-
-
-def _seconds(table: pd.DataFrame) -> Section:
-    line = (
-        "The first step of each run is left out; intervals are Student's t at 95 %, over the steps "
-        "of one run or the means of its repeats. Exposed communication is waited for, overlapped "
-        "communication is not; the shares are of a step, and of all communication."
-    )
-    shown = "run runs steps mean_s median_s spread_s low_s high_s overlapped_s exposed_s"
-    shown += " waited_share hidden_share"
-    figures = plots.in_parts("seconds", plots.seconds, table)
-    return Section("Seconds per iteration", "seconds", table, [line], figures, shown.split())
+def _over_epochs(metrics: pd.DataFrame) -> dict[str, str]:
+    is_line = len(metrics) and metrics["step"].nunique() > 1
+    return {"metrics": plots.metrics(metrics)} if is_line else {}
 
 
 def _training(table: pd.DataFrame) -> Section:
-    """What BSC's study shows of a training: accuracy, time and speed-up by devices and batch."""
-    line = (
-        "Seconds are those of all samples, of an epoch and of the training, at the rate of all "
-        "steps but the first; the speed-up is one of samples per second, over the run named last."
-    )
     alike = len(table) and table.duplicated(["workers", "precision", "batch_of_each"]).any()
     hidden = ("series" if alike else "run", "series", "samples_per_s_per_worker")
     shown = [name for name in table if name not in hidden]
     figures = plots.over_workers(table, {"epoch_time": ("epoch_s", "seconds of an epoch")})
     of_several = table if over_workers.has_widths(table) else table[:0]
-    return Section("Devices, accuracy and time", "training", of_several, [line], figures, shown)
+    title = "Devices, accuracy and time"
+    return Section(title, "training", of_several, [OF_DEVICES], figures, shown)
 
 
 def _throughput(table: pd.DataFrame) -> Section:
@@ -125,34 +137,14 @@ def _throughput(table: pd.DataFrame) -> Section:
     return Section("Throughput", "throughput", table.reindex(columns=columns), figures=figures)
 
 
-def _speedup(subject: Subject) -> Section:
-    table = scaling.speedup(subject)
-    shown = "series workers samples_per_s base speedup predicted ideal efficiency".split()
-    figures = {"speedup": plots.speedup(table)} if len(table) else {}
-    return Section("Speed-up and efficiency", "speedup", table, figures=figures, shown=shown)
-
-
-def _evaluation(subject: Subject) -> Section:
-    line = (
-        "Each worker predicts its part; one collective (sync) then adds up what all have counted, "
-        "in the place of a metric that one process computes and broadcasts."
-    )
-    table = over_workers.evaluation(subject)
+def _evaluation(table: pd.DataFrame) -> Section:
     figures = plots.in_parts("evaluation", plots.evaluation, table) if len(table) > 1 else {}
     figures |= plots.over_workers(table, OF_EVALUATION)
     shown = [name for name in table if name not in ("series", "base_workers")]
-    return Section("Evaluation", "evaluation", table, [line], figures, shown)
+    return Section("Evaluation", "evaluation", table, [OF_PARTS], figures, shown)
 
 
-def _memory(subject: Subject) -> Section:
-    line = "The most that any worker of a run had resident, libraries and samples included."
-    table = over_workers.memory(subject)
-    figures = plots.in_parts("memory", plots.memory, table) if len(table) > 1 else {}
-    return Section("Memory", "memory", table, [line], figures)
-
-
-def _traffic(subject: Subject) -> Section:
-    table = event_tables.traffic(subject)
+def _traffic(table: pd.DataFrame) -> Section:
     if table.empty:
         return Section("Traffic", "traffic", table)
     totals, lines = event_tables.traffic_totals(table), []
@@ -164,18 +156,8 @@ def _traffic(subject: Subject) -> Section:
             f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
         )
     lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
-    lines.append(
-        "Expected bytes are those that the collectives' algorithms move, wire_bytes with the "
-        "headers of the interface's packets; epoch 0 is what made the replicas equal at first."
-    )
-    shown = ["run", "host", "epoch", "direction", "expected_bytes"]
-    shown += ["wire_bytes", "observed_bytes", "ratio", "ratio_wire", "band"]
     figures = {"traffic": plots.traffic(totals)} if len(totals) else {}
-    data = {"traffic_totals": totals}
-    return Section("Traffic", "traffic", table, lines, figures, shown, data, longest=40)
-
-
-def _failures(subject: Subject) -> Section:
-    restarts = sum(len(entry.run.attempts) for entry in subject.entries)
-    lines = [f"Started again {restarts} time(s) in all."] if restarts else []
-    return Section("Failures and restarts", "failures", event_tables.failures(subject), lines)
+    return Section(
+        "Traffic", "traffic", table, [*lines, OF_BYTES], figures, TRAFFIC,
+        data={"traffic_totals": totals}, longest=40,
+    )  # fmt: skip

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from train.model.rng import hash_seed
-from train.tasks.pretraining.corpus import MARKS
 from train.tasks.pretraining.samples import PairSample
 
 MASKED, REPLACED = 0.8, 0.1  # shares of what is to be guessed; the rest is left as it is
