@@ -1,5 +1,6 @@
 """BERT's pre-training: hidden tokens and next sentences, from plain text or HDF5 shards."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,6 @@ from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, 
 from train.tasks.language import classifier
 from train.tasks.language.prepared import PreparedTask, Sets
 from train.tasks.pretraining import corpus, data_files
-from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
 from train.tasks.pretraining.samples import PairSample, collate
 from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Masking, Pairs, most_per_sample
 from train.tasks.pretraining.shards import Shards
@@ -25,6 +25,8 @@ from train.tasks.sources import cache, hub
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
 SHARDS_PADDING = 0
+COLUMNS = ("surprise", "right", "hidden", "next_right")
+MAX_EXPONENT = 700.0  # beyond it e**x is no float
 
 
 class BertPreTraining(PreparedTask):
@@ -172,6 +174,40 @@ class BertPreTraining(PreparedTask):
             frozenset(at for word, at in words if word.startswith("##")), share,
             most_per_sample(share, self.config.max_seq_length), self.config.whole_word,
         )  # fmt: skip
+
+
+def per_sample(
+    token_losses: Tensor, scores: Tensor, targets: Tensor, rows: Tensor, next_right: Tensor
+) -> Tensor:
+    """What there is to count of n samples with m hidden tokens: `COLUMNS`, (n, 4).
+
+    Of each hidden token there are its loss and target (m,), its scores (m, vocabulary), and
+    its sample in `rows` (m,); of each sample (n,) whether the next sentence was predicted right.
+    """
+    each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
+    each.append(torch.ones_like(token_losses))
+    sums = token_losses.new_zeros(len(next_right), 3).index_add(0, rows, torch.stack(each, dim=1))
+    return torch.cat([sums, next_right.to(sums)[:, None]], dim=1)
+
+
+class Guesses:
+    """Sums over hidden tokens and samples."""
+
+    def __init__(self) -> None:
+        self.state = torch.zeros(len(COLUMNS) + 1, dtype=torch.float64)
+
+    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
+        """Count n samples: `per_sample` (n, 4) in the place of logits, which would be gigabytes."""
+        self.state[:-1] += logits.double().sum(0)
+        self.state[-1] += len(labels)
+
+    def compute(self) -> dict[str, float]:
+        surprise, right, hidden, next_right, samples = self.state.tolist()
+        return {
+            "mlm_accuracy": right / hidden if hidden else 0.0,
+            "nsp_accuracy": next_right / samples if samples else 0.0,
+            "perplexity": math.exp(min(surprise / max(hidden, 1.0), MAX_EXPONENT)),
+        }
 
 
 build = BertPreTraining

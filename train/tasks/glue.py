@@ -2,7 +2,7 @@
 
 from configs.settings.train import TrainConfig
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.tsv import Part, Spec
+from train.tasks.text.tsv import TRAIN, Part, Spec
 
 TWO_SENTENCES = ("sentence1", "sentence2")
 SPECS = (
@@ -22,9 +22,10 @@ SPECS = (
         label="gold_label",
         hub_text=("premise", "hypothesis"),
         labels=("entailment", "neutral", "contradiction"),
-        evaluation={
-            "": Part("dev_matched.tsv", "validation_matched"),
-            "mm": Part("dev_mismatched.tsv", "validation_mismatched"),
+        parts={
+            "train": TRAIN,
+            "dev": Part("dev_matched.tsv", "validation_matched"),
+            "dev_mm": Part("dev_mismatched.tsv", "validation_mismatched"),
         },
     ),
     # Do two sentences of the news say the same?

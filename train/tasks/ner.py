@@ -1,6 +1,8 @@
 """Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
 
+import logging
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
-from train.tasks.language import classifier
+from train.tasks.language import classifier, tokens
 from train.tasks.language.classifier import Labels
 from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import cache, hub
-from train.tasks.tagging import conll, encoding
+from train.tasks.tagging import conll
 from train.tasks.tagging.conll import Sentence
-from train.tasks.tagging.entities import Entities
+from train.tasks.tagging.entities import IGNORED, Entities
 
 DEFAULT_MODEL = "bert-base-cased"
 # The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
@@ -38,7 +41,7 @@ class Ner(LabelledTask):
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
-        encoding.check(self._loaded_tokenizer, self.tokenizer)
+        _require_fast(self._loaded_tokenizer, self.tokenizer)
         super().prepare()
         config = classifier.load_config(self.model, self.labels, self.is_fresh)
         length = self.config.max_seq_length
@@ -50,7 +53,7 @@ class Ner(LabelledTask):
         for name in read if self.data_dir is not None else ():
             conll.refuse_unknown(self._files[name][0], read[name], tags)
         sets = {
-            name: encoding.encode(tokenizer, name, sentences, tags, length)
+            name: _encode(tokenizer, name, sentences, tags, length)
             for name, sentences in read.items()
         }
         return sets, {"tags": tags}
@@ -63,15 +66,13 @@ class Ner(LabelledTask):
 
     def units(self, batch: Batch) -> Tensor:
         """The words of the batch, (1,)."""
-        return (batch["labels"] != encoding.IGNORED).sum().double().reshape(1)
+        return (batch["labels"] != IGNORED).sum().double().reshape(1)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
         logits, labels = self.logits(model, batch), batch["labels"].flatten()
-        total = cross_entropy(
-            logits.flatten(0, 1), labels, ignore_index=encoding.IGNORED, reduction="sum"
-        )
-        words = (labels != encoding.IGNORED).sum().clamp(min=1)
+        total = cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
+        words = (labels != IGNORED).sum().clamp(min=1)
         return Output((total / words).reshape(1), logits)
 
     def metric(self, evaluation_set: Samples) -> Metric:
@@ -81,7 +82,7 @@ class Ner(LabelledTask):
         """The tags of each sentence's words by name, as seqeval takes them."""
         answers: tuple[list[list[str]], list[list[str]]] = ([], [])
         for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
-            words = gold != encoding.IGNORED
+            words = gold != IGNORED
             for column, tags in zip(answers, (predicted, gold), strict=True):
                 column.append([self._tags[tag] for tag in tags[words].tolist()])
         return answers
@@ -112,6 +113,60 @@ def _of_hub(split: str) -> list[Sentence]:
         Sentence(list(row["tokens"]), [names[tag] for tag in row["ner_tags"]], line=0)
         for row in rows
         if row["tokens"]
+    ]
+
+
+def _require_fast(tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer that cannot tell which word a piece is of.
+
+    Raises:
+        UsageError: it is not one of the fast ones.
+    """
+    if not tokenizer.is_fast:
+        raise UsageError(
+            f"--tokenizer {name} has no fast form, which alone tells the word of each piece; "
+            "give another, such as bert-base-cased"
+        )
+
+
+def _encode(
+    tokenizer: Any, name: str, sentences: list[Sentence], tags: list[str], max_seq_length: int
+) -> dict[str, Tensor]:
+    """The pieces of the n sentences of set `name`, end to end, and what cuts them apart.
+
+    Returns:
+        input_ids, labels and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
+        labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
+        [offsets[i], offsets[i + 1]).
+    """
+    numbers = {tag: number for number, tag in enumerate(tags)}
+
+    def add_tags(encoded: Any, start: int) -> dict[str, list[list[int]]]:
+        part = enumerate(sentences[start : start + tokens.BATCH])
+        return {"labels": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
+
+    words = [[sentence.words for sentence in sentences]]
+    found = tokens.encode(tokenizer, words, max_seq_length, add_tags, is_split_into_words=True)
+    lost = sum(len(sentence.words) for sentence in sentences)
+    lost -= int((found["labels"] != IGNORED).sum())
+    if lost:
+        logging.getLogger(__name__).warning(
+            "%s set: %d words are beyond --max-seq-length %d, or nothing but control characters; "
+            "they are left out of training and scores",
+            name,
+            lost,
+            max_seq_length,
+        )
+    return found
+
+
+def _of_first_pieces(
+    words: list[int | None], sentence: Sentence, numbers: dict[str, int]
+) -> list[int]:
+    """The tag of each piece that begins a word; `words` has the word that each piece is of."""
+    return [
+        IGNORED if word is None or word == before else numbers[sentence.tags[word]]
+        for before, word in pairwise([None, *words])
     ]
 
 

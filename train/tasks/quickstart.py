@@ -24,7 +24,8 @@ class Quickstart(GlueTask):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config, str(SMALL_BERT))
         # Named after the generator's own text, so that another version makes another folder.
-        version = cache.fingerprint([Path(generated.__file__).read_bytes()])
+        texts = (Path(generated.__file__), generated.WORDS)
+        version = cache.fingerprint(path.read_bytes() for path in texts)
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
         self.data_dir = config.data_dir or self._generated
         if config.tokenizer is None:

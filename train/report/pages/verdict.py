@@ -13,7 +13,7 @@ from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
-from train.report.pages.units import duration, link_rate, with_interval
+from train.report.pages.drawing import duration, link_rate, with_interval
 
 SAME_TOKENS = 1.02  # times as many are the same work
 MOST_NAMED = 3  # bases of speed-ups in a sentence

@@ -16,13 +16,8 @@ BATCH = 1000  # texts that the fast tokenizers spread over the cores at a time
 MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
 # One of these makes a folder a tokenizer; without any, transformers 5 makes an empty one up.
 FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+    "tokenizer.json vocab.txt vocab.json tokenizer.model spiece.model sentencepiece.bpe.model"
+).split()
 
 
 def load(name: str, lower_case: str) -> Any:

@@ -53,7 +53,8 @@ class GlueTask(LabelledTask):
 
     def build_datasets(self) -> Datasets:
         train, *evaluation = (TokenSet(cache.read(self._cache, name)) for name in self.spec.parts)
-        return Datasets(train, dict(zip(self.spec.evaluation, evaluation, strict=True)))
+        names = [name.removeprefix("dev").removeprefix("_") for name in self.spec.parts][1:]
+        return Datasets(train, dict(zip(names, evaluation, strict=True)))
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""

@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 TRAIN = Part("train.tsv", "train")
-DEV: Mapping[str, Part] = MappingProxyType({"": Part("dev.tsv", "validation")})
+PARTS = MappingProxyType({"train": TRAIN, "dev": Part("dev.tsv", "validation")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +42,15 @@ class Spec(Labels):
     columns: tuple[str, ...] | None = None  # of files that need no header line
     separator: str = "\t"  # of fields; the first field may hold it, where it is another than a tab
     short_rows: bool = False  # the real files hold rows that lack fields: leave them out
-    train: Part = TRAIN
-    evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
+    # All sets by their names in the cache: that for training, then one for each of its evaluation
+    # sets, with the name of it behind "dev_", if it has one.
+    parts: Mapping[str, Part] = field(default_factory=lambda: PARTS)
     pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
 
     @property
     def hub_name(self) -> tuple[str, ...]:
         """Where the Hub has it: the set, and which of its configurations."""
         return self.hub or (HUB_SET, self.name)
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All sets by the name of their file in the cache; the first is for training."""
-        evaluation = {
-            f"dev_{name}" if name else "dev": part for name, part in self.evaluation.items()
-        }
-        return {"train": self.train, **evaluation}
 
 
 class Examples(NamedTuple):
@@ -76,7 +69,7 @@ def find(spec: Spec, folder: Path | None) -> dict[str, list[Path]]:
     names = {name: (part.file,) for name, part in spec.parts.items()}
     what = f"{spec.name} is read from {', '.join(part.file for part in spec.parts.values())}"
     inner = (folder or Path()) / spec.name.upper()  # GLUE's own archive has a folder for each task
-    what += f"; they are in {inner}" if (inner / spec.train.file).is_file() else ""
+    what += f"; they are in {inner}" if (inner / spec.parts["train"].file).is_file() else ""
     return {name: [path] for name, path in files.find(folder, names, what).items()}
 
 
