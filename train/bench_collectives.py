@@ -29,6 +29,7 @@ COLUMNS = (
     ("min(us)", "time_us_min", 11, ".1f"), ("algbw(GB/s)", "algbw_gb_s", 12, ".4f"),
     ("busbw(GB/s)", "busbw_gb_s", 12, ".4f"), ("#wrong", "wrong", 7, ""),
 )  # fmt: skip
+HEADER = "#" + " ".join(f"{name:>{width}}" for name, _, width, _ in COLUMNS)[1:]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,8 +65,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
         results["collectives"] = []
         links = _links(results["links"])
         console.line(f"# {world.world_size} workers, {results['backend']}, {links}")
-        heading = " ".join(f"{name:>{width}}" for name, _, width, _ in COLUMNS)
-        console.line(f"#{heading[1:]}")
+        console.line(HEADER)
         for name in bench.names():
             for size in bench.sizes():
                 row = collectives.measure(name, size, peers, collectives.THOROUGH)
