@@ -173,11 +173,10 @@ def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple
         named = {name: load(one) for name, one in metric.items()}
         return list(named.values()), combine(named)
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        modules = [load(one) for one in metric]
+        modules = list(map(load, metric))
         return modules, combine(modules)
     module = load(metric)
     if not isinstance(module, EvaluationModule):
-        raise UsageError(
-            f"a metric is a file, a name, or a module of evaluate, not a {type(module).__name__}"
-        )
+        kind = type(module).__name__
+        raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")
     return [module], module

@@ -93,21 +93,20 @@ class ModuleFolder:
         from evaluate import config
         from evaluate.loading import evaluation_module_factory
 
-        places = f"there is no file {script.absolute()}, it is not in {config.HF_MODULES_CACHE}"
-        remedy = (
-            "give a file such as ./my_metric.py, or load it once where there is internet: "
-            f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
+        reason = _hub_hindrance()
+        if not reason:
+            downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
+            how = {"dynamic_modules_path": private, "download_config": downloads}
+            try:
+                return evaluation_module_factory(name, **how)
+            except (FileNotFoundError, ConnectionError):
+                reason = f"{config.HF_ENDPOINT} has no such metric"
+        load = f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
+        raise UsageError(
+            f"metric {name}: there is no file {script.absolute()}, it is not in "
+            f"{config.HF_MODULES_CACHE}, and {reason}; give a file such as ./my_metric.py, or load "
+            f"it once where there is internet: {load}"
         )
-        if hindrance := _hub_hindrance():
-            raise UsageError(f"metric {name}: {places}, and {hindrance}; {remedy}")
-        downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
-        try:
-            return evaluation_module_factory(
-                name, dynamic_modules_path=private, download_config=downloads
-            )
-        except (FileNotFoundError, ConnectionError):
-            reason = f"{config.HF_ENDPOINT} has no such metric"
-            raise UsageError(f"metric {name}: {places}, and {reason}; {remedy}") from None
 
 
 @contextmanager

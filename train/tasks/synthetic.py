@@ -42,13 +42,9 @@ class Synthetic(Task):
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(FEATURES, WIDTH),
-            nn.ReLU(),
-            nn.Dropout(0.1),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, 2),
-        )
+            nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Dropout(0.1),
+            nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2),
+        )  # fmt: skip
 
     def collate(self, samples: Sequence[Any]) -> Batch:
         features, labels = default_collate(list(samples))

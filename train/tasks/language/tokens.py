@@ -27,19 +27,16 @@ def load(name: str, lower_case: str) -> Any:
         UsageError: there is none, or it does not treat case as `lower_case` says.
     """
     path = Path(name).expanduser()
+    present = {file.name for file in path.iterdir()} if path.is_dir() else set[str]()
+    if path.is_dir() and present.isdisjoint(FILES):
+        raise UsageError(
+            f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
+            "give a tokenizer with --tokenizer"
+        )
+    if path.is_dir() and not present & {"tokenizer.json", "tokenizer_config.json"}:
+        path /= "vocab.txt"
     if path.is_file():
         return _from_vocabulary(path, lower_case)
-    if path.is_dir():
-        present = {file.name for file in path.iterdir()}
-        if present.isdisjoint(FILES):
-            raise UsageError(
-                f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
-                "give a tokenizer with --tokenizer"
-            )
-        if "vocab.txt" in present and present.isdisjoint(
-            {"tokenizer.json", "tokenizer_config.json"}
-        ):
-            return _from_vocabulary(path / "vocab.txt", lower_case)
     from transformers import AutoTokenizer
 
     tokenizer = hub.fetch("--tokenizer", name, AutoTokenizer.from_pretrained)
