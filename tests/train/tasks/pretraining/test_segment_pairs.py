@@ -61,14 +61,14 @@ def test_chunks_are_runs_of_sentences_that_fit():
     assert CORPUS["chunks"].tolist() == [
         [0, 0, 3], [0, 3, 5], [0, 5, 6], [0, 6, 7], [1, 7, 10], [2, 10, 12],
     ]  # fmt: skip
-    assert CORPUS["tokens"].dtype == torch.int32
+    assert CORPUS["input_ids"].dtype == torch.int32
 
 
 def test_what_no_pair_can_be_made_of_is_left_out():
     made = encoded([["7"], [], numbered([4, 4]), ["8"], numbered([2, 2])])
     assert made["documents"].tolist() == [0, 2, 4]
     assert made["sentences"].tolist() == [0, 4, 8, 10, 12]
-    assert len(made["tokens"]) == 12
+    assert len(made["input_ids"]) == 12
     assert made["chunks"].tolist() == [[0, 0, 2], [1, 2, 4]]
 
 
@@ -79,7 +79,7 @@ def test_one_document_is_too_few():
 
 
 def test_a_sample_is_two_segments_of_the_right_documents():
-    tokens, sentences = CORPUS["tokens"].tolist(), CORPUS["sentences"].tolist()
+    tokens, sentences = CORPUS["input_ids"].tolist(), CORPUS["sentences"].tolist()
     bounds = [sentences[at] for at in CORPUS["documents"].tolist()]
     for epoch in range(40):
         for index, (document, start, end) in enumerate(CORPUS["chunks"].tolist()):

@@ -16,8 +16,8 @@ from train.tasks.vision import idx
 def test_packed_or_not_here_or_in_torchvisions_folder(tmp_path, packed, below):
     write_mnist(tmp_path / "MNIST" / "raw" if below else tmp_path, packed=packed)
     sets = idx.read(tmp_path)
-    assert sets["train"].pixels.shape == (32, 1, 28, 28) and len(sets["test"]) == 16
-    assert sets["train"].pixels.dtype == torch.uint8
+    assert sets["train"].tensors[0].shape == (32, 1, 28, 28) and len(sets["test"]) == 16
+    assert sets["train"].tensors[0].dtype == torch.uint8
     pixels, label = sets["train"][5]
     assert (pixels[0, 4 + 2 * label] == 255).all()
 
