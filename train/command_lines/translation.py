@@ -74,16 +74,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def settings(
-    classes: Sequence[type], argv: Sequence[str], names: Mapping[str, str], **page: str
+    classes: Sequence[type],
+    argv: Sequence[str],
+    names: Mapping[str, str],
+    prog: str = "",
+    description: str = "",
 ) -> tuple[Any, ...]:
-    """One instance of each of `classes`; `page` is `prog` and `description` of --help.
+    """One instance of each of `classes`; `prog` and `description` are for --help.
 
     Raises:
         UsageError: one is wrong; every one at once, with the flags that were typed.
     """
     theirs = {ours: theirs for theirs, ours in names.items()}
     try:
-        return cli.parse(classes, argv, **({"prog": "", "description": ""} | page))
+        return cli.parse(classes, argv, prog=prog, description=description)
     except UsageError as error:
         text = FLAG.sub(lambda found: theirs.get(found[0], found[0]), str(error))
         raise UsageError(text) from None

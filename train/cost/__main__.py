@@ -78,7 +78,8 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
         steps = Steps(computing_s, backward_s, own[0].buckets_bytes, is_mixed=False)
         overlaps = entry.run.config.get("overlap") is True
         made = predict(entry.sync, entry.workers, steps, links, overlaps=overlaps)
-        row = {"run": label, "folders": [one.run.name for one in entries], "mode": entry.sync}
+        folders = [one.run.name for one in entries]
+        row: dict[str, Any] = {"run": label, "folders": folders, "mode": entry.sync}
         row |= {"workers": entry.workers, "predicted_s": made.step_s}
         rows.append(row | {"measured_s": measured[label], **asdict(made)})
     return rows

@@ -112,5 +112,6 @@ def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with its local ranks, where workers were started by hand: hosts are the nodes."""
     places = [one.place for one in workers]
     own, nodes = places[world.rank], list(dict.fromkeys(places))
-    local = {"local_rank": places[: world.rank].count(own), "local_world_size": places.count(own)}
-    return replace(world, **local, node_rank=nodes.index(own), num_nodes=len(nodes))
+    before, all_of_it = places[: world.rank].count(own), places.count(own)
+    world = replace(world, local_rank=before, local_world_size=all_of_it)
+    return replace(world, node_rank=nodes.index(own), num_nodes=len(nodes))

@@ -107,10 +107,11 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
+    model: nn.Module
     try:
         if is_fresh:
-            fresh: nn.Module = kind.from_config(config, dtype=torch.float32)
-            return fresh
+            model = kind.from_config(config, dtype=torch.float32)
+            return model
         options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         model, loading = hub.fetch("--model", name, kind.from_pretrained, **options)
     except (ValueError, KeyError, RuntimeError) as error:  # of the latter: weights of other sizes
