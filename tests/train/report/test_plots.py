@@ -106,7 +106,7 @@ def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
     table = tables.seconds(subject_of(tmp_path, {}, {"sync": "gather_scatter"}))
     table["run"] += LONG
     figure = drawn(plots.seconds, table)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     (legend,), (axis,) = figure.legends, figure.axes
     assert [text.get_text() for text in legend.get_texts()] == list(plots.PHASE_COLOURS)
     outer = figure.bbox

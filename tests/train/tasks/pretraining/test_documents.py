@@ -78,7 +78,7 @@ def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
 
 def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
     for folder, message in (
-        (None, "needs --data-dir: a folder with text files"),
+        (None, "needs --data-dir: the folder with its files"),
         (tmp_path / "no", "does not exist"),
         (tmp_path, "has nothing to train on"),
     ):

@@ -71,8 +71,8 @@ def test_wrong_rows_are_named(tmp_path):
 
 
 def test_wrong_files_are_named(tmp_path):
-    assert "the file is empty" in refusal(tmp_path, "")
-    assert "the file is empty" in refusal(tmp_path, "\n\n")
+    assert "the header has no 'sentence1'" in refusal(tmp_path, "")
+    assert "it has ''" in refusal(tmp_path, "\n\n")
     assert "no examples in it" in refusal(tmp_path, RTE)
     assert refusal(tmp_path, "index,sentence1\n") == (
         "/train.tsv:1: the header has no 'sentence1', 'sentence2', 'label'; "
