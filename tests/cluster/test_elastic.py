@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from muster import json_lines
 from tests.cluster import ways
 from tests.cluster.ways import finish, start
 from tests.launch.submit import submit, wait_until
 
-FLAGS = ["--task", "synthetic", "--epochs", "40", "--dropout", "0", "--threads", "1"]
+FLAGS = ["--task", "synthetic", "--epochs", "60", "--dropout", "0", "--threads", "1"]
 OFTEN = ["--checkpoint-every", "20", "--evaluate", "never", "--lr", "1e-4"]
 
 
 def losses(folder: Path) -> dict[int, float]:
-    lines = (folder / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    """Of a run that may still be writing."""
+    records = json_lines.read(folder / "metrics" / "rank_00000.jsonl")
     return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
 
 

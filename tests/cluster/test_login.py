@@ -27,7 +27,7 @@ print("over", flush=True)
 print("a warning", file=sys.stderr, flush=True)
 """
 # What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
-CALLS = """import json, os, muster
+CALLS = """import json, os, time, muster
 
 def work(number, more=0):
     if number < 0:
@@ -37,6 +37,9 @@ def work(number, more=0):
 def square(number):
     return number * number
 
+def wait():
+    time.sleep(10_000)
+
 if __name__ == "__main__":
     job = muster.launch(work, 3, kwargs={"more": 4}, env={"MY_KEY": "s3cret"}, on="hpc")
     print(json.dumps(job.results()))
@@ -44,11 +47,13 @@ if __name__ == "__main__":
         muster.launch(work, -1, on="hpc", nodes=1).results()
     except muster.RunFailed as error:
         print(json.dumps([f"rank {error.rank}", repr(error.__cause__), "work" in error.traceback]))
-    jobs = muster.map(square, [1, 2, 3], on="hpc", nodes=1, launcher="local")
+    endless = muster.launch(wait, on="hpc", nodes=1, launcher="local")
     try:
-        jobs[2].wait(0)
+        endless.wait(0)
     except TimeoutError as error:
         late = type(error).__name__
+    endless.cancel()
+    jobs = muster.map(square, [1, 2, 3], on="hpc", nodes=1, launcher="local")
     squares = [one.rank(0) for one in jobs]
     print(json.dumps([squares, muster.job(jobs[1].run_id).status().word, late]))
 """

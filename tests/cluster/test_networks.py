@@ -21,7 +21,7 @@ from tests.cluster.ways import finish, losses, start
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
-PATIENCE_S = 240  # far more than it takes where nothing else runs
+PATIENCE_S = 600  # far more than it takes where nothing else runs
 # Each worker stays until all have come.
 MEETS = """#!/bin/sh
 touch "$1/$RANK"

@@ -116,12 +116,14 @@ def test_the_culprit_of_a_job_is_named(cluster, project):
 
 
 def test_edits_while_a_job_waits_change_nothing(cluster, project):
-    flags = ["--nodes", "2", "--workers", "manual", "--slurm", "begin=now+12"]
+    flags = ["--nodes", "2", "--workers", "manual", "--slurm", "begin=now+1hour"]
     process = start(cluster, project, slurm(*flags, "--", "./where.sh"))
     try:
-        assert wait_until(lambda: any(project.glob("logs/*/slurm.json")))
-        assert wait_until(lambda: any(project.glob("logs/*/submitit/*.sh")))
+        pending = ("squeue", "--noheader", "--states=pending", "--format=%A")
+        assert wait_until(lambda: len(cluster.run(*pending).stdout.split()) == 1)
         (project / "text").write_text("edited since")
+        job = cluster.run(*pending).stdout.strip()
+        cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
         code, out, err = finish(process, timeout_s=300)
     finally:
         ways.cancel_all(cluster)
@@ -151,8 +153,7 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
         first = "logs/*/workers/rank_00001.out"
         assert wait_until(lambda: any(path.stat().st_size for path in project.glob(first)))
         (project / "text").write_text("edited since")
-        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-        cluster.run("scontrol", "requeue", job)
+        cluster.run("scontrol", "requeue", ways.running_job(cluster))
         code, _, err = finish(process, timeout_s=300)
     finally:
         ways.cancel_all(cluster)

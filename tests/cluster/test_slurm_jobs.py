@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from muster import json_lines
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import Run, finish, losses, start
@@ -85,19 +86,19 @@ def test_variables_are_not_commands(cluster, tmp_path):
 
 
 def steps(run_dir: Path) -> list[int]:
-    path = run_dir / "metrics" / "rank_00000.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [record["step"] for record in map(json.loads, lines) if record["kind"] == "step"]
+    """Of a run that may still be writing."""
+    records = json_lines.read(run_dir / "metrics" / "rank_00000.jsonl")
+    return [record["step"] for record in records if record["kind"] == "step"]
 
 
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
         run = Run(cluster, SCRIPT, tmp_path)
-        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+        job = ways.running_job(cluster)
         cluster.run("scancel", "--batch", "--signal=USR1", job)
         first = run.run_dir / "attempts" / "0"
-        assert wait_until(first.exists)
+        assert wait_until((first / "workers").exists)  # which is put aside last
         stopped = json.loads((first / "stopped.json").read_text())
         assert stopped["why"] == "notice" and steps(first)[-1] == stopped["step"]
         assert wait_until(lambda: len(steps(run.run_dir)) > 20)
@@ -122,7 +123,7 @@ def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_pat
     try:
         assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
         run.worker(2).kill()
-        assert wait_until((run.run_dir / "attempts" / "0").exists)
+        assert wait_until((run.run_dir / "attempts" / "0" / "workers").exists)
         records = run.run_dir / "metrics" / "rank_00003.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)

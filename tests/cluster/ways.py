@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,11 +190,14 @@ class Run:
         return finish(self.process, timeout_s=300)
 
 
+def running_job(cluster: Cluster) -> str:
+    """The number of the one job that runs; one that has ended may be in the queue for a while."""
+    asked = ("squeue", "--noheader", "--states=running", "--format=%A")
+    (job,) = cluster.run(*asked).stdout.split()
+    return job
+
+
 def cancel_all(cluster: Cluster) -> None:
     """Leave no job behind: the next test has the testbed to itself."""
     cluster.run("scancel", "--user", "root")
     assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip())
-
-
-def interrupt(process: subprocess.Popen) -> None:
-    os.kill(process.pid, signal.SIGINT)

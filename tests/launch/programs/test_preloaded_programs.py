@@ -162,7 +162,7 @@ def test_workers_stop_in_order_and_are_sent_sigterm_once(project, shape, program
 def test_a_named_module_that_leaves_a_thread_is_refused_for_all_to_see(project, shape, monkeypatch):
     (project.parent / "packages").mkdir()
     text = "import threading, time\n"
-    text += "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    text += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
     (project.parent / "packages" / "busy.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(project.parent / "packages"))
     code, _, err = run(project, *shape, "--preload", "busy", "--", "train.py")

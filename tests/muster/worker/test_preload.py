@@ -98,12 +98,11 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
-THREAD = (
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-)
+THREAD = "import threading, time\n"
+THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
 UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
-    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
+    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '30'])", "leaves a thread"),
 }
 
 
