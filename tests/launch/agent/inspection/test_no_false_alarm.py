@@ -14,7 +14,7 @@ import pytest
 from tests.launch.submit import SUBMIT
 from tests.preload import interpreter
 
-SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.3"))
+SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.2"))
 PROGRAM = """
 import sys
 import time
