@@ -10,7 +10,7 @@ import pytest
 from configs import plugins
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, TESTBED
-from tests.cluster.ways import environment, finish, losses, start
+from tests.cluster.ways import finish, losses, start
 from tests.preload import interpreter
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -47,16 +47,9 @@ def by_hand(cluster, nodes: int, sync: str, folder: Path) -> list[float]:
     """One command on each node, as the courses have it."""
     where = ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*FLAGS, "--sync", sync, "--logs-dir", str(folder), "--run-id", "by-hand", *where]
+    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
     workers = [
-        subprocess.Popen(
-            [sys.executable, TESTBED, "exec", f"node{rank}", "--", interpreter()]
-            + ["-m", "train.worker", *flags, "--rank", str(rank)],
-            cwd=REPOSITORY,
-            env=environment(cluster),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
         for rank in range(nodes)
     ]
     for worker in workers:

@@ -10,7 +10,9 @@ from pathlib import Path
 import psutil
 
 from launch.runs.run_record import is_same_process
+from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.commands import finish
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
@@ -28,15 +30,7 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 
 def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=environment(cluster),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return commands.begin(*argv, cwd=cwd, env={**cluster.env, **PYTHON})
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -62,15 +56,6 @@ def sbatch(script: str) -> Callable[..., list[str]]:
         return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
 
     return way
-
-
-def finish(process: subprocess.Popen, timeout_s: float = 300) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
 
 
 def losses(run_dir: Path) -> list[float]:

@@ -1,11 +1,11 @@
 """Runs of a user's program whose ranks do not agree end with the cause, not with an echo."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import SUBMIT, start
 from tests.preload import interpreter
 
@@ -72,6 +72,6 @@ def test_the_cause_is_the_last_line(ended, how):
     assert code == (134 if how == "shape" else 1)
     if how in ("operation", "late"):
         jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
-        seen = subprocess.run(jobs, cwd=folder, capture_output=True, text=True, check=False)
+        seen = call(*jobs, cwd=folder)
         assert "this was seen when a collective timed out" in seen.stdout
         assert "waits in all_reduce 3 [1000]" in seen.stdout
