@@ -58,11 +58,6 @@ def sbatch(script: str) -> Callable[..., list[str]]:
     return way
 
 
-def losses(run_dir: Path) -> list[float]:
-    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
-
-
 class Trainer:
     """This repository's own, as what a run is of."""
 

@@ -17,6 +17,7 @@ import pytest
 
 from launch.studies import cell_runs
 from muster.errors import UsageError
+from tests import commands
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.preload import interpreter, skip_if_quick
 from train.report.data.subject import read_subject
@@ -66,20 +67,11 @@ def project(tmp_path) -> Path:
 
 
 def start(project: Path, *words: str, python: str | None = None) -> subprocess.Popen:
-    return subprocess.Popen(
-        [python or interpreter(), SWEEP, *words], cwd=project, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    return commands.begin(python or interpreter(), SWEEP, *words, cwd=project)
 
 
 def sweep(project: Path, *words: str, python: str | None = None) -> tuple[int, str, str]:
-    process = start(project, *words, python=python)
-    try:
-        out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
+    return commands.finish(start(project, *words, python=python))
 
 
 def refused(project: Path, *words: str) -> str:
@@ -142,10 +134,7 @@ def test_every_combination_is_run_once_and_what_failed_again(project):
     assert found["train-lr-1e-4_seed-1"]["results"]["begun"] == 1
     assert found["train-lr-1e-4_seed-3"]["results"]["begun"] == 2  # with the same checkpoints
 
-    listed = subprocess.run(
-        [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "list"],
-        cwd=project, capture_output=True, text=True,
-    )  # fmt: skip
+    listed = commands.call(sys.executable, REPOSITORY / "launch" / "jobs.py", "list", cwd=project)
     assert listed.returncode == 0 and listed.stdout.count("train-lr-") >= 4, listed.stderr
     entries = read_subject([folder_of(project)]).entries  # what a report is made from
     assert {entry.run.name for entry in entries} == set(states)
@@ -209,16 +198,12 @@ def test_it_ends_in_order_and_goes_on_where_it_was(project, number):
     skip_if_quick()
     (project / "block").touch()
     words = [*LOCAL, "--at-once", "2", "--over", "seed=1,2,4", "--", "train.py", "--lr", "1"]
-    process = start(project, *words, python=sys.executable)
-    try:
+    with commands.ended(start(project, *words, python=sys.executable)) as process:
         both = {"1 1 None", "1 2 None", "1 4 None"}
         assert wait_until(lambda: set(begun(project)) == both)
         assert wait_until(lambda: cells(project)["train-seed-4"]["state"] == "done")
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 128 + number, out + err
     assert "the same command goes on with what is left" in err
     assert [one["state"] for one in cells(project).values()] == ["done", "stopped", "done"]

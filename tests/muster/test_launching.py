@@ -15,6 +15,7 @@ import pytest
 import muster
 from muster.launching import _flags, write_call
 from muster.run_files import FUNCTION, LAUNCH, RESULT
+from tests.commands import call
 from tests.launch.submit import alive, wait_until
 from tests.preload import skip_if_quick
 
@@ -35,17 +36,10 @@ def project(tmp_path, monkeypatch) -> Path:
     return tmp_path / "project"
 
 
-def run(project: Path, text: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def run(project: Path, text: str) -> subprocess.CompletedProcess[str]:
     """A script of the user's, whose last line is JSON."""
     (project / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = call(sys.executable, "script.py", cwd=project)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -157,8 +151,7 @@ if __name__ == "__main__":
     os.kill(os.getpid(), signal.SIGKILL)
 """
     (project / "script.py").write_text(text)
-    done = subprocess.run([sys.executable, "script.py"], cwd=project, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert call(sys.executable, "script.py", cwd=project).returncode == -signal.SIGKILL
     job = muster.job((project / "run_id").read_text())
     assert len(set(job.results(timeout_s=300))) == 4
 
@@ -265,9 +258,7 @@ def test_importing_muster_loads_nothing_else():
         "print(json.dumps([sorted(before & set('torch numpy cloudpickle subprocess'.split())),"
         "sorted(set(sys.modules) & set('torch numpy configs launch train'.split()))]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True
-    )
+    done = call(sys.executable, "-c", f"import json; {code}")
     assert json.loads(done.stdout) == [[], []]
 
 

@@ -92,6 +92,10 @@ def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def losses(run_dir: Path) -> list[float]:
+    return [one["loss"] for one in records(run_dir, 0) if one["kind"] == "step"]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(path.read_text())
     return value

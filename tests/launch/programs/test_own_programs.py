@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import STOPPED
+from tests.commands import call
 from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until
 from tests.preload import skip_if_quick
 
@@ -59,8 +60,7 @@ def only_run(project: Path) -> Path:
 
 
 def jobs(*words: str) -> str:
-    command = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), *words]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=300)
+    done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", *words, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -8,6 +8,7 @@ import sys
 import zipfile
 
 from configs.plugins import REPOSITORY
+from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
 
@@ -22,9 +23,7 @@ grid:
 
 
 def study(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [interpreter(), STUDY, *words], capture_output=True, text=True, timeout=timeout_s
-    )
+    return call(interpreter(), STUDY, *words, timeout_s=timeout_s)
 
 
 def cells(folder) -> dict[str, dict]:

@@ -1,7 +1,6 @@
 """A program finds everything as with plain python, and leaves how it ended in the run folder."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 import vermin
 
 from muster import run_files
+from tests.commands import begin, call, finish
 from tests.train.workers import own_output
 
 WORKER_MAIN = Path(__file__).parents[3] / "muster" / "worker" / "worker_main.py"
@@ -45,10 +45,7 @@ def project(tmp_path) -> Path:
 
 def run(project: Path, *words: str, through: bool = True, **env: str):
     shim = [str(WORKER_MAIN)] if through else []
-    return subprocess.run(
-        [sys.executable, *shim, *words],
-        cwd=project, env={**os.environ, **env}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    return call(sys.executable, *shim, *words, cwd=project, env=env)
 
 
 def ended(run_dir: Path, rank: int = 0) -> dict:
@@ -246,14 +243,9 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
     (project / "train.py").write_text(STOPS.replace("MODE", mode))
     run_dir, signs = project / "run", project / "signs"
     signs.mkdir()
-    env = {
-        "MUSTER_RUN_DIR": str(run_dir),
-        "MUSTER_STOPPABLE": str(signs),
-        "MUSTER_CHECKPOINTS": "/c",
-    }
-    process = subprocess.Popen(
-        [sys.executable, WORKER_MAIN, "train.py"], cwd=project, env={**os.environ, **env}
-    )
+    env = {"MUSTER_RUN_DIR": str(run_dir), "MUSTER_STOPPABLE": str(signs)}
+    env |= {"MUSTER_CHECKPOINTS": "/c"}
+    process = begin(sys.executable, WORKER_MAIN, "train.py", cwd=project, env=env)
     out = run_dir / "workers" / "rank_00000.out"
     while not out.exists() or "ready" not in out.read_text():
         assert process.poll() is None
@@ -264,13 +256,11 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
     assert sign.name == str(process.pid)
     sign.write_text("notice")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=300) == 75
+    assert finish(process)[0] == 75
     record = ended(run_dir)
     assert record["cause"] == "stopped" and "notice" in record["message"]
-    assert json.loads((run_dir / "stopped.json").read_text()) == {
-        "why": "notice",
-        "checkpoints": "/c",
-    }
+    stopped = json.loads((run_dir / "stopped.json").read_text())
+    assert stopped == {"why": "notice", "checkpoints": "/c"}
     assert ("saved" in out.read_text()) == (mode != "pass")
 
 

@@ -298,7 +298,7 @@ def errors_reach_the_backward_pass() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     found = side_by_side()
     it_is_ddp()
     a_hook_of_the_users_goes_where_there_is_none()
