@@ -16,9 +16,6 @@ from tests.launch.submit import SUBMIT, wait_until
 FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
 SCRIPT = ways.sbatch("multinode.sh")
-RESTARTS = [pytest.param(ways.slurm, id="submit.py")]
-if "WHOLE_MATRIX" in os.environ:
-    RESTARTS.append(pytest.param(SCRIPT, id="script"))
 
 
 def submit(cluster, *flags) -> tuple[int, str, str]:
@@ -115,24 +112,6 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
         code == 75
         and "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in message
     )
-
-
-@pytest.mark.parametrize("way", RESTARTS)
-def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path, way):
-    run = Run(cluster, way, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
-    try:
-        assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
-        run.worker(2).kill()
-        assert wait_until((run.run_dir / "attempts" / "0" / "workers").exists)
-        records = run.run_dir / "metrics" / "rank_00003.jsonl"
-        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
-        first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)
-        assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
-    finally:
-        ways.cancel_all(cluster)
-    outputs = [tmp_path / "job.out", *run.run_dir.glob("submitit/*_log.*")]
-    printed = "".join(path.read_text() for path in outputs if path.exists())
-    assert "restart 1 of 1: 4 nodes go on from the last checkpoint" in printed
 
 
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):

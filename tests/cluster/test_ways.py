@@ -116,27 +116,6 @@ def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
     assert found == dict.fromkeys(found, expected)
 
 
-def test_each_point_of_a_sweep(cluster, tmp_path):
-    output = tmp_path / "%a.out"
-    argv = [*ways.SBATCH, "--array=0,17", f"--output={output}"]
-    argv += [
-        str(REPOSITORY / "slurm" / "sweep.sh"),
-        "--max-steps",
-        "2",
-        "--logs-dir",
-        str(tmp_path),
-    ]
-    code, out, err = finish(start(cluster, [*argv, "--threads", "1", "--logs-dir", str(tmp_path)]))
-    assert code == 0, out + err + "".join(path.read_text() for path in tmp_path.glob("*.out"))
-    message = [(tmp_path / f"{point}.out").read_text().splitlines()[0] for point in (0, 17)]
-    assert message == [
-        "point 0 of 18: batch size 64 per worker, fp32, 1 workers",
-        "point 17 of 18: batch size 256 per worker, bf16, 4 workers",
-    ]
-    config = next(tmp_path.glob("*_17/config.yaml")).read_text()
-    assert "batch_size: 1024\n" in config and "precision: bf16\n" in config
-
-
 def test_a_sweep_takes_a_program_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
     output = tmp_path / "%a.out"
