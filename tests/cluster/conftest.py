@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from launch.virtual_cluster.commands import refuse_unfit_box
 from muster.errors import MusterError
 from tests.cluster import ways
+from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.preload import OWN_BOX, interpreter
 
@@ -62,3 +65,20 @@ def other_cluster(_testbed: list[str]) -> Callable[..., Cluster]:
         return bring_up(*flags, env=env)
 
     return change
+
+
+@pytest.fixture
+def new_laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Laptop]]:
+    with ExitStack() as ends:
+
+        def new(number: int = 0) -> Laptop:
+            made = Laptop(cluster, tmp_path, number)
+            ends.callback(made.end)
+            return made
+
+        yield new
+
+
+@pytest.fixture
+def laptop(new_laptop: Callable[..., Laptop]) -> Laptop:
+    return new_laptop()

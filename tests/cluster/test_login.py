@@ -1,31 +1,12 @@
 """From a laptop: `--login` on a command, through the sshd of one node alone."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from collections import deque
-from contextlib import ExitStack
-from pathlib import Path
-from threading import Thread
 
-import psutil
-import pytest
-
-from tests.cluster.laptops import HOME, Laptop
+from tests.cluster.laptops import HOME
 from tests.cluster.testbeds import REPOSITORY
-from tests.launch.submit import wait_until
 
-WAIT = """import sys, time
-from pathlib import Path
-print("begun", flush=True)
-while not Path(sys.argv[1]).exists():
-    time.sleep(0.05)
-print("over", flush=True)
-print("a warning", file=sys.stderr, flush=True)
-"""
 # What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
 CALLS = """import json, os, time, muster
 
@@ -57,53 +38,9 @@ if __name__ == "__main__":
     squares = [one.rank(0) for one in jobs]
     print(json.dumps([squares, muster.job(jobs[1].run_id).status().word, late]))
 """
+
+
 LOCAL = ("--launcher", "local", "--workers", "manual")
-
-
-@pytest.fixture
-def new_laptop(cluster, tmp_path):
-    with ExitStack() as ends:
-
-        def new(number=0) -> Laptop:
-            made = Laptop(cluster, tmp_path, number)
-            ends.callback(made.end)
-            return made
-
-        yield new
-
-
-@pytest.fixture
-def laptop(new_laptop):
-    return new_laptop()
-
-
-def session_of(laptop) -> Path:
-    (session,) = (laptop.remote / "sessions").iterdir()
-    return session
-
-
-def output_until(process: subprocess.Popen, words: str) -> str:
-    seen = ""
-    while words not in seen:
-        line = process.stdout.readline()
-        assert line, seen + process.stderr.read()
-        seen += line
-    return seen
-
-
-def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:
-    """One whose program has begun, and goes on until the returned file is there."""
-    (laptop.project / "t.py").write_text(WAIT)
-    end = laptop.remote.with_name(f"end-{laptop.number}")
-    words = ["--run-id", laptop.run_id, *LOCAL, *flags, "--", "t.py", str(end)]
-    run = laptop.start("run", *words)
-    output_until(run, "begun")
-    return run, end
-
-
-def shown(laptop) -> int:
-    """How much the command on the login node has printed, which is less than a line's buffer."""
-    return (session_of(laptop) / "out").stat().st_size
 
 
 def test_it_is_a_laptop(laptop):
@@ -168,62 +105,6 @@ def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     assert "gone.py" not in names and {"a name\nwith a line", "made", "t.py"} <= names
 
 
-def cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def test_a_lost_connection_changes_nothing(laptop):
-    run, end = waiting_run(laptop)
-    words = ("follow", str(session_of(laptop)))
-    follower = next(one for one in psutil.process_iter() if words == tuple(cmdline(one)[2:4]))
-    sshd = next(one for one in follower.parents() if one.name().startswith("sshd"))
-    sshd.kill()
-    end.touch()
-    out, err = run.communicate(timeout=300)
-    assert run.returncode == 0, err
-    assert out.endswith("over\n") and out.count("over") == 1
-    assert "a warning" in err and "it goes on there" in err
-
-
-def test_a_link_that_is_down_changes_nothing(laptop):
-    run, end = waiting_run(laptop)
-    errors, seen = deque(), Thread(target=lambda: errors.extend(run.stderr), daemon=True)
-    seen.start()
-    laptop.link("down")
-    end.touch()
-    if "WHOLE_MATRIX" in os.environ:
-        time.sleep(60)
-    assert wait_until(lambda: any("it goes on there" in line for line in errors))
-    laptop.link("up")
-    assert run.stdout.read().endswith("over\n")
-    assert run.wait(300) == 0, errors
-
-
-def test_a_laptop_that_is_killed_goes_on_where_it_was(laptop):
-    run, end = waiting_run(laptop)
-    noted = laptop.home / "state" / "muster" / "logins" / laptop.run_id
-    wait_until(lambda: json.loads(noted.read_text())["seen"][0] >= shown(laptop))
-    run.kill()
-    run.wait()
-    follow = laptop.start_known("jobs", "logs", laptop.run_id, "-f")
-    end.touch()
-    out, err = follow.communicate(timeout=300)
-    assert follow.returncode == 0, err
-    assert out == "over\n"
-
-
-def test_ctrl_c_does_what_it_does_there(laptop):
-    run, _ = waiting_run(laptop, "--stop-grace-s", "0")
-    run.send_signal(signal.SIGINT)
-    _, err = run.communicate(timeout=300)
-    assert run.returncode == 130, err
-    assert "Ctrl-C was passed on" in err and "stopped by SIGINT" in err
-    assert f"{laptop.run_id}: stopped" in laptop.known("jobs", "status", laptop.run_id).stdout
-
-
 def test_a_job_of_slurm_and_values_of_env(laptop):
     (laptop.project / "t.py").write_text("import os; print(os.environ['SECRET'], end='!\\n')\n")
     laptop.env["SECRET"] = "of $HOME"
@@ -232,7 +113,7 @@ def test_a_job_of_slurm_and_values_of_env(laptop):
     out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err
     assert "of $HOME!" in out
-    texts = [path.read_text() for path in session_of(laptop).iterdir() if path.name != "out"]
+    texts = [path.read_text() for path in laptop.session().iterdir() if path.name != "out"]
     assert not any("of $HOME" in text for text in texts)
 
 
