@@ -48,11 +48,7 @@ def ask(cluster, run: str, *flags: str) -> str:
 
 def cancel(cluster, project: Path, process: subprocess.Popen) -> tuple[int, str, str]:
     """End the run, wherever it is; what its launcher says of it."""
-    subprocess.run(
-        [sys.executable, JOBS, "cancel", only_run(project).name],
-        env=ways.environment(cluster),
-        check=False,
-    )
+    cluster.run(sys.executable, JOBS, "cancel", only_run(project).name)
     return ways.finish(process)
 
 

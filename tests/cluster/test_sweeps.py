@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import finish
+from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.launch.sweeps import DOC, EXAMPLES
 
@@ -127,14 +127,11 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
         "with a bug",
         "repaired",
     ]
-    listed = subprocess.run(
-        [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "list"],
-        env=ways.environment(cluster), cwd=project, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
+    listed = call(*jobs, "list", env=ways.environment(cluster), cwd=project).stdout
     assert listed.count("train-lr-") >= 4, listed
-    assert (
-        json.loads((folder_of(project) / "sweep.json").read_text())["cells"][3]["state"] == "done"
-    )
+    record = json.loads((folder_of(project) / "sweep.json").read_text())
+    assert record["cells"][3]["state"] == "done"
 
 
 @WHOLE_MATRIX

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.testbeds import STATE, TESTBED, take_down, testbed
+from tests.commands import call
 from tests.launch.submit import wait_until
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -37,10 +38,10 @@ def processes() -> dict[int, str]:
 
 def machine() -> dict[str, object]:
     """What a testbed could leave behind."""
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout
+    links = call("ip", "-o", "link").stdout
     return {
         "links": sorted(line.split(":")[1].strip() for line in links.splitlines()),
-        "namespaces": subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout,
+        "namespaces": call("ip", "netns").stdout,
         "mounts": Path("/proc/mounts").read_text(),
         "run": sorted(path.name for path in Path("/run").iterdir()),
         "hosts": Path("/etc/hosts").read_text(),
