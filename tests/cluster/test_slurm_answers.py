@@ -26,7 +26,7 @@ from launch.virtual_cluster import daemons, slurm_daemons
 slurm_daemons.start_controller()
 daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
 """
-ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+ENDLESS = ["--workers", "manual", "--no-snapshot", "--", "sleep", "10000"]
 
 
 class Run:
@@ -34,7 +34,7 @@ class Run:
 
     def __init__(self, cluster: Cluster, folder: Path, argv: list[str]) -> None:
         self.cluster, self.folder = cluster, folder
-        self.process = start(cluster, [*argv, *ENDLESS, "--logs-dir", str(folder)])
+        self.process = start(cluster, [*argv, "--logs-dir", str(folder), *ENDLESS])
         begun = wait_until(lambda: self._job().get("job_id") or self.has_failed())
         assert begun and not self.has_failed(), self.process.communicate(timeout=5)
 

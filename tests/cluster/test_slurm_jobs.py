@@ -88,6 +88,7 @@ def steps(run_dir: Path) -> list[int]:
     return [record["step"] for record in records if record["kind"] == "step"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
@@ -114,6 +115,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):
     def documents(*argv: str) -> tuple[int, list[dict]]:
         code, out, _ = finish(start(cluster, [sys.executable, *argv], cwd=tmp_path))

@@ -59,6 +59,11 @@ def only_run(project: Path) -> Path:
     return run_dir
 
 
+def python_for(workers: str) -> str | None:
+    """What imports for all workers of a node is a new one, which hands descriptors on."""
+    return sys.executable if workers == "preload" else None
+
+
 def jobs(*words: str) -> str:
     done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", *words, cwd="/")
     assert done.returncode == 0, done.stderr
@@ -83,7 +88,7 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
 def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
-    code, _, err = submit(*words, cwd=project, python=sys.executable)
+    code, _, err = submit(*words, cwd=project, python=python_for(workers))
     assert code == 1
     assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
     assert re.search(
@@ -125,7 +130,7 @@ def test_an_exit_code_that_only_its_starter_knows_is_told(project, workers):
     text = "import ctypes, os\nif os.environ['RANK'] == '3': ctypes.CDLL(None)._exit(3)"
     (project / "other.py").write_text(f"{text}\nimport time\ntime.sleep(10000)")
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
-    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
     assert code == 3 and re.fullmatch(r"error: rank 3 on \S+: exit code 3", err.splitlines()[-1]), (
         err
     )
@@ -146,8 +151,7 @@ UNTOLD = {
 def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers):
     (project / "other.py").write_text(UNTOLD[how])
     flags = [*LOCAL, "--nodes", "2", "--workers", workers]
-    python = sys.executable if workers == "preload" else None  # which hands descriptors on
-    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python)
+    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
     assert code == 0, err
     records = [json.loads(path.read_text()) for path in only_run(project).glob("exits/*.json")]
     assert [record["cause"] for record in records] == ["done", "done"]
