@@ -9,7 +9,7 @@ import pytest
 
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
-from tests.preload import skip_if_quick
+from tests.preload import interpreter, skip_if_quick
 
 PAGE = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -30,7 +30,7 @@ def run(project: Path, text: str, ranks: int = 2, *words: str) -> str:
     """The example as the user's own train.py; what it prints."""
     (project / "train.py").write_text(text)
     start = [*TORCHRUN, str(ranks)] if ranks else []
-    done = call(sys.executable, *start, "train.py", *words, cwd=project)
+    done = call(interpreter(), *start, "train.py", *words, cwd=project)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
