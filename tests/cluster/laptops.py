@@ -62,6 +62,10 @@ class Laptop:
     def start(self, word: str, *words: str) -> subprocess.Popen:
         return self.start_known(word, *self.login, *words)
 
+    def run(self, *words: str) -> subprocess.CompletedProcess:
+        """`muster run` through node0, to its end."""
+        return self.known("run", *self.login, *words)
+
     def start_known(self, *words: str) -> subprocess.Popen:
         """A command that names a run alone."""
         return self.popen(*MUSTER, *words)

@@ -60,10 +60,9 @@ def test_nodes_behind_it_by_ssh_and_a_run_comes_home(laptop, cluster):
     (laptop.project / "t.py").write_text("import os; print('rank', os.environ['RANK'])\n")
     hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
     words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--", "t.py"]
-    run = laptop.start("run", *words)
-    out, err = run.communicate(timeout=300)
-    assert run.returncode == 0, err
-    assert "rank 0" in out and "rank 1" in out and "sending Muster" in err
+    run = laptop.run(*words)
+    assert run.returncode == 0, run.stderr
+    assert "rank 0" in run.stdout and "rank 1" in run.stdout and "sending Muster" in run.stderr
     status = laptop.known("jobs", "status", laptop.run_id)
     assert f"{laptop.run_id}: done" in status.stdout, status.stderr
     waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
@@ -78,9 +77,10 @@ def test_a_run_that_is_left_to_itself_is_waited_for_and_followed(laptop, cluster
     (laptop.project / "t.py").write_text("import sys; print('begun'); sys.exit(7)\n")
     hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
     words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--detach", "--json"]
-    run = laptop.start("run", *words, "--", "t.py")
-    out, err = run.communicate(timeout=300)
-    assert run.returncode == 0 and json.loads(out.splitlines()[0])["kind"] == "submitted", err
+    run = laptop.run(*words, "--", "t.py")
+    assert run.returncode == 0 and json.loads(run.stdout.splitlines()[0])["kind"] == "submitted", (
+        run.stderr
+    )
     waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
     ended = json.loads(waited.stdout.splitlines()[-1])
     assert waited.returncode == ended["exit_code"] == 7, waited.stderr
@@ -93,14 +93,13 @@ def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "a name\nwith a line").write_text("kept")
     (laptop.project / "t.py").write_text("from pathlib import Path; Path('made').touch()\n")
     flags = (*LOCAL, "--", "t.py")
-    assert laptop.start("run", *flags).wait(300) == 0
+    assert laptop.run(*flags).returncode == 0
     (copy,) = (laptop.remote / "projects").iterdir()
     (laptop.project / "gone.py").unlink()
     (laptop.project / "t.py").write_text("import sys; sys.exit(7)\n")
-    again = laptop.start("run", *flags)
-    _, err = again.communicate(timeout=300)
-    assert again.returncode == 7, err
-    assert "sending Muster" not in err
+    again = laptop.run(*flags)
+    assert again.returncode == 7, again.stderr
+    assert "sending Muster" not in again.stderr
     names = {path.name for path in copy.iterdir()}
     assert "gone.py" not in names and {"a name\nwith a line", "made", "t.py"} <= names
 
@@ -109,10 +108,9 @@ def test_a_job_of_slurm_and_values_of_env(laptop):
     (laptop.project / "t.py").write_text("import os; print(os.environ['SECRET'], end='!\\n')\n")
     laptop.env["SECRET"] = "of $HOME"
     flags = ("--launcher", "slurm", "--nodes", "2", "--workers", "manual", "--env", "SECRET")
-    run = laptop.start("run", *flags, "--", "t.py")
-    out, err = run.communicate(timeout=300)
-    assert run.returncode == 0, err
-    assert "of $HOME!" in out
+    run = laptop.run(*flags, "--", "t.py")
+    assert run.returncode == 0, run.stderr
+    assert "of $HOME!" in run.stdout
     texts = [path.read_text() for path in laptop.session().iterdir() if path.name != "out"]
     assert not any("of $HOME" in text for text in texts)
 
@@ -123,12 +121,11 @@ def test_a_full_disk_there_is_named(laptop, cluster):
     assert cluster.exec("node0", *small).returncode == 0
     try:
         (laptop.project / "t.py").touch()
-        run = laptop.start("run", *LOCAL, "--", "t.py")
-        _, err = run.communicate(timeout=300)
+        run = laptop.run(*LOCAL, "--", "t.py")
     finally:
         cluster.exec("node0", "umount", "--lazy", str(laptop.remote))
     assert run.returncode == 1
-    last = err.splitlines()[-1]
+    last = run.stderr.splitlines()[-1]
     assert last.startswith("error: root@node0: ") and str(laptop.remote) in last
     assert "No space left" in last and "make room there, or name a folder" in last
 
@@ -158,9 +155,8 @@ def test_a_passphrase_is_asked_for_once(laptop):
     laptop.env["SSH_AUTH_SOCK"] = ""
     (laptop.project / "t.py").write_text("print('in')\n")
     for _ in range(2):
-        run = laptop.start("run", *LOCAL, "--", "t.py")
-        _, err = run.communicate(timeout=300)
-        assert run.returncode == 0, err
+        run = laptop.run(*LOCAL, "--", "t.py")
+        assert run.returncode == 0, run.stderr
     assert (laptop.home / "asked").read_text() == "\n"
 
 
@@ -205,7 +201,6 @@ def test_a_record_that_cannot_be_read_is_named(laptop):
 
 def test_a_host_that_is_not_known_is_refused(laptop):
     laptop.ssh_config.write_text("Host node0\n HostName 10.10.1.1\n UserKnownHostsFile /dev/null\n")
-    run = laptop.start("run", "--", "t.py")
-    _, err = run.communicate(timeout=300)
+    run = laptop.run("--", "t.py")
     assert run.returncode == 1
-    assert "its host key is not known" in err
+    assert "its host key is not known" in run.stderr
