@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from launch.studies import cell_runs
 from muster.errors import UsageError
 from tests import commands
 from tests.launch.submit import REPOSITORY, alive, wait_until
-from tests.launch.sweeps import LOCAL, SWEEP, begun, cells, folder_of, new_project, start, sweep
+from tests.launch.sweeps import LOCAL, begun, cells, folder_of, new_project, start, sweep
 from tests.preload import skip_if_quick
 from train.report.data.subject import read_subject
 
@@ -95,20 +94,13 @@ def test_no_value_of_env_is_written_down_or_on_a_command_line(project):
     words = [*LOCAL, "--over", "lr=1", "--env", f"TOKEN={secret}"]
     code, out, err = sweep(project, "--dry-run", *words, "--", "shows.py")
     assert code == 0 and hidden.decode() not in out + err
-    process = subprocess.Popen(
-        [sys.executable, SWEEP, *words, "--", "shows.py"], cwd=project, stdout=subprocess.PIPE
-    )
-    try:
-        seen = project / "seen"
+    seen = project / "seen"
+    with commands.ended(start(project, *words, "--", "shows.py", python=sys.executable)) as process:
         assert wait_until(lambda: seen.exists() and seen.read_text() == secret)
         assert hidden not in lines_of_processes()
         (project / "go").touch()
-        out, _ = process.communicate(timeout=300)
-    finally:
-        (project / "go").touch()
-        process.terminate()
-        process.wait(300)
-    assert process.returncode == 0 and hidden not in out
+        code, out, err = commands.finish(process)
+    assert code == 0 and hidden.decode() not in out + err
     written = [path for path in (project / "logs").rglob("*") if path.is_file()]
     assert [path for path in written if hidden in path.read_bytes()] == []
     assert "--env TOKEN" in json.loads((folder_of(project) / "sweep.json").read_text())["command"]
@@ -151,12 +143,8 @@ def test_after_a_killed_call_the_next_waits_for_what_is_left_of_it(project):
     skip_if_quick()
     (project / "block").touch()
     words = [*LOCAL, "--over", "seed=2", "--", "train.py", "--lr", "1"]
-    process = start(project, *words, python=sys.executable)
-    try:
+    with commands.ended(start(project, *words, python=sys.executable)):
         assert wait_until(lambda: begun(project) == ["1 2 None"])
-    finally:
-        process.kill()
-        process.communicate()
     (project / "block").unlink()
     code, out, err = sweep(project, *words)
     assert code == 0 and begun(project) == ["1 2 None"] * 2, out + err

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
+from tests.commands import begin, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, wait_until
 
@@ -230,17 +230,11 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
         "from tests.launch.slurm.test_job_nodes import killed_leader;"
         "killed_leader(Path(sys.argv[1]))"
     )
-    leader = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=REPOSITORY, start_new_session=True
-    )
     begun = tmp_path / "run" / "agents" / "node_00001.json"
-    try:
+    with ended(begin(sys.executable, "-c", script, tmp_path, cwd=REPOSITORY)) as leader:
         assert wait_until(begun.exists)
         mine = psutil.Process(leader.pid).children(recursive=True)
         assert mine
-    finally:
-        leader.kill()
-        leader.wait()
     assert wait_until(lambda: not any(one.is_running() for one in mine))
 
 

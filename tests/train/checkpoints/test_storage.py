@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.commands import call
+from tests.commands import begin, call, ended
 from train.checkpoints import storage
 from train.checkpoints.storage import Damaged
 
@@ -186,13 +186,9 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
 
 def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
     """Of any process of this host, without a look at /proc, which macOS has not."""
-    host, child = socket.gethostname(), subprocess.Popen(["sleep", "10000"])
-    folder = tmp_path / f"step_00000001.{host}.{child.pid}{storage.UNFINISHED}"
-    folder.mkdir()
-    monkeypatch.setattr(Path, "exists", lambda _: False)
-    try:
+    with ended(begin("sleep", "10000")) as child:
+        folder = tmp_path / f"step_00000001.{socket.gethostname()}.{child.pid}{storage.UNFINISHED}"
+        folder.mkdir()
+        monkeypatch.setattr(Path, "exists", lambda _: False)
         assert list(storage._unfinished(tmp_path)) == []
-    finally:
-        child.kill()
-        child.wait()
     assert list(storage._unfinished(tmp_path)) == [folder]
