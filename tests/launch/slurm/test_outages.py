@@ -127,7 +127,7 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         (tmp_path / name).mkdir()
         run_folder(tmp_path / name, job).rename(tmp_path / f"run-{name}")
-        time.sleep(0.01)
+        time.sleep(0.05)
     (tmp_path / "run-c" / "config.yaml").unlink()
     jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
     done = call(*jobs, "status", "12", env=slurm.env)
