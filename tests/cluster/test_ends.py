@@ -14,6 +14,7 @@ from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
 from tests.cluster.ways import Run, finish, start
 from tests.launch.submit import wait_until
+from tests.train.workers import losses
 
 WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
 
@@ -96,7 +97,7 @@ def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
         code, out, err = finish(process, timeout_s=300)
         assert code == 0, name + out + err
     runs = [next((tmp_path / name).glob("*/config.yaml")).parent for name in chosen]
-    found = [tuple(ways.losses(run_dir)) for run_dir in runs]
+    found = [tuple(losses(run_dir)) for run_dir in runs]
     assert all(len(one) == 30 for one in found)
     assert len(set(found)) == 4
 

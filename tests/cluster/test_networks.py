@@ -16,7 +16,8 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import ways
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import finish, losses, start
+from tests.cluster.ways import finish, start
+from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

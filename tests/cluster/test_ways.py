@@ -10,8 +10,9 @@ import pytest
 from configs import plugins
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, TESTBED
-from tests.cluster.ways import finish, losses, start
+from tests.cluster.ways import finish, start
 from tests.preload import interpreter
+from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
