@@ -37,8 +37,6 @@ def refused(project: Path, *words: str) -> str:
         (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
         (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
         (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
-        (["--cells", "nothing.json"], "--cells nothing.json: No such file"),
-        (["--cells", "train.py"], "--cells train.py: not a file of cells"),
         (
             ["--over", "lr=1,2", "--at-once", "2", "--master-port", "29511", "--", "train.py"],
             "--master-port 29511 is one port, but --at-once 2 runs",
