@@ -1,7 +1,6 @@
 """A node that was the cause twice in seven days is bad: it is named, and can be avoided."""
 
 import json
-import subprocess
 import sys
 import time
 
@@ -12,6 +11,7 @@ from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
 from muster.errors import UsageError
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
 
 NODES = [
@@ -92,8 +92,7 @@ def test_they_are_listed_and_forgotten(ended):
     ended(GONE.format("n2"), lost="n2")
 
     def jobs(*words):
-        argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "nodes", *words]
-        done = subprocess.run(argv, capture_output=True, text=True)
+        done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "nodes", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -23,7 +23,8 @@ from tests.preload import interpreter
 
 FLAGS = ["--launcher", "local", "--task", "synthetic", "--nodes", "2", "--threads", "1"]
 OF_OURS = ["imports", "rendezvous", "model", "checkpoint", "step"]
-SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20"]
+# So long that it is not over before a look finds its first checkpoint.
+SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "15"]
 
 
 def losses(run_dir: Path) -> dict[int, float]:
@@ -50,12 +51,18 @@ def recovered(out: str, run_dir: Path, what: str) -> list[str]:
     return list(shown)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_worker_changes_no_loss(tmp_path, rank):
-    flags = [*FLAGS, *SLOW, "--epochs", "5", "--logs-dir", str(tmp_path)]
-    code, _, err = submit(*flags, "--run-id", "whole")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[int, float]:
+    """The losses of a run that nothing happens to."""
+    logs = tmp_path_factory.mktemp("whole")
+    code, _, err = submit(*FLAGS, *SLOW, "--logs-dir", str(logs), "--run-id", "whole")
     assert code == 0, err
-    hurt = [*flags, "--run-id", "hurt", "--max-restarts", "2"]
+    return losses(logs / "whole")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_changes_no_loss(tmp_path, whole, rank):
+    hurt = [*FLAGS, *SLOW, "--logs-dir", str(tmp_path), "--run-id", "hurt", "--max-restarts", "2"]
     process = start(*hurt, python=interpreter())
     assert wait_until(lambda: any(tmp_path.glob("hurt/checkpoints/step_????????")))
     victim = worker(process, rank)
@@ -70,7 +77,7 @@ def test_a_killed_worker_changes_no_loss(tmp_path, rank):
     assert "lost rank" not in err and "lost another worker" not in err, err
     log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"
     assert "error: lost " in log.read_text() or "error: stopped by SIGTERM" in log.read_text()
-    assert losses(tmp_path / "hurt") == losses(tmp_path / "whole")
+    assert losses(tmp_path / "hurt") == whole
     parts = recovered(out, tmp_path / "hurt", "step [0-9]+ again")
     assert parts == ["noticed", "stopped", "agents", *OF_OURS]
     names = {path.name for path in (tmp_path / "hurt" / "attempts" / "0").iterdir()}

@@ -1,10 +1,10 @@
 """A worker's inspection answers, and is not in the way of what the worker does."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from muster.worker import inspection
+from tests.commands import call
 
 FORKS = """
 import importlib, json, os, socket, sys, types, warnings
@@ -41,6 +41,6 @@ def test_a_fork_is_not_warned_of_and_questions_are_answered_after_it(tmp_path):
     script.write_text(FORKS)
     folder.mkdir()
     words = [sys.executable, str(script), str(Path(inspection.__file__)), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = call(*words)
     assert done.stdout == "{3} 21\n", done.stderr
     assert done.stderr.count("Warning: ") == 1 and "DeprecationWarning: seen" in done.stderr

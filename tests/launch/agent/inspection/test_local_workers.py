@@ -82,29 +82,6 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     assert report["process"]["words"] == "sleeps"
 
 
-def test_a_worker_whose_interpreter_is_held_is_read_by_faulthandler(start, tmp_path):
-    import fcntl
-
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        start("held")
-        assert wait_until(lambda: not ask(tmp_path, 1.0)["answers"])
-        report = ask(tmp_path, 1.0)
-    assert functions(report)[-1] == "held"
-    assert report["process"]["status"] in ("sleeping", "disk-sleep")
-
-
-def test_a_stopped_worker_is_not_signalled(start, tmp_path):
-    process = start("load_data")
-    process.send_signal(signal.SIGSTOP)
-    assert wait_until(lambda: state_of(process.pid).status == "stopped")
-    report = ask(tmp_path, 1.0)
-    assert not report["answers"] and report["process"]["words"].startswith("is stopped")
-    process.send_signal(signal.SIGCONT)
-    assert wait_until(lambda: ask(tmp_path)["answers"])
-    assert process.poll() is None
-
-
 def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
     stranger = subprocess.Popen(["setsid", "--fork", "sleep", "3"])
     stranger.wait()
