@@ -1,4 +1,4 @@
-"""What --help prints."""
+"""Print --help."""
 
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
@@ -12,7 +12,7 @@ from muster.errors import UsageError
 
 
 class Parser(ArgumentParser):
-    """Whose errors are as those of all commands."""
+    """A parser whose errors look like those of all our commands."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -20,7 +20,7 @@ class Parser(ArgumentParser):
 
 
 class _Help(HelpFormatter):
-    """The default where it says something; the type is in the metavar already, and that once."""
+    """Show useful defaults only, and the type once: it is in the metavar already."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -43,7 +43,7 @@ def parser_of(
     description: str,
     shown: Collection[str],
 ) -> ArgumentParser:
-    """What --help is printed by; `values`: the defaults that it tells of."""
+    """The parser that prints --help; `values` are the defaults to show."""
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
     parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
@@ -68,7 +68,7 @@ def parser_of(
 
 
 def kind_of(hint: Any) -> str:
-    """What a value of this type looks like, for --help and for errors."""
+    """How a value of this type looks, for --help and for errors."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
     kinds = [kind_of(arg) for arg in get_args(hint) if arg is not type(None)]

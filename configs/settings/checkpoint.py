@@ -1,4 +1,4 @@
-"""When a run is written down so that it can be continued, and what it continues."""
+"""When a run is saved so that it can be continued, and which checkpoint it continues."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from configs.settings.fields import computing, neutral, setting, sharing
 
 
 class Interval(NamedTuple):
-    """Every so many steps, epochs or minutes."""
+    """Every `count` steps, epochs or minutes."""
 
     every: float
     unit: Literal["step", "epoch", "min"]
@@ -35,7 +35,7 @@ class CheckpointConfig:
     save_model: bool = sharing(True, "save the trained model into model/ of the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
-        """A line for every one of these settings that is wrong."""
+        """A line for each wrong setting among these."""
         try:
             self.checkpoint_interval()
         except ValueError:
@@ -51,7 +51,7 @@ class CheckpointConfig:
         """How often to write one; None: never.
 
         Raises:
-            ValueError: --checkpoint-every is none of its forms.
+            ValueError: --checkpoint-every has none of its forms.
         """
         text = self.checkpoint_every
         if text == "never":

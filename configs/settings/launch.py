@@ -1,4 +1,4 @@
-"""Every setting of a launch: on which machines, through what, and under which of their rules."""
+"""Every setting of a launch: the machines, how to reach them, and their limits."""
 
 import ipaddress
 import re
@@ -12,13 +12,13 @@ from configs.settings.fields import MAX_PORT, MIN_PORT, Config, port_problems, s
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-# As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
+# In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
 
 
 class Nodes(int):
-    """A number of nodes; or, written 2:4, at most four and at least two."""
+    """A number of nodes; written 2:4, at least two and at most four."""
 
     KIND = "N or MIN:MAX"
     least: int
@@ -131,21 +131,21 @@ class LaunchConfig(Config):
 
     @property
     def least_nodes(self) -> int:
-        """Nodes without which a run does not start, or start again."""
+        """The smallest number of nodes with which a run starts or restarts."""
         if isinstance(self.nodes, Nodes):
             return self.nodes.least
         return 1 if self.nodes is None else self.nodes
 
     @property
     def ports(self) -> tuple[int, int] | None:
-        """The first and the last port at which agents and workers may meet; None: any."""
+        """The first and last port for agents and workers; None: any port."""
         if self.port_range is None:
             return None
         first, _, last = self.port_range.partition(":")
         return int(first), int(last)
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
-        """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
+        """Workers of each node; `nodes` is used if neither flag says how many nodes there are."""
         counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
         slots: tuple[Slots, ...] = tuple(
             "gpu" if count == "gpu" else int(count) for count in counts
@@ -213,7 +213,7 @@ class SlurmConfig(Config):
 
     @property
     def more(self) -> dict[str, str]:
-        """What --slurm gave, by sbatch's own names."""
+        """The options that --slurm gave, by sbatch's own names."""
         pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
         return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
 
@@ -227,7 +227,7 @@ class DoctorConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a launcher is made from."""
+    """The arguments of a launcher."""
 
     launch: LaunchConfig
     ssh: SshConfig
@@ -235,7 +235,7 @@ class Settings:
 
 
 def is_plain(text: str) -> bool:
-    """Without line breaks or other control characters, which files and options cannot hold."""
+    """Whether `text` has no line breaks or other control characters, which options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
 
 

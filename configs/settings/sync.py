@@ -1,4 +1,4 @@
-"""How the workers' models stay one: the sync mode, what it may leave out, and how often."""
+"""How the workers' models stay equal: the sync mode, what it may leave out, and how often."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from configs import plugins
 from configs.settings.fields import gradients, sending, sharing
 
-COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
+COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send fewer bytes than the gradients
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
@@ -48,7 +48,7 @@ class SyncingConfig:
     )  # fmt: skip
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
-        """A line for every one of these settings that is wrong, beside --precision, --compile."""
+        """A line for each wrong setting among these, together with --precision and --compile."""
         if self.compress_share > 1:
             yield f"--compress-share must be at most 1 (got {self.compress_share})"
         if self.sync == "local_sgd" and precision == "fp16":
