@@ -1,10 +1,10 @@
-"""Run a module as `python -m` does, wherever this is started.
+"""Run a module as `python -m` does, from any folder.
 
 python run_module.py torch.distributed.run [argument ...]
 
-`-m` finds modules in the folder that it is started in first, where a `yaml.py` or `logging.py` of
-the user's would be taken for the library's; and where PYTHONSAFEPATH is set, none there. A module
-of this checkout is found in the checkout, all others where Python has its libraries.
+`-m` looks first in the current folder, where a `yaml.py` or `logging.py` of the user would replace
+the library's. With PYTHONSAFEPATH it finds no module of the checkout. Here a module of this
+checkout is found in the checkout, and all others in Python's libraries.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -18,7 +18,7 @@ OURS = ("launch", "train")
 
 
 def main() -> None:
-    """Become the module that the first argument names."""
+    """Run the module that the first argument names, in place of this script."""
     del sys.argv[0]
     is_ours = sys.argv[0].partition(".")[0] in OURS
     has_own_folder = not getattr(sys.flags, "safe_path", False)
