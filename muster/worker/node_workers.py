@@ -1,8 +1,8 @@
 """Fork the workers of a node, and wait for them as torchrun does.
 
-Signals that end are passed on; one worker that fails ends the others; what does not end within its
-grace is killed. The exit code: 0 if all ended well, 75 if all others stopped cleanly, 128 + N
-after signal N, else 1.
+Signals that stop the run are passed on. If one worker fails, the others are ended. A worker that
+does not end within its grace period is killed. The exit code is 0 if all ended well, 75 if all
+others stopped cleanly, 128 + N after signal N, else 1.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -18,15 +18,15 @@ from types import FrameType
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's own variable, in seconds
+GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, in seconds
 LOOK_S = 0.02
-# Time for the others to find that one has failed, and to write down how they ended; as one after
-# the other does, they get it again.
+# Time for the other workers to find that one has failed, and to record how they ended. Each worker
+# that ends starts it again, since they end one after another.
 ECHO_S = 1.5
 
 
 def start(count: int) -> int:
-    """Fork; return the local rank in each worker. The process that forks ends with their code."""
+    """Fork; return the local rank in each worker. The forking process ends with their exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -39,11 +39,11 @@ def start(count: int) -> int:
         workers[pid] = local_rank
     code = _Wait(workers).run()
     sys.stderr.flush()
-    os._exit(code)  # without what libraries do at the end of a process that has used them
+    os._exit(code)  # without the exit handlers of libraries that it has imported
 
 
 def _be_a_new_process() -> None:
-    """A session of its own, and signals as Python has them when it starts."""
+    """Give the process its own session, and Python's signal handlers of a new process."""
     os.setsid()
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
@@ -57,7 +57,7 @@ class _Wait:
     def __init__(self, workers: dict[int, int]) -> None:
         self._running = workers
         self._codes: list[int] = []
-        self._signal = 0  # that ends this process
+        self._signal = 0  # the signal that ends this process
         self._stop_at: float | None = None
         self._kill_at: float | None = None
         for number in ENDING:
@@ -65,7 +65,7 @@ class _Wait:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def run(self) -> int:
-        """Stay until no worker runs; the exit code."""
+        """Wait until no worker runs; return the exit code."""
         while self._running:
             if self._signal:
                 self._stop(self._signal)
@@ -86,14 +86,14 @@ class _Wait:
         self._signal = self._signal or number
 
     def _stop(self, number: int) -> None:
-        """Ask the workers to end, once; what is left after the grace is killed."""
+        """Ask the workers to end, once; those left after the grace period are killed."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + float(os.environ.get(GRACE) or GRACE_S)
             self._send(number)
 
     def _send(self, number: int) -> None:
         for pid in self._running:
-            os.kill(pid, number)  # it exists: nobody else waits for it
+            os.kill(pid, number)  # it exists, since only this process waits for it
 
     def _reap(self) -> None:
         for pid in list(self._running):
@@ -102,7 +102,7 @@ class _Wait:
                 rank = self._running.pop(pid)
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 if code not in (0, STOPPED):
-                    if self._stop_at is None:  # the first: as torchrun logs it, for the agent
+                    if self._stop_at is None:  # the first: in torchrun's form, for the agent
                         with suppress(OSError):
                             os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
                     self._stop_at = time.monotonic() + ECHO_S
