@@ -1,4 +1,4 @@
-"""Read a CloudLab manifest: the nodes, and how one logs in to each."""
+"""Read a CloudLab manifest: the nodes, and the login of each."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -8,11 +8,11 @@ from launch.spec import NodeSpec
 from launch.ssh.host_validation import checked, port, quoted, word
 from muster.errors import UsageError, refuse
 
-DISK = "emulab-blockstore"  # a disk on the network, which a manifest lists among the nodes
+DISK = "emulab-blockstore"  # a network disk, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"
 
 
-Logins = dict[str, NodeSpec]  # of each user
+Logins = dict[str, NodeSpec]  # by user
 
 
 def read_manifest(
@@ -20,11 +20,11 @@ def read_manifest(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
-    One logs in as `user`, without one as `me` where that is a member, else as the only member. On
-    which network they train is asked of the nodes themselves, as of all others.
+    The login is `user`; without one it is `me` if that is a member of the project, else the only
+    member. The training network is chosen by asking the nodes, as for all other nodes.
 
     Raises:
-        UsageError: the manifest is none, or does not settle where to log in.
+        UsageError: it is not a manifest, or does not say where to log in.
     """
     computers = [(_place(one, where), one) for one in _computers(_root(text, where))]
     problems: list[str] = []
@@ -48,17 +48,17 @@ def read_manifest(
 
 
 def _root(text: str, where: str) -> ET.Element:
-    """The element that holds all others.
+    """The root element.
 
     Raises:
         UsageError: `text` is not XML, not such a document, or declares entities.
     """
-    # looked for in the text: a parser would have expanded entities before it reports them
+    # searched for in the text: a parser would expand entities before it reports them
     if found := re.search(r"<!(DOCTYPE|ENTITY)", text):
         line = text.count("\n", 0, found.start()) + 1
         raise UsageError(f"{where}:{line}: {found[0]!r} has no place in a manifest; {ASK}")
     document = text.lstrip()  # its declaration may stand at the very beginning only
-    parser = ET.XMLParser(encoding="utf-8")  # whatever the document says of itself
+    parser = ET.XMLParser(encoding="utf-8")  # whatever encoding the document declares
     try:
         parser.feed(document.encode("utf-8", "backslashreplace"))
         root: ET.Element = parser.close()
@@ -68,13 +68,13 @@ def _root(text: str, where: str) -> ET.Element:
     kind = root.get("type")
     if _name(root) != "rspec":
         raise UsageError(f"{where}: begins with {quoted(_name(root))}, not with 'rspec'; {ASK}")
-    if kind not in ("manifest", "request"):  # manifests of either type have been seen
+    if kind not in ("manifest", "request"):  # manifests of either type exist
         raise UsageError(f"{where}: an rspec of type {quoted(str(kind))}, not 'manifest'; {ASK}")
     return root
 
 
 def _name(element: ET.Element) -> str:
-    """Without the namespace, of which several are in use."""
+    """The name without its namespace, since several are in use."""
     return element.tag.rpartition("}")[2]
 
 
@@ -93,7 +93,7 @@ def _place(element: ET.Element, file: str) -> str:
 def _logins(
     element: ET.Element, slots: int | Literal["gpu"], where: str, problems: list[str]
 ) -> Logins:
-    """How each member logs in to a node; what is wrong is added to `problems`."""
+    """Each member's login to a node; what is wrong is added to `problems`."""
     logins: Logins = {}
     members = element.findall("{*}services/{*}login")
     for login in members:

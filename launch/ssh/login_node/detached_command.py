@@ -1,16 +1,16 @@
-"""Runs on a login node: a command that goes on when the connection that started it is lost.
+"""Runs on a login node: a command that continues when the connection that started it is lost.
 
-    start FOLDER           what to run comes on stdin: {"argv", "env", "cwd"}
-    follow FOLDER OFFSETS  print what it has printed from there on, until it is over
-    interrupt FOLDER       send it SIGINT, as Ctrl-C does
+    start FOLDER           reads what to run from stdin: {"argv", "env", "cwd"}
+    follow FOLDER OFFSETS  prints the command's output from the offsets on, until it has ended
+    interrupt FOLDER       sends it SIGINT, as Ctrl-C does
 
-FOLDER holds `out` and `err`, what the command prints; `pid`; `code`, once it is over; and `lock`,
-which the process that waits for the command holds as long as it lives. So a pid is used only while
-that lock is held and there is no code: it cannot be another process's.
+FOLDER holds `out` and `err`, the command's output; `pid`; `code`, after its end; and `lock`. The
+process that waits for the command holds the lock as long as it lives. A pid is used only while that
+lock is held and there is no code, so it cannot belong to another process.
 
-`follow` writes frames: a line "STREAM BYTES", then so many bytes; STREAM is 1 or 2. The last one is
-"0 CODE"; CODE is "lost" where nobody waits for the command any more. Whoever reads the frames knows
-how much it has of each stream, and goes on from there after a lost connection.
+`follow` writes frames: a line "STREAM BYTES", then that many bytes; STREAM is 1 or 2. The last
+frame is "0 CODE"; CODE is "lost" if no process waits for the command any more. So the reader of the
+frames knows how much it has of each stream, and continues from there after a lost connection.
 
 It needs the standard library alone.
 """
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 TICK_S = 0.1
-KEPT_S = 30 * 86_400  # the folder of one that has ended
+KEPT_S = 30 * 86_400  # how long the folder of an ended command stays
 STREAMS = {1: "out", 2: "err"}
 
 
 def start(folder: Path, what: dict[str, Any]) -> None:
-    """Have a process of its own session run the command; returns once it runs."""
+    """Run the command in a process with its own session; return once it runs."""
     _remove_old(folder.parent)
     folder.mkdir(parents=True, mode=0o700)
     runs, begun = os.pipe()
@@ -68,14 +68,14 @@ def start(folder: Path, what: dict[str, Any]) -> None:
 
 
 def follow(folder: Path, offsets: list[int]) -> None:
-    """Write frames of what the command prints, from `offsets` of its two streams on."""
+    """Write frames of the command's output, from `offsets` of its two streams on."""
     files = {}
     for (number, name), offset in zip(STREAMS.items(), offsets, strict=True):
         files[number] = (folder / name).open("rb")
         files[number].seek(offset)
     output, reader = sys.stdout.buffer, select.poll()
     reader.register(output, 0)
-    while not reader.poll(0):  # which says when nobody reads any more
+    while not reader.poll(0):  # true when nobody reads any more
         end = _end(folder)  # before the last look at the files
         some = False
         for number, file in files.items():
@@ -91,13 +91,13 @@ def follow(folder: Path, offsets: list[int]) -> None:
 
 
 def interrupt(folder: Path) -> None:
-    """Send the command, and what it has started, SIGINT; one that is over is left alone."""
+    """Send SIGINT to the command and its children; one that has ended is left alone."""
     if not _end(folder):
         os.killpg(int((folder / "pid").read_text()), signal.SIGINT)
 
 
 def _remove_old(sessions: Path) -> None:
-    """Remove what commands have left that ended long ago, with what was sent for them."""
+    """Remove the folders of commands that ended long ago, with what was sent for them."""
     for lock in sessions.glob("*/lock"):
         ended_unix_s = lock.parent.stat().st_mtime
         if time.time() - ended_unix_s > KEPT_S and not _is_locked(lock):
@@ -106,8 +106,8 @@ def _remove_old(sessions: Path) -> None:
 
 
 def _end(folder: Path) -> str:
-    """The exit code of the command, "lost" where nobody waits for it, or nothing yet."""
-    lost = not _is_locked(folder / "lock")  # before the code, which is written while it is held
+    """The exit code of the command, "lost" if nobody waits for it, or "" while it runs."""
+    lost = not _is_locked(folder / "lock")  # before the code, which is written under the lock
     try:
         return (folder / "code").read_text()
     except OSError:

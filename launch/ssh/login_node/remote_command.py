@@ -1,4 +1,4 @@
-"""A command that runs on a login node, followed from here through lost connections."""
+"""A command on a login node, followed from here even if connections are lost."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ SCRIPT = "launch/ssh/login_node/detached_command.py"
 
 @dataclass
 class RemoteCommand:
-    """By the folder of its session, and how much of its output has been seen."""
+    """A command, by the folder of its session, and how much of its output was seen."""
 
     installation: Installation
     session: str
@@ -31,18 +31,18 @@ class RemoteCommand:
         return self.installation.connection
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        """Start it as a login shell would; it goes on whatever becomes of this connection."""
+        """Start it as a login shell would; it continues even if this connection is lost."""
         command = ["bash", "-lc", 'exec "$@"', "bash", *argv]
         what = json.dumps({"argv": command, "env": dict(env), "cwd": cwd})
         self._connection.run([*self._script("start"), self.session], what)
 
     def follow(self, note: Callable[[list[int]], None]) -> int:
-        """Print what it prints until it is over; its exit code. `note` gets what has been seen.
+        """Print its output until it has ended; return its exit code. `note` gets the bytes seen.
 
-        Ctrl-C is passed on; the second one leaves the command to itself.
+        Ctrl-C is passed on; the second one detaches from the command.
 
         Raises:
-            KeyboardInterrupt: it was left to itself.
+            KeyboardInterrupt: the user detached.
             ConnectionLost: the login node was out of reach for a day.
             MusterError: the login node has lost the command.
         """
@@ -65,7 +65,7 @@ class RemoteCommand:
                 wait_s = min(2 * wait_s, MOST_S)
 
     def _interrupt(self) -> bool:
-        """Whether Ctrl-C could be passed on."""
+        """Send Ctrl-C; return whether that was possible."""
         try:
             self._connection.run([*self._script("interrupt"), self.session])
         except ConnectionLost as error:
@@ -96,7 +96,7 @@ class RemoteCommand:
         finally:
             process.terminate()
             process.wait()
-            for pipe in (process.stdout, process.stderr):  # to the end they could be the master's
+            for pipe in (process.stdout, process.stderr):  # their ends could be those of the master
                 pipe.close()
 
     def _show(self, stream: int, source: IO[bytes], size: int) -> None:
@@ -124,5 +124,5 @@ class RemoteCommand:
 
 
 def say(line: str) -> None:
-    """Tell the user about the connection, apart from what the command prints."""
+    """Tell the user about the connection, apart from the command's output."""
     print(line, file=sys.stderr, flush=True)
