@@ -1,4 +1,4 @@
-"""Lead a run from its first attempt to its end, and say what it failed from."""
+"""Lead a run from its first attempt to its end, and report what it failed from."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ class Nodes(Protocol):
 
     @property
     def name(self) -> str:
-        """The launcher's, for the records."""
+        """The launcher's name, for the records."""
 
     @property
     def restarts_jobs(self) -> bool: ...
@@ -36,10 +36,10 @@ class Nodes(Protocol):
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
-    """Start the run, and start it again where it loses a worker or a node; its exit code.
+    """Start the run, and restart it after the loss of a worker or node; return its exit code.
 
     Raises:
-        MusterError: it could not be started, or not once more.
+        MusterError: it could not be started or restarted.
     """
     with run_record.ending(spec):
         try:
@@ -56,7 +56,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
         cluster = job.cluster or launcher.name
-        # of a job that was submitted another process knows the nodes
+        # another process knows the nodes of a submitted job
         nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
@@ -73,7 +73,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
-    """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
+    """Wait for the end of an attempt; if it failed, print the cause last."""
     code = job.wait()
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
@@ -89,14 +89,14 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         run_record.end(spec, 0, "")
         return Outcome(0)
     run_record.end(spec, failure.code, failure.text, failure.rank, failure.cause)
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
     return Outcome(failure.code)
 
 
 def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
-    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    """The failure that a scheduler's job has recorded, if it has ended; else the one found here."""
     if ended is None or (found is not None and found.text == ended["message"]):
         return found
     if not ended["code"]:
@@ -112,10 +112,10 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
 
 
 def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
-    """The nodes that answer now: some may be busy dying, or coming back.
+    """The nodes that answer now: some may be ending, or restarting.
 
     Raises:
-        MusterError: too few of them do, for as long as nodes wait for each other.
+        MusterError: too few of them answer, for as long as nodes wait for each other.
     """
     least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
     while True:
