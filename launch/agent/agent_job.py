@@ -1,27 +1,28 @@
 """A run that this process leads: its agents, from start to end.
 
-It speaks to each through a channel: a pipe here, or one through ssh, or a connection from a task of
-srun. Whatever happens to one of them, or to this process, all end together.
+It talks to each agent through a channel: a pipe, a pipe through ssh, or a connection from a task of
+srun. If one of them, or this process, ends for any reason, all of them end.
 
-Phases: the agents are started; the first one is assigned, and answers with the port at which it
-listens; the others are assigned that port; workers run; a signal or the first trouble stops all;
-what agents still send is received; channels are closed, which ends any agent that did not hear.
+Phases: the agents are started; the first one gets its assignment and answers with the port at which
+it listens; the others get that port in theirs; workers run; a signal or the first trouble stops
+all; the agents' remaining messages are received; channels are closed, which ends any agent that did
+not get the stop message.
 
-    to an agent      {"assignment": {...}}                       what it is to run
-                     {"notice": true}                            the time of the job is nearly up
+    to an agent      {"assignment": {...}}                       what to run
+                     {"notice": true}                            the job's time is nearly over
                      {"stop": 130, "why": "...", "hurry": false}
                      {"suspended": true}                         this process stops for a while
                      {"inspect": {"id": "7", "ask": "stacks"}}
-    from an agent    {"listening": 40123}                        of the first one alone
+    from an agent    {"listening": 40123}                        from the first one only
                      {"waiting": "waiting for node2"}
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
-                     {"file": "...", ...}                     news of its files: no disk is shared
+                     {"file": "...", ...}                        its files, if no disk is shared
                      {"inspected": {"id": "7", ...}}
-                     {"stopping": 30.0}                          workers stop in order, within that
+                     {"stopping": 30.0}                          workers end within that time
                      {"ended": {"code": 0, "cause": "done", ...}}
 
-One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
-handlers append to `signals`, and `_tick` looks at it.
+One thread does all of this; a second one sends signs of life and only writes to the channels.
+Signal handlers append to `signals`, which `_tick` reads.
 """
 
 import os
@@ -43,19 +44,19 @@ from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_
 from muster.errors import STOPPED
 from muster.writing import writing
 
-# Time for workers and agents to find that another is gone, and to write down how they ended.
+# Time for workers and agents to find that another is gone, and to record how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class _AgentConnection:
-    """This side of one agent."""
+    """The leader's side of one agent."""
 
     def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
         self.assignment = assignment
         self.assigned = False
-        self.record: dict[str, Any] | None = None  # of its end
+        self.record: dict[str, Any] | None = None  # the record of its end
         self.process, self.channel = started.process, started.channel
         self._token = started.token
 
@@ -82,7 +83,7 @@ class _AgentConnection:
         if self.channel.ended:
             return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
         patience_s = SILENT_S
-        if not self.channel.has_message:  # it has yet to log in, and to load what it needs
+        if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
         if self.channel.silent_s > patience_s:
             return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
@@ -91,16 +92,16 @@ class _AgentConnection:
 
 @dataclass(frozen=True)
 class SchedulersJob:
-    """The job of a scheduler that a run is led in."""
+    """The scheduler's job in which a run is led."""
 
     job_id: str
     cluster: str | None = None
-    # Whether the scheduler has said that the time of the job is nearly up.
+    # Whether the scheduler has announced the end of the job's time.
     is_nearly_over: Callable[[], bool] = lambda: False
 
 
 class AgentJob:
-    """A job of this process."""
+    """A run led by this process."""
 
     detached = False
 
@@ -112,28 +113,28 @@ class AgentJob:
         start: Callable[[], Sequence[AgentProcess]],
         *,
         prefixes: bool,
-        is_local: bool = False,  # the agents are on this machine, and below this process
-        patience_s: float = 0.0,  # for what has started the agents to end after them
+        is_local: bool = False,  # the agents are on this machine, as children of this process
+        patience_s: float = 0.0,  # for the processes that started the agents to end after them
         inside: SchedulersJob | None = None,
         ends_unix_s: float | None = None,  # when a scheduler ends the job
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster = inside.job_id, inside.cluster
         self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
-        self._told = False  # the agents that the time is nearly up
-        self.trouble: str | None = None  # the first that this side noticed
+        self._told = False  # whether the agents know that the time is nearly over
+        self.trouble: str | None = None  # the first trouble that this side noticed
         self.signals: list[int] = []
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
-        self._fed = 0.0  # when a node last sent something of its files
-        self._patient_until = 0.0  # for workers that are stopping in order
+        self._fed = 0.0  # when a node last sent a part of its files
+        self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._quiet = spec.quiet
         self._ways: dict[int, str] = {}  # the address and interface of each agent
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
         on_stop(self._note)
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
@@ -148,15 +149,17 @@ class AgentJob:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
         self._requests = RequestFile(run_dir)
-        self._inspection: RunInspection | None = None  # once something is asked, or noticed
+        self._inspection: RunInspection | None = None  # created at the first question or event
 
     @property
     def shown(self) -> bytes:
         return self._follower.tail
 
     def wait(self) -> int:
-        """0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued;
-        128 + its number if a signal ended the run; else 1.
+        """Wait for the end; return the exit code.
+
+        0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued; 128 + its
+        number if a signal ended the run; else 1.
         """
         try:
             while not self._is_over() and self.trouble is None and not self.signals:
@@ -173,12 +176,12 @@ class AgentJob:
                 self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
-                agent.channel.close()  # which ends those that have not heard
+                agent.channel.close()  # this ends agents that did not get the message
             self._proof.unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self.signals or self.trouble is None):  # else that is why they stopped
+        if in_order and (self.signals or self.trouble is None):  # else that is their reason
             return STOPPED
         if self.signals:
             return 128 + self.signals[0]
@@ -211,7 +214,7 @@ class AgentJob:
         return self._inspection
 
     def _tick_until(self, deadline: float) -> None:
-        """Until all is over; past the deadline, too, while nodes still send what they have."""
+        """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
             if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
@@ -265,7 +268,7 @@ class AgentJob:
         if self._is_local:
             hurry = self._interrupted_twice
             process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
-        else:  # what ssh leaves running, such as a connection for others, is not ours
+        else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = [agent.process for agent in self._agents]
             process_tree.end_started(
                 started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
@@ -283,7 +286,7 @@ class AgentJob:
     def _show(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
-        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+        except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
             self.signals.append(signal.SIGPIPE)
 
     def _interrupted_twice(self) -> bool:

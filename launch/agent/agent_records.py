@@ -1,4 +1,4 @@
-"""What each agent leaves in `agents/` of the run folder: who it was, and how its part ended."""
+"""The files of each agent in `agents/` of the run folder: who it was, and how its part ended."""
 
 import os
 import socket
@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
-    """Where torchrun, or workers before they have files of their own, print.
+    """The log for torchrun, and for workers before they have files of their own.
 
     Raises:
         MusterError: it cannot be written.
@@ -42,14 +42,14 @@ def open_log(assignment: Assignment) -> IO[bytes]:
 
 
 def read_log(assignment: Assignment) -> str:
-    """What was printed there; nothing where it cannot be read."""
+    """The text of the log; empty if it cannot be read."""
     with suppress(OSError):
         return _path(AGENT_LOG, assignment).read_text(encoding="utf-8", errors="replace")
     return ""
 
 
 def log_bytes(assignment: Assignment) -> int:
-    """How much was printed there."""
+    """The size of the log in bytes."""
     with suppress(OSError):
         return _path(AGENT_LOG, assignment).stat().st_size
     return 0
@@ -58,7 +58,7 @@ def log_bytes(assignment: Assignment) -> int:
 def write_here(
     assignment: Assignment, address: str, interface: str | None, ranks: Sequence[int]
 ) -> dict[str, Any]:
-    """Write down who this agent is; a process is known by its pid together with when it began."""
+    """Record this agent; a process is identified by its pid and its start time."""
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -76,14 +76,14 @@ def write_here(
 
 
 def write_waiting(assignment: Assignment, text: str | None) -> None:
-    """Write down for which nodes this one waits, as the first does; None: for nobody any more."""
+    """Record which nodes this one waits for, as the first node does; None: for none any more."""
     if assignment.index == 0:
         waiting = {"text": text, "since_unix_s": time.time()}
         write_json(MEETING.path(assignment.spec.run_dir), waiting)
 
 
 def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
-    """What this node's workers said, if all of them stopped cleanly; else nothing."""
+    """The reason that this node's workers recorded, if all of them stopped cleanly; else ""."""
     records = _records_of(assignment, ranks)
     if not ranks or any(records.get(rank, {}).get("cause") != "stopped" for rank in ranks):
         return ""
@@ -91,15 +91,15 @@ def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
 
 
 def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
-    """Which of this node's workers have said that they failed."""
+    """The workers of this node that recorded a failure."""
     records = _records_of(assignment, ranks)
     return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
-    """Write down how a worker ended that has not: one that has become another program, say.
+    """Record the end of a worker that could not, for example because it became another program.
 
-    Not where it has not even begun: why that was is in the agent's log.
+    Not if it has not even begun: then the agent's log has the reason.
     """
     run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
@@ -108,7 +108,7 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
     record = {
         "rank": rank,
         "host": socket.gethostname(),
-        "pid": 0,  # which is not known any more
+        "pid": 0,  # no longer known
         "time_unix_s": time.time(),
         "code": code,
         "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
@@ -130,10 +130,10 @@ def write_exit(
     victims: Sequence[Victim],
     oom_kills: int,
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end.
+    """Record how this node's part ended, with each worker's own record of its end.
 
-    `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
-    `ended` has the workers that were alive until this agent ended them, and in which state.
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
+    workers that were alive until this agent ended them, with their states.
     """
     for rank in ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
@@ -146,7 +146,7 @@ def write_exit(
         "message": ended.message,
         "noticed_unix_s": ended.time_unix_s,
         "time_unix_s": time.time(),
-        "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
+        "clock_offset_s": clock_offset_s,  # add it to get node 0's clock
         "ranks": list(ranks),
         "oom_kills": oom_kills,
         "workers": _records_of(assignment, ranks),
@@ -171,7 +171,7 @@ def _path(file: RunFile, assignment: Assignment) -> Path:
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
-    """How many processes the kernel has killed in this cgroup for lack of memory; 0: not known.
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
