@@ -1,9 +1,9 @@
-"""Bring back, as it is written, what a node without a shared file system puts in its run folder.
+"""Copy a node's part of the run folder to the launcher as it is written, without a shared disk.
 
-A node sends what it writes itself: the files of its ranks and of its host. Node 0, where rank 0 is,
-sends those that a run has once. So nodes that share a disk with each other, but not with the
-launcher, send nothing twice. What grows is sent from where it was. All else is sent whole, and a
-reader finds it when all of it is there.
+A node sends what it writes itself: the files of its ranks and of its host. Node 0, which has rank
+0, sends the files that a run has once. So nodes that share a disk with each other, but not with the
+launcher, send nothing twice. A growing file is sent from its last position. Any other file is sent
+whole, and a reader sees it only when it is complete.
 """
 
 import base64
@@ -24,49 +24,49 @@ from muster.writing import writing
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144
-# So much may wait to be sent; a slow link must not fill a node's memory.
+# The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
-MUCH_BYTES = 50_000_000  # takes so long to send that one is told
+MUCH_BYTES = 50_000_000  # enough to report that sending takes time
 SENT = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
 class LogSync:
-    """The node's side: finds what is new and sends it."""
+    """The node's side: finds new data and sends it."""
 
     def __init__(self, run_dir: Path, node: int) -> None:
         self._run_dir, self._node, self._host = run_dir, node, socket.gethostname()
         self.ranks: Sequence[int] = ()  # of this node's workers, once they are known
-        self._sent: dict[Path, int] = {}  # bytes of files that grow
-        self._seen: dict[Path, _State] = {}  # of the others, all of which was sent
+        self._sent: dict[Path, int] = {}  # bytes of growing files
+        self._seen: dict[Path, _State] = {}  # of the other files, completely sent
         self._begun: dict[Path, tuple[_State, int]] = {}  # of one of them, bytes sent so far
         self._looked = 0.0
 
     def send_news(self, channel: Channel) -> None:
-        """Send what has been written since the last time, as far as the link takes it."""
+        """Send what has been written since the last call, as far as the link accepts it."""
         if time.monotonic() - self._looked < EVERY_S:
             return
         self._looked = time.monotonic()
         self._send(channel)
 
     def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
-        """Send all that is left; gives up where the other side has taken nothing for so long."""
+        """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
         if (left := self._left_bytes()) > MUCH_BYTES:
             channel.send(waiting=f"{self._host}: sending {left / 1e6:.0f} MB of the run folder")
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
                 taken, waiting = time.monotonic(), channel.waiting_bytes
-            time.sleep(0.001)  # a pipe holds 64 kB: one that is slower to fill it sets the pace
+            time.sleep(0.001)  # a pipe holds 64 kB: a longer sleep would limit the speed
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
-        """Whether something was left unsent."""
+        """Send new data; return whether something is left."""
         for file, path in self._files():
             try:
                 send = self._send_end if file.home == "grows" else self._send_whole
                 if send(path, channel):
                     return True
-            except FileNotFoundError:  # removed or renamed as we look
+            except FileNotFoundError:  # removed or renamed in the meantime
                 continue
         return False
 
@@ -91,7 +91,7 @@ class LogSync:
 
     def _send_end(self, path: Path, channel: Channel) -> bool:
         with path.open("rb") as file:
-            if path not in self._sent:  # a file that stays empty tells something, too
+            if path not in self._sent:  # an empty file is information, too
                 channel.send(file=self._name(path), at=0, data="")
             at = self._sent.setdefault(path, 0)
             file.seek(at)
@@ -129,10 +129,10 @@ class LogSync:
 
 
 def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
-    """The launcher's side: write what `node` sent.
+    """The launcher's side: write what `node` has sent.
 
     Raises:
-        MusterError: it names a file that is not its to write, or the disk here is full.
+        MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
     file = run_files.known(str(name))
@@ -144,7 +144,7 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
     into = path if grows else path.with_name(f"{path.name}.{node}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        into.touch(0o600 if file.private else 0o666)  # less the umask
+        into.touch(0o600 if file.private else 0o666)  # minus the umask
         with into.open("r+b") as stream:
             stream.seek(int(message["at"]))
             stream.write(base64.b64decode(message["data"]))
@@ -153,7 +153,7 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
             into.replace(path)
 
 
-_State = tuple[int, int, int]  # of a file: which it is, its size, when it was written
+_State = tuple[int, int, int]  # of a file: its identity, size and time of change
 
 
 def _state(facts: os.stat_result) -> _State:
@@ -161,10 +161,10 @@ def _state(facts: os.stat_result) -> _State:
 
 
 def make_room(assignment: Assignment) -> None:
-    """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
+    """Clear the folder on a node with its own disk: of the last attempt, or of another run.
 
     Raises:
-        UsageError: another run's files are there, and are not to be overwritten.
+        UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
     if spec.attempt:

@@ -1,25 +1,25 @@
 """The supervisor of one node: it starts the node's part of a run, and leaves nothing behind.
 
-Its launcher speaks to it through a pipe, or a connection. Whatever ends first, be it a worker,
-torchrun, another node, the launcher or this process itself, all processes of the run here end.
+Its launcher talks to it through a pipe or a connection. Whichever ends first (a worker, torchrun,
+another node, the launcher or this process itself), all processes of the run on this node end.
 
 How it works: one loop looks, every 50 ms, at the other agents, the launcher, signals and its own
-workers. Whatever ends this node's part raises `Ended` there. The order of what follows matters: the
-other agents are told first, then workers get a moment to write down that they lost a peer, then
-they are ended, then this node's record is written, and last it waits until the others have written
-theirs: a scheduler may kill the slower tasks of a job as soon as the first has failed.
+workers. Anything that ends this node's part raises `Ended` in it. The order of what follows
+matters. First the other agents are informed. Then workers get a moment to record that they lost a
+peer, and are ended. Then this node's record is written. Last, the agent waits until the others have
+written theirs: a scheduler may kill the slower tasks of a job as soon as the first has failed.
 
 States of an agent, and the fields that hold them:
 
     joining     `_peers` is set, `master_port` is None: it waits for the other agents
     running     `_workload` is set
-    stopping    `_stop_request`: the launcher asked; workers were asked to stop at a step's end
+    stopping    `_stop_request`: the launcher asked; workers were asked to stop after a step
                 `_stopping`: workers that cannot do that have got SIGTERM
     finished    `_finished`: workers of this node have ended; it waits for those of other nodes
-    ended       `Ended` was raised, by any state; `_end` runs once
+    ended       `Ended` was raised, in any state; `_end` runs once
 
-joining -> running -> finished -> ended is a run without failure. `_hurry` and a second SIGINT cut
-every wait short. Signal handlers only note what came; the loop acts on it in `_tick`.
+joining -> running -> finished -> ended is a run without failure. `_hurry` and a second SIGINT
+shorten every wait. Signal handlers only note the signal; the loop acts on it in `_tick`.
 """
 
 import os
@@ -53,23 +53,23 @@ from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
-DEAF_S = 5.0  # one that was silent for so long is told nothing more
-# Time for workers to find that a peer is gone, and to write down how they ended.
+DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
+# Time for workers to find that a peer is gone, and to record how they ended.
 ECHO_S, STOP_S = 1.5, 2.0
-# Time for the others to write down how they ended, too.
+# Time for the other agents to record how they ended.
 LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 def main() -> int:
-    """Be led through stdin and stdout."""
-    # Whatever is printed here by accident must not come between the messages.
+    """Serve a launcher through stdin and stdout."""
+    # Accidental output must not get between the messages.
     launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     return serve(launcher, lambda message: Assignment.from_json(message["assignment"]))
 
 
 def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
-    """Wait for the assignment, the first message of the launcher, and act on it."""
+    """Wait for the assignment, the launcher's first message, and carry it out."""
     Heartbeat().add(launcher)
     message = launcher.first("assignment", "stop") or {"stop": 1}
     if "stop" in message:  # before there was anything to do
@@ -85,11 +85,11 @@ class Agent:
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment, self._launcher = assignment, launcher
         self._signals: list[int] = []
-        self._notices: list[int] = []  # that the time is up
-        self._oom_kills, self._hurry = oom_kills(), False  # before the workers start
-        self._stop_request: Ended | None = None  # by the launcher, to stop
-        self._stopping: Ended | None = None  # for which workers that say nothing were sent SIGTERM
-        self._finished: Ended | None = None  # this node's workers have ended, and well or as told
+        self._notices: list[int] = []  # announcements of the time limit
+        self._oom_kills, self._hurry = oom_kills(), False  # counted before the workers start
+        self._stop_request: Ended | None = None  # from the launcher
+        self._stopping: Ended | None = None  # workers without a stop file have got SIGTERM
+        self._finished: Ended | None = None  # this node's workers have ended, well or as requested
         self._peers: Peers | None = None
         self._workload: Workload | None = None
         run_dir = assignment.spec.run_dir
@@ -97,13 +97,13 @@ class Agent:
         self._log_sync = None if shared else LogSync(run_dir, assignment.index)
 
     def run(self) -> int:
-        """Stay until nothing of the run is left on this node; the exit code of this process."""
+        """Run until nothing of the run is left on this node; return this process's exit code."""
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.append(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._notices.append(number))
         process_tree.adopt_orphans()
-        # torchrun never removes its temporary folders, and a worker that is killed cannot.
+        # torchrun never removes its temporary folders, and a killed worker cannot.
         with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
             self._scratch, assignment = scratch, self._assignment
             Path(scratch, STOPPABLE).mkdir()
@@ -161,7 +161,7 @@ class Agent:
         return ended
 
     def _tick(self) -> None:
-        """Hear everyone; raises `Ended` where that ends this node's part."""
+        """Check all sources of events; raises `Ended` if one ends this node's part."""
         assert self._peers is not None
         time.sleep(TICK_S)
         self._peers.tick()
@@ -202,17 +202,17 @@ class Agent:
         return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
-        """The time of the job is nearly up: workers that can stop in order do, others later."""
-        self._workers.ask(NOTICE)  # none may be ready yet: then again, with the next tick
+        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        self._workers.ask(NOTICE)  # if none is ready yet, the next tick asks again
         if self._workers.is_last_moment(self._assignment.left_s()):
             message = f"{self._assignment.name}: the time of its job is nearly up"
             self._stop(Ended(128 + signal.SIGTERM, "signal", message), NOTICE)
 
     def _stop(self, ended: Ended, why: str) -> None:
-        """Have workers end by themselves, where somebody wants the run to; raises `ended` if late.
+        """Let workers end by themselves on a request to end the run; raises `ended` if late.
 
-        A failure, which has another code than a signal's, leaves time only to those that can stop
-        in order.
+        A failure, whose code is not that of a signal, gives time only to workers that can stop
+        cleanly.
         """
         if self._finished is not None:
             if self._in_a_hurry() or not self._workers.has_patience:
@@ -234,19 +234,19 @@ class Agent:
             self._log_sync.ranks = peers.ranks
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
-        # torchrun never removes its temporary folders, hence `scratch`; the user's is for workers:
-        # that of --env or a prologue, else the node's own. `worker_main.py` puts it back
+        # torchrun never removes its temporary folders, so they are in `scratch`. Workers get the
+        # user's TMPDIR, of --env, of a prologue or of the node; `worker_main.py` restores it
         env |= {"TMPDIR": self._scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}
         return Workload(assignment, peers.ranks, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
-        if failure and self._stopping is None:  # else that is how SIGTERM ended them
+        if failure and self._stopping is None:  # else SIGTERM ended them, which is no failure
             raise Ended(1, "command", failure)
 
     def _end(self, ended: Ended) -> int:
-        """Let everyone know, wait for what workers have to say of it, and end them all."""
+        """Inform everyone, wait for the workers' records, and end them all."""
         peers, launcher = self._peers, self._launcher
         if peers is not None and ended is not self._finished and ended.cause != "peer":
             peers.fail(ended.message)
@@ -290,7 +290,7 @@ class Agent:
         return self._is_busy() and self._inspection.sees_workers()
 
     def _end_idle_starter(self) -> None:
-        """Without workers torchrun has nothing to do, but takes seconds to end."""
+        """End torchrun if it has no workers left, since its own end takes seconds."""
         self._keep_in_touch()
         if self._workload is not None and not self._has_workers():
             self._workload.kill_starter()

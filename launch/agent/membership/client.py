@@ -1,7 +1,7 @@
-"""The agent of a node other than 0: it finds node 0, and starts and stops when told.
+"""The agent of a node other than 0: it connects to node 0, and starts and stops on its order.
 
-The agent of a Slurm job goes in by its leader's door, too. What it is to run, which it is told
-through that connection, has a proof of its own, and none of the user's secrets: those are in a file
+The agent of a Slurm job also connects through its leader's door. Its assignment, which comes
+through that connection, has a proof of its own and none of the user's secrets. Those are in a file
 that only their owner may read.
 """
 
@@ -32,7 +32,7 @@ class CoordinatorClient(Peers):
         super().__init__(assignment)
         self._knock: Knock | None = None
         self._may_leave = False
-        self._port = assignment.coordinator_ports[0]  # as the coordinator itself has said
+        self._port = assignment.coordinator_ports[0]  # received from the coordinator
         self._best_s = float("inf")
         self._beaten = 0.0
 
@@ -101,16 +101,16 @@ class CoordinatorClient(Peers):
             self._may_leave = link.is_leaving = True
         if "answered" in message:
             now, asked = time.time(), float(message["asked"])
-            if 0 <= now - asked < self._best_s:  # the quickest answer bounds the error best
+            if 0 <= now - asked < self._best_s:  # the quickest answer has the smallest error bound
                 self._best_s = now - asked
                 self.clock_offset_s = float(message["answered"]) - (asked + now) / 2
 
 
 def enter(address: str, port: int, token: str, who: Who) -> Channel:
-    """Go in by the door at `address`; the way to whoever opened it.
+    """Enter by the door at `address`; return the channel to its owner.
 
     Raises:
-        MusterError: nobody is there, or none that knows the token.
+        MusterError: nobody listens, or nobody who knows the token.
     """
     place = f"{who.name} could not reach its leader at {address}, port {port}"
     try:
@@ -136,16 +136,16 @@ def enter(address: str, port: int, token: str, who: Who) -> Channel:
 
 
 def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
-    """The message that tells an agent what to do, through a network."""
+    """The message with an agent's assignment, to be sent over a network."""
     plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
     return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
 
 
 def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
-    """What it says, for the agent of this index.
+    """The assignment in a message, for the agent of this index.
 
     Raises:
-        MusterError: it is not from one that knows the token, or for another.
+        MusterError: its sender does not know the token, or it is for another agent.
     """
     plain = message["assignment"]
     if not shows(dict(message), token, "assignment", _text(plain)) or plain["index"] != index:

@@ -1,10 +1,10 @@
-"""The agents of a run meet on the network that its gradients take, and watch each other there.
+"""The agents of a run meet on the network of its gradients, and watch each other on it.
 
-All connect to the agent of node 0, and both sides show that they know the run's token: see
-`door.py`. When all are there, node 0 finds a port for torch and has everyone start. From then on
-each says every second that it lives; a closed connection means at once, and silence after
-`SILENT_S`, that a node is lost, and whoever notices has all others stop. Nobody leaves before all
-have written down how they ended: whoever leads the run may end those that are slower.
+All connect to the agent of node 0, and both sides prove that they know the run's token: see
+`door.py`. When all have connected, node 0 finds a port for torch and tells everyone to start. From
+then on each sends a sign of life every second. A closed connection at once, and silence after
+`SILENT_S`, means that a node is lost; the agent that notices it makes all others stop. No agent
+leaves before all have recorded how they ended, since the run's leader may end the slower ones.
 """
 
 import time
@@ -17,13 +17,14 @@ from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
-TELL_S = 10.0  # after which whoever waits says for whom
+TELL_S = 10.0  # after this time of waiting, the missing nodes are reported
 
 
 class Peers:
     """What coordinator and clients have in common.
 
-    `master_port` and `workers` are known once all have met; `trouble` says why it cannot go on.
+    `master_port` and `workers` are known once all have met; `trouble` says why the run cannot
+    continue.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -32,32 +33,32 @@ class Peers:
         self.workers: list[int] = []  # of each agent, once all have met
         self.trouble: str | None = None
         self.own_address = assignment.coordinator_address
-        self.clock_offset_s = 0.0  # to add to this node's clock to have the coordinator's
+        self.clock_offset_s = 0.0  # added to this node's clock, gives the coordinator's
         self.heartbeat = Heartbeat()
         self._began = time.monotonic()
-        self.waiting: str | None = None  # for whom, once that has taken a while
+        self.waiting: str | None = None  # for which nodes, once that has taken a while
 
     @property
     def ranks(self) -> list[int]:
-        """Those of this agent's workers."""
+        """The ranks of this agent's workers."""
         index = self.assignment.index
         first = sum(self.workers[:index])
         return list(range(first, first + self.workers[index])) if self.workers else []
 
     def tick(self) -> None:
-        """Take and send what is due; to be called many times a second."""
+        """Receive, and send what is due; must be called many times a second."""
         raise NotImplementedError
 
     def done(self) -> None:
-        """Say that this node has done its part, and has written down how it ended."""
+        """Tell the others that this node has done its part and recorded how it ended."""
         self._tell(done=True)
 
     def fail(self, reason: str) -> None:
-        """Have all others stop, since this node cannot go on."""
+        """Make all others stop, since this node cannot continue."""
         self._tell(failed=reason)
 
     def settled(self) -> bool:
-        """Whether this agent, done itself, may leave."""
+        """Whether this agent, which is done, may leave."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -76,17 +77,17 @@ class Peers:
 
 
 class Coordinator(Peers):
-    """The agent of node 0: all others connect to it, and it has all of them start, or stop.
+    """The agent of node 0: all others connect to it, and it starts and stops them.
 
     Raises:
-        MusterError: on creation; node 0 cannot listen at the address it should have.
+        MusterError: on creation; node 0 cannot listen at its address.
     """
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
         self._door = _door(assignment)
         self.port: int = self._door.port
-        self._let_go = False  # all have been told that they may leave
+        self._let_go = False  # whether all know that they may leave
         self._clients: dict[int, Link] = {}
 
     def tick(self) -> None:
@@ -163,7 +164,7 @@ class Coordinator(Peers):
         others = [self._clients[index].workers for index in sorted(self._clients)]
         self.workers = [self.assignment.workers, *others]
         self._tell(start=self.master_port, workers=self.workers)
-        self._door.close()  # nobody else is expected
+        self._door.close()  # all agents have connected
 
 
 def _door(assignment: Assignment) -> Door:

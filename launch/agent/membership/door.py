@@ -1,11 +1,11 @@
-"""Connections between the agents of a run: both sides show that they know its token.
+"""Connections between the agents of a run: both sides prove that they know its token.
 
     agent -> door    nonce
     door -> agent    nonce, shown: a proof of the token over both nonces and the door's port
     agent -> door    index, name, workers, address, shown: a proof over the same and these
     door -> agent    welcome
 
-A proof is of no use on another connection, or through another port.
+A proof is not valid on another connection, or through another port.
 """
 
 import hmac
@@ -19,9 +19,9 @@ from typing import Any
 
 from launch.nodes.channel import SILENT_S, Channel
 
-# Whoever connects has so long to show that it is of this run, and so much to send until then.
+# The time and the bytes that a new connection has for its proof.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
-ACCEPTS = 256  # at a time
+ACCEPTS = 256  # connections accepted at a time
 PART_S = 1.0
 
 
@@ -37,11 +37,11 @@ class Link:
         self.channel = Channel(connection.fileno(), connection.fileno())
         self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
-        self.peer_nonce: str | None = None  # once it has come
+        self.peer_nonce: str | None = None  # once it was received
         self.name = self.peer_address
         self.workers = 0
-        self.is_leaving = False  # the other side has said that it ends
-        self.is_done = False  # and has written down how
+        self.is_leaving = False  # the other side has announced that it ends
+        self.is_done = False  # and has recorded how
 
     @property
     def place(self) -> str:
@@ -52,20 +52,20 @@ class Link:
         return time.monotonic() - self._began
 
     def trust(self) -> None:
-        """The other side has shown that it knows the token."""
+        """Called when the other side has proved that it knows the token."""
         self.channel.allowance_bytes = None
 
     def keep(self) -> Channel:
-        """The channel alone, which owns the connection from now on."""
+        """Return the channel, which owns the connection from now on."""
         self._socket.detach()
         return self.channel
 
     def drop(self) -> None:
-        """Close the connection at once, whatever was not said or taken yet."""
+        """Close the connection at once; unsent and unread data is lost."""
         self.keep().close()
 
     def shut(self) -> None:
-        """Say that nothing more will be said."""
+        """Tell the other side that nothing more will be sent."""
         if not self.channel.ended:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -73,7 +73,7 @@ class Link:
                 self.channel.ended = True
 
     def is_lost(self) -> str | None:
-        """Why nothing more will come through this link; None while it works."""
+        """Why nothing more can come through this link; None while it works."""
         if self.channel.ended:
             return f"{self.place} is gone: its agent was killed, or the node went down"
         if self.channel.silent_s > SILENT_S:
@@ -81,12 +81,12 @@ class Link:
         return None
 
     def trouble(self) -> str | None:
-        """Why this link can no longer be relied on."""
+        """Why this link cannot be relied on any more; None while it can."""
         return None if self.is_leaving else self.is_lost()
 
 
 def part(links: Sequence[Link]) -> None:
-    """Close all links, so that the other sides get what was said last, and not a reset for it."""
+    """Close all links so that the other sides get the last messages, not a connection reset."""
     deadline = time.monotonic() + PART_S
     while time.monotonic() < deadline and any(
         link.channel.waiting_bytes and not link.channel.ended for link in links
@@ -106,16 +106,16 @@ def part(links: Sequence[Link]) -> None:
 
 @dataclass(frozen=True)
 class Who:
-    """An agent, as it says."""
+    """An agent, as it describes itself."""
 
     index: int
     name: str
     workers: int
-    address: str = ""  # where the others are to meet it
+    address: str = ""  # where the other agents connect to it
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> "Who":
-        """What a message says; -1 for an index that is none."""
+        """The agent that a message describes; the index is -1 if it is invalid."""
         index, workers = message.get("index"), message.get("workers")
         return cls(
             index if isinstance(index, int) else -1,
@@ -126,15 +126,15 @@ class Who:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """All of it, of which it is to have a proof that it knows the token."""
+        """All fields, which the proof of the token covers."""
         return tuple(map(str, asdict(self).values()))
 
 
 def listen(address: str, ports: Sequence[int]) -> socket.socket:
-    """A server at `address`, or at all of this machine's, at the first of `ports` that is free.
+    """A server at `address`, or at all addresses, at the first free one of `ports`.
 
     Raises:
-        OSError: none is.
+        OSError: none is free.
     """
     last = OSError("no port given")
     both = not address and socket.has_dualstack_ipv6()
@@ -153,7 +153,7 @@ def listen(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 class Door:
-    """A server that lets in whoever shows the run's token, and nobody else."""
+    """A server that admits only agents that prove to know the run's token."""
 
     def __init__(self, server: socket.socket, token: str) -> None:
         self._server, self._token = server, token
@@ -161,7 +161,7 @@ class Door:
         self.strangers: list[Link] = []
 
     def admitted(self) -> Iterator[tuple[Link, Who]]:
-        """Those that have shown since the last time that they know the token."""
+        """The agents that have proved since the last call that they know the token."""
         self._accept()
         for link in list(self.strangers):
             if (who := self._introduce(link)) is not None:
@@ -176,11 +176,11 @@ class Door:
         for _ in range(ACCEPTS):
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # nobody is there to be accepted, or all are here
+            except OSError:  # no connection to accept
                 return
             try:
                 self.strangers.append(Link(connection))
-            except OSError:  # it has gone already
+            except OSError:  # it has closed already
                 connection.close()
 
     def _send_away(self, link: Link) -> None:
@@ -188,7 +188,7 @@ class Door:
         link.drop()
 
     def _introduce(self, link: Link) -> Who | None:
-        """Hear one that has not shown yet who it is, for a while."""
+        """Read the messages of a connection that has not proved itself yet, for a limited time."""
         for message in link.channel.receive():
             if link.peer_nonce is None:
                 link.peer_nonce = str(message.get("nonce", ""))
@@ -201,7 +201,7 @@ class Door:
             who = Who.of(message)
             facts = self.port, link.peer_nonce, link.own_nonce
             shown = shows(message, self._token, "client", *facts, *who.facts)
-            # held up, this process may hear of one that has given up, and comes again
+            # if this process was blocked, an agent may have given up and connected again
             if not shown or link.channel.ended:
                 link.drop()
                 return None
@@ -215,7 +215,7 @@ class Door:
 
 
 class Knock:
-    """Going in by a door: what an agent says there, message by message."""
+    """An agent's side of entering by a door, message by message."""
 
     def __init__(self, link: Link, port: int, token: str, who: Who) -> None:
         self.link, self.is_known, self.is_in = link, False, False
@@ -223,14 +223,14 @@ class Knock:
         link.channel.send(nonce=link.own_nonce)
 
     def take(self, message: dict[str, Any]) -> None:
-        """Show the token to one that has shown that it knows it; then be welcome."""
+        """Prove the token to a door that has proved it; then be welcome."""
         if self.is_known:
             self.is_in = bool(message.get("welcome"))
             return
         link, nonce = self.link, str(message.get("nonce", ""))
         facts = self._port, link.own_nonce, nonce
         if not shows(message, self._token, "coordinator", *facts):
-            link.channel.ended = True  # somebody else's port
+            link.channel.ended = True  # the port belongs to another program
             return
         self.is_known = True
         link.trust()
@@ -239,7 +239,7 @@ class Knock:
 
 
 def proof(token: str, role: str, *facts: str | int) -> str:
-    """What only one who knows the token can say of `facts`, among them a nonce of each side."""
+    """A proof of `facts`, with a nonce of each side, that needs the token."""
     text = json.dumps([role, *facts])
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
