@@ -37,7 +37,7 @@ class Slurm(Launcher):
 
     takes_snapshot = True
     unused = names(SshConfig) - {"setup"}
-    waits_for_nodes = False  # one that a job has lost does not come back to it
+    waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -48,17 +48,17 @@ class Slurm(Launcher):
 
     @property
     def restarts_jobs(self) -> bool:
-        """Who leads the run does: it is in the job that was submitted, or this process."""
+        """The run's leader restarts it: in the submitted job, or in this process."""
         return self._nodes is None
 
     @cached_property
     def _current(self) -> CurrentJob | None:
-        """The job that this process is in: its nodes are used, and no other job is queued."""
+        """The job of this process, if any: the run uses its nodes, and no other job is queued."""
         return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
 
     @cached_property
     def _asked(self) -> SlurmConfig:
-        """What Slurm is asked for, with names in place of --exclude auto."""
+        """What is requested from Slurm, with node names in place of --exclude auto."""
         if self._slurm.exclude is None:
             return self._slurm
         cluster = partial(controller.name, self._env)
@@ -115,7 +115,7 @@ class Slurm(Launcher):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is not None:
             return self._look(facts, disks)
-        # Slurm itself would let one wait for what never comes, and then call the nodes busy.
+        # Slurm would let the job wait for nodes that never come, and then call them busy.
         try:
             self._refuse_what_slurm_refuses(facts)
         except UsageError as error:
@@ -131,7 +131,7 @@ class Slurm(Launcher):
         return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; none where only the job can count their GPUs."""
+        """The processes of every node; none if only the job can count their GPUs."""
         if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
             return []
         return super().plan(spec, facts)
@@ -152,12 +152,12 @@ class Slurm(Launcher):
 
         python = facts.nodes[0].python
         run_job.write_spec(spec, self._job(facts))
-        # exec: what Slurm tells the batch shell is for the leader to hear
+        # exec: the leader must receive Slurm's signals to the batch shell
         executor = submitit.SlurmExecutor(
             SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
         )
         executor.update_parameters(
-            use_srun=False,  # the leader does it, as often as the run is started again
+            use_srun=False,  # the leader calls srun itself, at every start of the run
             setup=[UNHEARD],
             additional_parameters=self._options(spec.run_id, facts),
         )
@@ -170,19 +170,19 @@ class Slurm(Launcher):
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
     ) -> tuple[str, str]:
-        """Submit one job array whose task i is run i of `specs`; its number, and its cluster.
+        """Submit one job array whose task i is run i of `specs`; return its number and its cluster.
 
-        `folder` keeps the batch script and, of each task, what it prints.
+        `folder` gets the batch script and each task's output.
 
         Raises:
-            MusterError: Slurm refuses; in its own words.
+            MusterError: Slurm refuses; with its own message.
         """
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
         given = self._options(folder.parent.parent.name, facts) | {
             "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
             "output": str(folder / "%a.out"),
-            "open_mode": "append",  # of a job that is requeued
+            "open_mode": "append",  # of a requeued job
         }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
         leader = shlex.join(_leader(facts.nodes[0].python))
@@ -205,7 +205,7 @@ class Slurm(Launcher):
         }
 
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
-        """The nodes that the run has of a job which goes on after it."""
+        """The nodes for the run, of a job that continues after it."""
         count, step = len(facts.nodes), f"muster-{spec.run_id}"
         run_job.write_spec(spec, {**self._job(facts), "step": step})
         if not spec.quiet:
@@ -225,7 +225,7 @@ class Slurm(Launcher):
 
     @property
     def _gpus(self) -> int:
-        """Those of each node: what the job has, or is to have."""
+        """The GPUs of each node: those that the job has, or will request."""
         if self._current is not None:
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm)
@@ -235,13 +235,13 @@ class Slurm(Launcher):
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:
-    """What a job of the run's own runs on its first node, in the checkout."""
+    """The command that a run's own job runs on its first node, in the checkout."""
     return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
 
 
 @contextmanager
 def _environment_is(env: Mapping[str, str]) -> Iterator[None]:
-    """submitit has sbatch see the environment of this process."""
+    """A context with this environment for sbatch, since submitit passes on the process's."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)

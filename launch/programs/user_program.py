@@ -1,4 +1,4 @@
-"""A program of the user's, of which nothing is known but its command line."""
+"""A user's program, of which only the command line is known."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
-# What is wrong with the script on stdin, after the number of the line, or 0.
+# Prints a syntax error of the script on stdin, after the number of its line, or 0.
 COMPILE = """
 import sys
 try:
@@ -32,7 +32,7 @@ except (SyntaxError, ValueError) as error:
 
 
 class UserProgram:
-    """A script, `-m module`, a function, or any other command, with arguments nobody touches."""
+    """A script, `-m module`, a function, or any other command, with unchanged arguments."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class UserProgram:
         )
 
     def check(self, python: str, world_size: int | None = None) -> None:
-        """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
+        """Refuse a program that cannot start, as far as is known here; `python`: the nodes' own.
 
-        Any number of workers suits it, as far as is known.
+        Any number of workers is accepted.
 
         Raises:
-            UsageError: the program is not there, or its Python lacks what starts it.
+            UsageError: the program does not exist, or its Python lacks the package that starts it.
         """
         python = self._python or python
         refuse(
@@ -76,7 +76,7 @@ class UserProgram:
         return replace(of_words(self._words, self._cwd), wrap=wrap)
 
     def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
+        """Change settings of the run, such as its id."""
         self.run = replace(self.run, **settings)
 
     def spec(
@@ -87,11 +87,11 @@ class UserProgram:
         is_sent: bool = False,
         earlier: Path | None = None,
     ) -> LaunchSpec:
-        """The run, which has its id; its folder is filled with `make`.
+        """The run, which has its id; with `make` its folder is filled.
 
-        `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
-        nodes have disks of their own. `earlier`: the folder of the same job's first run, whose
-        snapshot a requeued job goes on with.
+        `snapshot`: a copy of the project runs, unless the user decides otherwise. `is_sent`: nodes
+        have their own disks. `earlier`: the folder of the same job's first run, whose snapshot a
+        requeued job uses again.
         """
         run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
         root = cwd = self._cwd
@@ -123,7 +123,7 @@ class UserProgram:
         )
 
     def settings(self, *launch: Any) -> str:
-        """The settings of the launch, and where the run has its checkpoints.
+        """The settings of the launch, and the run's folder of checkpoints.
 
         The program is in launch.json.
         """
@@ -134,15 +134,15 @@ class UserProgram:
 
 
 def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
-    """Where a snapshot is put on nodes with a disk of their own, below their checkout."""
+    """The place of a snapshot on nodes with their own disk, below their checkout."""
     return Path("logs", f".{what}-{run_id}")
 
 
 def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) -> Sequence[str]:
-    """The program that calls what is in `folder`; with `make`, that is the run's from here on."""
+    """The program that calls the function in `folder`; with `make`, the run gets a copy of it."""
     place = FUNCTION.path(run_dir)
     if make and folder != place:
-        shutil.copytree(folder, place)  # what is only its owner's stays so
+        shutil.copytree(folder, place)  # file modes are copied, so private files stay private
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
@@ -153,9 +153,10 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
-    """The Python of the environment that is active, or lies in the project; None: Muster's own.
+    """The Python of the active environment, or of one in the project; None: Muster's own.
 
-    One without what starts the workers, as conda's base often is, is passed over with a note.
+    A Python without the package that starts the workers, as conda's base often is, is skipped with
+    a note.
     """
     active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
     for folder in filter(None, active):
@@ -176,7 +177,7 @@ def of_words(words: Sequence[str], cwd: Path) -> Program:
 
 
 def name_of(words: Sequence[str]) -> str:
-    """The program in a run's name: `train`, of `train.py --lr 1e-3`."""
+    """The program's name in a run's name: `train` for `train.py --lr 1e-3`."""
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
         words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
@@ -185,8 +186,8 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
-    """What would keep the program from starting, as far as that is seen from here."""
-    is_here = Path(python).exists()  # else the nodes have another Python, which says so there
+    """Reasons why the program cannot start, as far as they are visible here."""
+    is_here = Path(python).exists()  # else the nodes have another Python, checked there
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
     elif words[0] == "-m" and is_here and not _has(python, words[1].partition(".")[0], cwd):
@@ -205,7 +206,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
 
 
 def python_problems(python: str, workers: str) -> Iterator[str]:
-    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    """A line if `python` lacks what starts the workers; the nodes' own is asked there."""
     needed = starter_of(workers).needs
     if needed is not None and Path(python).exists() and not _has(python, needed):
         yield (
@@ -215,14 +216,14 @@ def python_problems(python: str, workers: str) -> Iterator[str]:
 
 
 def _has(python: str, package: str, cwd: Path | None = None) -> bool:
-    """Whether that Python finds a package, also in the folder `cwd`; it is not imported for it."""
+    """Whether that Python finds a package, also in the folder `cwd`; nothing is imported."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     asked = [python, "-Ic" if cwd is None else "-c", code]
     return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
 
 
 def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
-    """`python` is to judge the syntax, which is another one in each version."""
+    """Check the syntax with `python`, since it differs between versions."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -232,7 +233,7 @@ def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
         return
     asked = [python, "-Ic", COMPILE]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
-    for line in done.stdout.splitlines()[-1:]:  # a Python may say more at its start
+    for line in done.stdout.splitlines()[-1:]:  # a Python may print more at its start
         number, _, problem = line.decode(errors="replace").partition(" ")
         if number.isdigit() and problem:
             where = f":{number}" if number != "0" else ""
