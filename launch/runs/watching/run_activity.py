@@ -1,4 +1,4 @@
-"""What a run that is not over is doing, in words, from its folder alone."""
+"""Describe a run that is not over, from its folder alone."""
 
 import time
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from muster import run_files
 from muster.writing import read_json
 
 SILENT_S = 30.0  # without a record, and
-SILENT_STEPS = 10  # without one for so many steps: then it is worth a word
+SILENT_STEPS = 10  # without one for so many steps: then it is reported
 
 
 def lines(run_dir: Path, state: State) -> Iterator[str]:
-    """What the run is doing, and until when; nothing of one that is over."""
+    """What the run is doing, and its expected end; nothing for a run that is over."""
     if state.over:
         return
     if state.notes:
@@ -47,7 +47,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
 
 
 def brief(run_dir: Path, state: State) -> str:
-    """The same for a line of a table, or how it ended."""
+    """The same in one line for a table; or how the run ended."""
     if state.over:
         return state.detail
     words = list(lines(run_dir, state))
@@ -55,7 +55,7 @@ def brief(run_dir: Path, state: State) -> str:
 
 
 def _pace(progress: StepProgress) -> str:
-    """Where it is, how fast it goes by the median of its last steps, and until when at that."""
+    """Its step, its speed by the median of the last steps, and the expected end."""
     step = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
     if progress.step_s >= 1:
         pace = f"{progress.step_s:.3g} s per step"
@@ -67,10 +67,10 @@ def _pace(progress: StepProgress) -> str:
 
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
-    """Nodes meet, then workers start, import what they need and load their data."""
+    """The phase before the first step: nodes meet, workers start, import and load data."""
     agents, began = [], 0.0
     for path in run_files.AGENT.find(run_dir):
-        with suppress(OSError):  # put aside as we look
+        with suppress(OSError):  # moved in the meantime
             began = max(began, path.stat().st_mtime)
             agents.append(read_json(path) or {})
     if not agents:

@@ -1,4 +1,4 @@
-"""How far a run has come, from the ends of a few of its files, however long those are."""
+"""Measure a run's progress from the ends of a few files, however long those are."""
 
 import re
 import time
@@ -12,39 +12,39 @@ from muster import json_lines, run_files
 from muster.errors import MusterError
 from muster.writing import read_json
 
-WINDOW = 20  # steps that the rate is taken over
+WINDOW = 20  # steps for the rate
 NEVER = "never"
-OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # what is said of one
+OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # the needed fields of a step
 
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The last step that rank 0 has on record."""
+    """The last step in rank 0's records."""
 
     step: int
     epoch: int
     loss: float
-    step_s: float  # the median of the last steps, evaluation and checkpoints left out
-    silent_s: float  # since anything was put on record
-    total: int | None = None  # steps of the whole run; None: not known
+    step_s: float  # the median of the last steps, without evaluation and checkpoints
+    silent_s: float  # since the last record
+    total: int | None = None  # steps of the whole run; None: unknown
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the last step at this pace, without evaluation; None: not known."""
+        """Seconds to the last step at this pace, without evaluation; None: unknown."""
         return None if self.total is None else max(self.total - self.step, 0) * self.step_s
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What a run has written of its checkpoints."""
+    """The checkpoints that a run has written."""
 
     wanted: bool
-    step: int | None = None  # of the last
+    step: int | None = None  # of the last one
     age_s: float = 0.0
 
 
 def step_progress(run_dir: Path) -> StepProgress | None:
-    """How far the run is; None: no step is on record."""
+    """The run's progress; None if no step is recorded."""
     path = run_files.METRICS.path(run_dir, rank=0)
     records = last_steps(path)
     if not records:
@@ -52,7 +52,7 @@ def step_progress(run_dir: Path) -> StepProgress | None:
     last = records[-1]
     try:
         changed_s = path.stat().st_mtime
-    except OSError:  # put aside as we look
+    except OSError:  # moved in the meantime
         return None
     times = sorted(float(one["step_s"]) for one in records[-WINDOW:])
     return StepProgress(
@@ -66,9 +66,9 @@ def step_progress(run_dir: Path) -> StepProgress | None:
 
 
 def last_steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps of one rank; none where they are put aside as we look.
+    """The last step records of one rank; none if the file was moved in the meantime.
 
-    One of another version may lack what is needed.
+    Records of another version may lack required fields.
     """
     return [
         one
@@ -78,7 +78,7 @@ def last_steps(path: Path) -> list[dict[str, Any]]:
 
 
 def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
-    """The run's last checkpoint, where its folder is seen from here."""
+    """The run's last checkpoint, if its folder is visible here."""
     folder = settings.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
     steps = {}
     for path in Path(folder).glob("step_*"):
@@ -90,13 +90,13 @@ def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
     last = max(steps)
     try:
         age_s = time.time() - steps[last].stat().st_mtime
-    except OSError:  # removed, since another is newer
+    except OSError:  # removed, since another one is newer
         age_s = 0.0
     return Checkpoints(wanted, last, max(age_s, 0.0))
 
 
 def settings_of(run_dir: Path) -> TrainConfig | None:
-    """The settings of a run of our own trainer; None where it is another program's, or unknown."""
+    """The settings of a run of our own trainer; None for another program, or if unknown."""
     path = run_files.CONFIG.path(run_dir)
     try:
         if "\ntask: " not in path.read_text(encoding="utf-8"):
